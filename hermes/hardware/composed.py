@@ -6,30 +6,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.hardware.base import FloatArray
 from hermes.hardware.composed_terms import ComposedModel
-from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
-from hermes.hardware.experts import SKEW
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
-from hermes.hardware.links import LinkTime, all_reduce_times
+from hermes.hardware.links import LinkTime
 from hermes.hardware.models import ModelDescription
-from hermes.hardware.roofline import Dtype, KvDtype, Roofline
-from hermes.hardware.term_sources import HostTime, Sources, TermOverride
+from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
+from hermes.hardware.term_sources import SKEW, HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
 
 __all__ = ["Composed"]
 
-SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
-PCIE_LINK = "pcie-host-memory"   # what kernel tables say of PCIe belongs to the machine that they were measured on
-FAR_LINK = "infiniband-ndr"      # between machines
-MACHINE = 8                 # devices of one
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
 
@@ -75,7 +68,7 @@ class Composed(ConfigModel):
     pp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pipeline stages of `tp` devices each."""
     hop: LinkTime | Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """What joins the stages, as `link`; left out, the devices' link within a machine of 8, `infiniband-ndr` beyond."""
+    """What joins all stages, as `link`; left out, the devices' link inside a box, `link` between boxes."""
     dp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Ranks that each have a part of the requests and share a mixture's experts (data parallelism); `tp` is of each."""
     ep: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -93,7 +86,8 @@ class Composed(ConfigModel):
     link: LinkTime | Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """What joins the devices: a shipped description or file (`hw_profiles/links`), or latency and bandwidth of an
     all-reduce. Left out, the device's `link`; else the kernel tables of cards with NVLink; else PCIe through host
-    memory."""
+    memory, with a warning. For an engine of more devices than one box joins (`domain` and `machine` of the device): the
+    network between boxes, one port for each device; left out, `infiniband-ndr`, with a warning."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
     top_p: bool | None = None
@@ -131,10 +125,7 @@ class Composed(ConfigModel):
             with inside("engine"):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
-        measured = given_tables and kernels is not None and self.tp in kernels.all_reduce_ranks
-        link, text = self._all_reduce(base.device, base_dir, measured, self.tp)
-        between, said = self._all_reduce(base.device, base_dir, False, self.dp)
-        hop, hop_text = self._hop(base.device, base_dir, kernels)
+        joined = self._joined(base, kernels, base_dir, given_tables)
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -150,9 +141,8 @@ class Composed(ConfigModel):
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
             idle_ns=step.idle * NS_PER_S,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
-            link=text, terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, rank_link=between,
-            rank_link_text=said, hop=hop, hop_text=hop_text)
-        model = ComposedModel(base, kernels, host, sources, link)
+            terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, **joined)
+        model = ComposedModel(base, kernels, host, sources)
         unknown = sorted(self.terms.keys() - model.sources_of().keys())
         if unknown:
             names = sorted(model.sources_of())
@@ -160,22 +150,18 @@ class Composed(ConfigModel):
                              suggestion=suggest(unknown[0], names))
         return model
 
-    def _hop(self, device: DeviceDescription, base_dir: Path | None, kernels: KernelTables | None) -> tuple[
-            tuple[FloatArray, FloatArray] | None, str]:
-        """Return (bytes, nanoseconds) of sending activations to the next stage, and their source; None with one stage.
+    def _joined(self, base: RooflineModel, kernels: KernelTables | None, base_dir: Path | None, tables_first: bool
+                ) -> dict[str, Any]:   # Any: fields of `Sources`
+        """Return the collectives between the devices of the engine, and the links that they assume."""
+        if self.tp * self.pp * self.dp == 1:   # nearly always: the other modules stay unloaded
+            return {}
+        from hermes.hardware.engine_links import EngineLinks
 
-        Taken to be an all-reduce between two devices, in which each sends its bytes once.
-        """
-        if self.pp == 1:
-            return None, ""
-        if self.hop is None and self.tp * self.pp <= MACHINE:
-            link, text = self._all_reduce(device, base_dir, False, 2)
-            if link is not None:
-                return link, text
-            if kernels is not None and 2 in kernels.all_reduce_ranks:
-                return kernels.all_reduce(2, captured=False), f"kernel tables {kernels.file.name}"
-        with inside("hop"):
-            return all_reduce_times(self.hop or FAR_LINK, 2, device.link_bandwidth, base_dir)
+        links = EngineLinks(base.device, base.efficiency, kernels, self.link, self.hop, base_dir, tables_first,
+                            self.tp, self.pp, self.dp)
+        hops, said = links.hops()
+        return {"reduces": links.tensor(), "exchange": links.exchange(), "hops": tuple(hops), "hop_text": said,
+                "assumed": tuple(links.assumed)}
 
     def _check_ranks(self, model: ModelDescription) -> None:
         """Raise `InputError` for ranks that share nothing, and for experts that are not shared by all devices."""
@@ -185,19 +171,3 @@ class Composed(ConfigModel):
         if self.ep > 1 and (self.ep != self.tp * self.dp or not model.num_experts or model.num_experts % self.ep):
             what = f"a mixture of experts, whose number ep divides ({model.name} has {model.num_experts})"
             raise InputError(f"tp * dp ({self.tp * self.dp}), and {what}", self.ep, field="ep")
-
-    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None, measured: bool, ranks: int) -> tuple[
-            tuple[FloatArray, FloatArray] | None, str]:
-        """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it.
-
-        measured: whether tables that the user names have all-reduces, which go before an assumed link
-        """
-        if ranks == 1:
-            return None, ""
-        link = self.link or device.link
-        if not link and not measured and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
-            link = PCIE_LINK
-        if not link:
-            return None, ""
-        with inside("link"):
-            return all_reduce_times(link, ranks, device.link_bandwidth, base_dir)

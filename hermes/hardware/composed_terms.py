@@ -26,10 +26,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.elementwise import elementwise_ns
-from hermes.hardware.experts import ExpertSplit, expert_times, gathered
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import (
@@ -50,7 +48,7 @@ from hermes.hardware.operators import kv_value_bytes
 from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.row_curves import elementwise_times, row_times
-from hermes.hardware.term_sources import HostTime, Sources
+from hermes.hardware.term_sources import HostTime, Reduces, Sources
 from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
@@ -95,10 +93,8 @@ class ComposedModel:
     prices_drafts = True
     _decode: DecodeTimes | None = None
 
-    def __init__(self, base: RooflineModel, kernels: KernelTables | None, host: HostTime, sources: Sources,
-                 link: tuple[FloatArray, FloatArray] | None = None) -> None:
-        """`base` gives the model's shapes, the device's rates and what the kernel tables do not hold; `link` the
-        nanoseconds of one all-reduce over bytes, where they are known better than `base` says."""
+    def __init__(self, base: RooflineModel, kernels: KernelTables | None, host: HostTime, sources: Sources) -> None:
+        """`base` gives the model's shapes, the device's rates and what the kernel tables do not hold."""
         self.base, self.kernels, self.host, self.sources = base, kernels, host, sources
         self.name = base.name
         self._fixed: dict[tuple[int, int], float] = {}
@@ -121,20 +117,18 @@ class ComposedModel:
         self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
-        self._link = self._launched = link
-        if link is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
-            self._link = _rising(kernels.all_reduce(options.tp, captured=True))
-            self._launched = _rising(kernels.all_reduce(options.tp, captured=False))
+        reduces, self._link, self._launched = sources.reduces, None, None
+        if reduces is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
+            found = kernels.all_reduce(options.tp, captured=True)
+            reduces = Reduces(_rising(found), _rising(kernels.all_reduce(options.tp, captured=False)), "",
+                              float(found[0][-1]))
+        if reduces is not None:
+            self._link, self._launched = reduces.captured, reduces.launched
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
-        if self._reduces and self._link is not None and link is None:   # a formula has no last point
-            self._limit("tokens", float(self._link[0][-1]) / self._reduced_bytes)
-        self._exchange = None
-        if options.dp > 1 and model.num_experts:
-            self._exchange = gathered(kernels, sources.rank_link, options.dp)
-            if self._exchange is None:
-                raise InputError("a link between the ranks: name one (`link`, hw_profiles/links), or a device whose "
-                                 "kernel tables have collectives", options.dp, field="dp")
+        if self._reduces and reduces is not None and reduces.measured_bytes:   # a formula has no last point
+            self._limit("tokens", reduces.measured_bytes / self._reduced_bytes)
+        self._exchange = sources.exchange if model.num_experts else None
         self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
@@ -156,7 +150,7 @@ class ComposedModel:
     @property
     def info(self) -> HardwareInfo:
         """Properties beside step times: those of the roofline under it."""
-        return replace(self.base.info, kind="composed")
+        return replace(self.base.info, kind="composed", assumed_links=self.sources.assumed)
 
     def _limit(self, feature: str, last: float) -> None:
         """Note that some term was measured up to `last` of a feature of the batch."""
@@ -184,6 +178,8 @@ class ComposedModel:
                 self._linears.append((name, times * count))
             self._limit("tokens", float(gemm.m[-1]))
         if model.num_experts:
+            from hermes.hardware.experts import ExpertSplit, expert_times  # most models have none
+
             split = ExpertSplit(1, tp * options.dp) if self.sources.whole_experts else ExpertSplit(tp * options.dp, 1)
             of_experts = expert_times(kernels, self._roof, model, model.expert_dtype or options.dtype, split,
                                       self.sources.routing_skew, self._rows)
@@ -270,7 +266,7 @@ class ComposedModel:
             out["experts"] = base.operators_ns(StepStats(decode_seqs=round(tokens / base.options.dp)))["experts"]
         if self._exchange is not None:
             size = tokens * self._reduced_bytes
-            gather, scatter, _ = self._exchange
+            gather, scatter = self._exchange.gather, self._exchange.scatter
             out["dispatch"] = base.model.expert_layers * self._sent(gather, size)
             out["combine"] = base.model.expert_layers * self._sent(scatter, size)
         for name in self.sources.terms.keys() & out.keys():
@@ -312,12 +308,16 @@ class ComposedModel:
                 out["all_reduce"] = roof["all_reduce"]
             else:
                 out["all_reduce"] = self._reduces * self._sent(link, rows * self._reduced_bytes)
-        if self.sources.hop is not None:
-            hops = base.options.pp - 1
-            out["hops"] = hops * self._sent(self.sources.hop, rows * self._reduced_bytes / base.options.tp)
+        if self.sources.hops:
+            out["hops"] = sum(self._hops_ns(rows))
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
         return out
+
+    def _hops_ns(self, rows: float) -> list[float]:
+        """Nanoseconds of the way to each stage but the first: every device sends its share of the rows' values."""
+        size = rows * self._reduced_bytes / self.base.options.tp
+        return [self._sent(hop, size) for hop in self.sources.hops]
 
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.
@@ -327,7 +327,8 @@ class ComposedModel:
         """
         pp, layers = self.base.options.pp, self.base.model.num_layers
         terms, total = self.terms_ns(stats), self.step_ns(stats)
-        hop = terms.pop("hops", 0.0) / max(pp - 1, 1)
+        hops = terms.pop("hops", 0.0)
+        ways = self._hops_ns(self.rows(stats.prefill_tokens + stats.decode_seqs + stats.drafts))
         last = sum(terms.pop(name, 0.0) for name in _SAMPLED)
         first = terms.pop("engine", 0.0)
         share = [layers // pp] * pp
@@ -336,7 +337,7 @@ class ComposedModel:
         each = sum(terms.values()) / layers
         times = [round(each * count) for count in share]
         for stage in range(1, pp):
-            times[stage] += round(hop)
+            times[stage] += round(hops * ways[stage - 1] / sum(ways))
         times[0] += round(first)
         times[-1] += round(last)
         times[0] += max(total - sum(times), 0)   # what the host takes longer, and rounding
@@ -424,14 +425,13 @@ class ComposedModel:
         if base.model.num_experts:
             found["experts"] = roof if self._experts is None else self._experts[1]
         if self._exchange is not None:
-            found["dispatch"] = found["combine"] = (
-                f"{self.sources.rank_link_text}, {self._exchange[2]}" if self.sources.rank_link else self._exchange[2])
+            found["dispatch"] = found["combine"] = self._exchange.source
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
                                roof if self._prefill is None else tables)
         found["decodes_beside_prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
-        found["all_reduce"] = self.sources.link or (
+        found["all_reduce"] = self.sources.reduces.source if self.sources.reduces is not None else (
             tables if self._link is not None else f"datasheet of {base.device.name}")
-        if self.sources.hop is not None:
+        if self.sources.hops:
             found["hops"] = self.sources.hop_text
         for name in self.sources.terms.keys() & found.keys():
             change = self.sources.terms[name]

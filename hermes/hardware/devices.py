@@ -8,11 +8,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
 __all__ = ["Cache", "Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
+
+SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
+BOX = 8                     # devices of a usual machine
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -54,11 +57,12 @@ class Cache(ConfigModel):
 class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     type: Literal["gpu", "cpu"] = "gpu"
     """`cpu` for machines whose processor computes; engines have other defaults there."""
     flops: Annotated[dict[str, Annotated[float, Field(ge=1e3, le=1e20)]], Field(min_length=1)]
-    """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
+    """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate; a
+    device without bf16 gives fp16 instead, and computes 16-bit models in fp16."""
     memory_bandwidth: Rate
     memory: Bytes
     """Bytes that a process can use."""
@@ -71,6 +75,12 @@ class DeviceDescription(ConfigModel):
     link: Annotated[str, Field(max_length=4096)] = ""
     """What joins devices of one client: a shipped link, or a file relative to the scenario. Empty: the card's kernel
     tables where they have all-reduces over NVLink, else PCIe through host memory."""
+    domain: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    """Devices that one scale-up domain joins (NVLink, Infinity Fabric): 8 of an HGX board, 72 of a GB200 NVL72. 1:
+    none. Left out, 8 for a `link_bandwidth` of 100 GB/s or more, else 1."""
+    machine: Annotated[int, Field(ge=1, le=1024)] = BOX
+    """Devices of one machine: those that PCIe joins where no domain does. Beyond machine and domain there is a
+    network."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors of roofline models of this device: a shipped set, or a file relative to the scenario. They are
     fitted on this device, or on the nearest measured card (see `sources`). Empty: a scenario must name a set."""
@@ -94,10 +104,30 @@ class DeviceDescription(ConfigModel):
     sources: list[str]
     """Data sheets, and the values of this file from elsewhere."""
 
+    @property
+    def half(self) -> Literal["bf16", "fp16"]:
+        """The 16-bit type of its arithmetic: fp16 on devices without bf16."""
+        return "fp16" if "fp16" in self.flops and "bf16" not in self.flops else "bf16"
+
+    def computes(self, arithmetic: str) -> bool:
+        """Return whether the device has units for an arithmetic; bf16 stands for any of 16 bits."""
+        return (self.half if arithmetic == "bf16" else arithmetic) in self.flops
+
+    @property
+    def box(self) -> int:
+        """Devices that need no network between them: of a scale-up domain, or of a machine."""
+        joined = self.domain or (BOX if self.link_bandwidth >= SLOWEST_NVLINK else 1)
+        return max(joined, self.machine)
+
+    @property
+    def over_pcie(self) -> bool:
+        """Whether PCIe joins the devices of a machine."""
+        return self.type == "gpu" and self.link_bandwidth < SLOWEST_NVLINK and (self.domain or 1) == 1
+
     def peak(self, compute: str) -> float:
         """Return the peak FLOP/s of an arithmetic. A device without units for it widens the weights to bf16 or fp32."""
         flops = self.flops
-        for key in (compute, "bf16", "fp32"):
+        for key in (compute, "bf16", "fp16", "fp32"):
             if key in flops:
                 return flops[key]
         return next(iter(flops.values()))

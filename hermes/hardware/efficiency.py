@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.files import find
@@ -109,7 +109,7 @@ class EfficiencyFile(ConfigModel):
     """A set of factors with its provenance, format `hermes-efficiency/1`."""
 
     format: Literal["hermes-efficiency/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     device: str = ""
     """Device description whose peak rates the factors are shares of; empty for none."""
     sources: list[str]

@@ -30,9 +30,8 @@ from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import ModelDescription, precision
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["SKEW", "ExpertSplit", "chosen", "expert_times", "gathered"]
+__all__ = ["ExpertSplit", "chosen", "expert_times", "gathered"]
 
-SKEW = 1.01
 DEALS = 16         # random orders of the experts on the devices
 NAMES = {"fp16": "bf16", "fp8-block": "fp8_block", "int4-awq": "int4"}
 FAR_SHAPE = 0.7    # of the logarithms of a shape's sizes, all together: beyond it no measured shape is near

@@ -14,10 +14,7 @@ from hermes.config.data_files import resource_dir
 from hermes.config.files import read_json
 from hermes.errors import InputError, suggest
 
-__all__ = ["ALIASES", "find", "names_in", "read_json"]
-
-ALIASES = {"devices": {"h100": "h100-sxm"}}
-"""Other names of shipped files, by folder: short names of devices that are unambiguous."""
+__all__ = ["find", "names_in", "read_json", "shipped_name"]
 
 # Profiles measured on an engine of 2023 (the data of splitwise-sim), under names without the year.
 _OF_2023 = re.compile(r"(splitwise-)?((?:llama-2-70b|bloom-176b)-(?:a100|h100)-tp[248])\Z")
@@ -30,6 +27,28 @@ def names_in(folder: str) -> list[str]:
     except FileNotFoundError:
         return []
     return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
+
+
+def shipped_name(folder: str, text: str) -> str | None:
+    """Return the name of the file of `hw_profiles/<folder>` that a text stands for, None if there is none."""
+    names = names_in(folder)
+    if text in names:
+        return text
+    from hermes.hardware.names import meant
+
+    return meant(folder, text, names)
+
+
+def _at_hub(text: str, base_dir: Path | None, folder: str) -> str | None:
+    """Return the shipped name of a model at Hugging Face (OWNER/NAME); the text itself if none ships; None for a path.
+
+    A text whose first part is an existing folder is a path.
+    """
+    from hermes.hardware.names import at_hub
+
+    if folder != "models" or not at_hub(text) or ((base_dir or Path()) / text.split("/")[0]).exists():
+        return None
+    return shipped_name(folder, text) or text
 
 
 def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str) -> Path:
@@ -50,9 +69,13 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
                 return path
         except OSError:  # a name too long, or a folder without permission: reported like a missing file
             pass
-        raise InputError(f"{what}: an existing file", text)
+        name = None if isinstance(name_or_path, Path) else _at_hub(text, base_dir, folder)
+        if name is None:
+            raise InputError(f"{what}: an existing file", text)
+        text = name
     names = names_in(folder)
-    text = ALIASES.get(folder, {}).get(text, text)
+    if text not in names:
+        text = shipped_name(folder, text) or text
     if text not in names:
         old = _OF_2023.match(text)
         if old is not None and f"splitwise-2023-{old[2]}" in names:
@@ -60,5 +83,9 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
                 f"{what}: splitwise-2023-{old[2]} is its name now, as it was measured on an engine of 2023 (2 to 5 "
                 "times slower than today's; `hermes profile list` shows profiles of current engines)", text,
             )
+        if folder in ("devices", "models"):
+            from hermes.hardware.names import unknown
+
+            raise unknown(folder, text, names)
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
     return resource_dir("hw_profiles") / folder / f"{text}.yaml"

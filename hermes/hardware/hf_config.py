@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.hf_quantization import stored_dtype
 
 __all__ = ["SUPPORTED", "from_hf_config"]
@@ -29,6 +29,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "qwen2": _DECODER | {"qkv_bias": True},
     "qwen3": _DECODER | {"qk_norm": True},
     "qwen3_moe": _DECODER | {"qk_norm": True},
+    "phi3": _DECODER,
     "glm4_moe": _DECODER | {"qkv_bias": True},
     "minimax_m2": _DECODER | {"qk_norm": True},
     "gpt_oss": _DECODER | {"qkv_bias": True},
@@ -113,9 +114,7 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the fields of a language model without towers."""
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in SUPPORTED:
-        raise InputError(
-            f"one of {', '.join(SUPPORTED)}", kind, field="model_type", suggestion=suggest(kind, SUPPORTED)
-        )
+        raise InputError(f"one of {', '.join(SUPPORTED)}", kind, field="model_type")
     config = _Config(data)
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     if data.get("head_dim") is None and hidden % heads:
@@ -144,6 +143,8 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
             fields["output_head"] = "separate"
     if kind == "llama" and config.flag("attention_bias", False):
         fields["qkv_bias"] = True
+    if kind == "glm4_moe" and config.flag("use_qk_norm", False):
+        fields["qk_norm"] = True
     if kind in _EXPERTS:
         fields |= _mixture(kind, config, fields)
     if data.get("kv_lora_rank") is not None:

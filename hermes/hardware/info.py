@@ -7,13 +7,16 @@ measured beside the steps. Memory sizing and energy accounting read these proper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
 from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
+
+if TYPE_CHECKING:
+    from hermes.hardware.boxes import AssumedLink
 
 __all__ = ["HardwareInfo", "hardware_info", "measured_info"]
 
@@ -38,6 +41,7 @@ class HardwareInfo:
     power: ProfilePower | None = None
     work: Work | None = None
     dp: int = 1                      # data-parallel ranks of the engine; `devices` are those of one
+    assumed_links: tuple[AssumedLink, ...] = ()   # links that neither the scenario nor the device names
     hardware: str = ""               # hardware that the profile or table was measured on, as its text says
 
 

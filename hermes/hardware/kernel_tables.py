@@ -21,6 +21,8 @@ neither.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import zipfile
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +31,10 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
+from hermes.config.files import MAX_TABLE_BYTES, read_bytes
 from hermes.config.validation import load
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.files import find, names_in
 
@@ -47,13 +50,13 @@ class KernelsFile(ConfigModel):
     """Description of a card's kernel tables."""
 
     format: Literal["hermes-kernels/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     device: str
     engine: str
     """Engine and version that launched the kernels."""
     tables: Annotated[list[str], Field(min_length=1)]
     sha256: str
-    """Of the .npz file."""
+    """Of the .npz file; loading checks it."""
     cold: bool = False
     """Whether each launch read weights and KV that no cache held, and costs what it costs in a captured step. Tables
     without it hold warm caches and launches from the host, which the decodes' attention corrects for."""
@@ -175,8 +178,13 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
     path = find(name_or_path, base_dir, "kernels", "kernel tables")
     file = load(KernelsFile, path)
     times = path.with_suffix(".npz")
+    raw = read_bytes(times, MAX_TABLE_BYTES, "a readable file of kernel times")
+    digest = hashlib.sha256(raw).hexdigest()
+    if digest != file.sha256:
+        raise InputError(f"the bytes whose SHA-256 {path} states, {file.sha256 or 'none'} (restore both files, or make "
+                         "them anew with hermes fit)", Verbatim(digest), file=str(times))
     try:
-        with np.load(times, allow_pickle=False) as stored:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"a readable file of kernel times ({type(error).__name__})", file=str(times)) from None

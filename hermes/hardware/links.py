@@ -17,14 +17,16 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.files import find
 from hermes.units import NS_PER_S
 
-__all__ = ["CollectiveTimes", "LinkDescription", "LinkTime", "all_reduce_times", "load_interconnect"]
+__all__ = [
+    "FAR_BYTES", "CollectiveTimes", "LinkDescription", "LinkTime", "all_reduce_times", "formula", "load_interconnect",
+]
 
 Rate = Annotated[Bandwidth, Field(ge=1e6)]   # less is a figure without its unit
 FAR_BYTES = 2.0**40
@@ -44,8 +46,8 @@ class LinkTime(ConfigModel):
     """Bytes/s of one device's link in a large all-reduce (bus bandwidth)."""
 
 
-def _formula(latency: float, per_doubling: float, bandwidth: float, ranks: int) -> tuple[FloatArray, FloatArray]:
-    """(bytes, nanoseconds) of one all-reduce; two points of a line."""
+def formula(latency: float, per_doubling: float, bandwidth: float, ranks: int) -> tuple[FloatArray, FloatArray]:
+    """Return (bytes, nanoseconds) of one all-reduce; two points of a line."""
     fixed = latency + per_doubling * (math.log2(ranks) - 1.0)
     sizes = np.array([0.0, FAR_BYTES])
     return sizes, (fixed + 2.0 * (ranks - 1) / ranks * sizes / bandwidth) * NS_PER_S
@@ -73,7 +75,7 @@ class LinkDescription(ConfigModel):
     """A file of `hw_profiles/links`: what joins the devices of one client."""
 
     format: Literal["hermes-interconnect/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     latency: Latency | None = None
     """Of an all-reduce of next to no bytes between two devices."""
     latency_per_doubling: Latency = 0.0
@@ -117,7 +119,7 @@ class LinkDescription(ConfigModel):
             known = ", ".join(str(times.ranks) for times in self.measured)
             raise InputError(f"a link that says how long {ranks} devices take; {self.name} was measured with {known}: "
                              "give latency and bandwidth too", ranks)
-        return _formula(self.latency, self.latency_per_doubling, rate, ranks)
+        return formula(self.latency, self.latency_per_doubling, rate, ranks)
 
 
 def all_reduce_times(
@@ -129,7 +131,7 @@ def all_reduce_times(
     of an unknown rate.
     """
     if isinstance(link, LinkTime):
-        return _formula(link.latency, link.latency_per_doubling, link.bandwidth, ranks), "given link"
+        return formula(link.latency, link.latency_per_doubling, link.bandwidth, ranks), "given link"
     found = load_interconnect(link, base_dir)
     if link_bandwidth is None and found.share is not None:
         raise InputError(f"a device beside the link {found.name}, whose rate is a share of the device's", link)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
@@ -86,7 +86,7 @@ class Mla(ConfigModel):
 class ModelDescription(ConfigModel):
     """The shape of a transformer. Counts are of the whole model unless a method says per device."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     hidden_size: Size
     num_layers: Size
     num_heads: Size

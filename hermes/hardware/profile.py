@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, suggest
@@ -206,7 +206,7 @@ class Profile(ConfigModel):
     """A fitted hardware profile, format `hermes-profile/1`."""
 
     format: Literal["hermes-profile/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     provenance: Provenance
     phases: Phases
     overhead_s: Annotated[float, Field(ge=0, le=10)] = 0.0

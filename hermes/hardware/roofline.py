@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
@@ -38,6 +38,9 @@ from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from hermes.hardware.boxes import AssumedLink
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
@@ -79,7 +82,8 @@ class Roofline(ConfigModel):
     """Pipeline stages, with one batch in flight. Left out, the profile's, or 1."""
     dtype: Dtype | None = None
     """Storage of the layers' weights. auto is that of the model description (the `quantization_config` of a
-    config.json), or bf16. Activations are 16 bits (32 with fp32). Left out, the profile's, or auto."""
+    config.json), or bf16 (fp16 on a device without). Activations are 16 bits (32 with fp32). Left out, the profile's,
+    or auto."""
     kv_dtype: KvDtype | None = None
     """Storage of the KV cache. auto is that of the activations. Left out, the profile's, or auto."""
     efficiency: Reference | Efficiency | None = None
@@ -143,7 +147,7 @@ class RooflineProfile(ConfigModel):
     and error of the factors on models they were not fitted on."""
 
     format: Literal["hermes-roofline/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     roofline: Roofline
     provenance: Annotated[list[str], Field(min_length=1)]
     error: str
@@ -171,11 +175,13 @@ class RooflineModel:
         self, options: RooflineOptions, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
     ) -> None:
         if options.dtype == "auto":
-            options = options._replace(dtype=model.dtype or "bf16")
+            options = options._replace(dtype=model.dtype or device.half)
+        if options.dtype == "bf16" and device.half == "fp16":
+            raise InputError(Verbatim(f"{device.name} has no bf16; write fp16, or leave it out"), field="dtype")
         self.options, self.model, self.device, self.factors_file = options, model, device, file
         self.work = Work.of(model, tp=options.tp, pp=options.pp, dp=options.dp, dtype=options.dtype,
                             kv_dtype=options.kv_dtype)
-        self.efficiency = factors = file.of(self.work.compute if self.work.compute in device.flops else "bf16")
+        self.efficiency = factors = file.of(self.work.compute if device.computes(self.work.compute) else "bf16")
         pp = f"-pp{options.pp}" if options.pp > 1 else ""
         self.name = f"{model.name}-{device.name}-tp{options.tp}{pp}-{options.dtype}"
         self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
@@ -187,7 +193,8 @@ class RooflineModel:
         """Properties: the device, the options, and the work on each device."""
         options = self.options
         return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
-                            options.dtype, options.kv_dtype, self.device, work=self.work, dp=options.dp)
+                            options.dtype, options.kv_dtype, self.device, work=self.work, dp=options.dp,
+                            assumed_links=self._assumed)
 
     def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
         work, device = self.work, self.device
@@ -217,6 +224,10 @@ class RooflineModel:
         self._step += (factors.step_overhead if step_overhead is None else step_overhead) * NS_PER_S
         self._set_adapter(factors, latency, wide, byte)
         self._link = self._link_fixed = 0.0
+        self._assumed: tuple[AssumedLink, ...] = ()
+        if self.options.tp * self.options.pp > device.box:
+            self._cross_boxes(factors)
+            return
         if work.all_reduces:
             share = factors.all_reduce_of(self.options.tp)
             self._link = work.all_reduce_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
@@ -225,6 +236,22 @@ class RooflineModel:
             share = factors.all_reduce_of(2)
             self._link += work.hop_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
             self._link_fixed += work.hops * share.latency * NS_PER_S
+
+    def _cross_boxes(self, factors: Efficiency) -> None:
+        """Set the rates of collectives that cross boxes (`hermes.hardware.boxes`): formulas, two points of a line."""
+        from hermes.hardware.engine_links import EngineLinks
+
+        options, work = self.options, self.work
+        links = EngineLinks(self.device, factors, None, None, None, None, False, options.tp, options.pp, 1)
+        row = self.model.hidden_size * precision(options.dtype).other_bytes
+        reduces, (hops, _) = links.tensor(), links.hops()
+        if reduces is None and work.all_reduces:
+            reduces = links.inside(options.tp)
+        parts = [] if reduces is None else [(reduces.captured, work.all_reduces, row)]
+        for (sizes, ns), count, size in [*parts, *((hop, 1, row / options.tp) for hop in hops)]:
+            self._link_fixed += count * float(ns[0])
+            self._link += count * size * float((ns[-1] - ns[0]) / sizes[-1])
+        self._assumed = tuple(links.assumed)
 
     def _set_adapter(self, factors: Efficiency, latency: float, wide: float, byte: float) -> None:
         """Set the rates of embedding tokens: adapters reach the projections' share of peak arithmetic, and stream their
@@ -244,7 +271,7 @@ class RooflineModel:
         flop = NS_PER_S / (device.peak(work.compute) * shares.compute)
         byte = NS_PER_S / (device.memory_bandwidth * shares.memory)
         per_token, fixed = 2 * linear.weights * flop, 0.0
-        if work.dequantised or work.compute not in device.flops:  # weights are widened once per tile of tokens
+        if work.dequantised or not device.computes(work.compute):  # weights are widened once per tile of tokens
             vector = DEQUANT_FLOPS * NS_PER_S / (device.peak("fp32") * shares.compute)
             fixed = linear.stored * vector
             per_token += linear.weights / DEQUANT_TILE * vector

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
@@ -108,7 +108,7 @@ class Tables(ConfigModel):
     """A file of interpolation tables, format `hermes-table/1`."""
 
     format: Literal["hermes-table/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     provenance: Provenance
     prefill: TableData
     decode: TableData

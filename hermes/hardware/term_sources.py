@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import FloatArray
-from hermes.hardware.experts import SKEW
 
-__all__ = ["HostTime", "Sources", "TermOverride"]
+if TYPE_CHECKING:
+    from hermes.hardware.boxes import AssumedLink
+
+__all__ = ["SKEW", "Exchange", "HostTime", "Reduces", "Sources", "TermOverride", "Times"]
+
+SKEW = 1.01   # of the experts that tokens choose (`hermes.hardware.experts`)
+
+Times = tuple[FloatArray, FloatArray]   # (bytes, nanoseconds): linear between the points, in proportion beyond them
+
+
+class Reduces(NamedTuple):
+    """All-reduces inside a CUDA graph, and launched from the host.
+
+    measured_bytes: Where the measured sizes end; 0 for formulas.
+    """
+
+    captured: Times
+    launched: Times
+    source: str
+    measured_bytes: float = 0.0
+
+
+class Exchange(NamedTuple):
+    """All-gathers and reduce-scatters between data-parallel ranks, over bytes of all of them."""
+
+    gather: Times
+    scatter: Times
+    source: str
 
 
 class TermOverride(ConfigModel):
@@ -56,12 +82,13 @@ class Sources:
     tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
         fits into one tile then costs the decodes beside it nothing. 0: not packed
     sampling_ns: of the sampler, for each sampled row
-    engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
+    engine: where the engine's times come from
     routing_skew: how unevenly tokens choose experts (`hermes.hardware.experts`)
     whole_experts: whether a device has whole experts (expert parallelism), instead of a part of each
-    rank_link: (bytes, nanoseconds) of an all-reduce between data-parallel ranks over a given link, and its source in
-        words; None for the kernel tables' collectives
-    hop, hop_text: (bytes, nanoseconds) of sending activations to the next pipeline stage, and their source
+    reduces: all-reduces of a tensor-parallel group; None for the kernel tables', or else the roofline's
+    exchange: collectives around the experts of data-parallel ranks; None with one rank
+    hops, hop_text: (bytes, nanoseconds) of sending activations to each further pipeline stage, and their source
+    assumed: links that nobody named
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     terms: terms that the scenario changes, by name
     """
@@ -76,12 +103,12 @@ class Sources:
     sampling_ns: float = 0.0
     idle_ns: float = 0.0
     engine: str = ""
-    link: str = ""
     routing_skew: float = SKEW
     whole_experts: bool = False
-    rank_link: tuple[FloatArray, FloatArray] | None = None
-    rank_link_text: str = ""
-    hop: tuple[FloatArray, FloatArray] | None = None
+    reduces: Reduces | None = None
+    exchange: Exchange | None = None
+    hops: tuple[Times, ...] = ()
     hop_text: str = ""
+    assumed: tuple[AssumedLink, ...] = ()
     skew: float = 0.058
     terms: dict[str, TermOverride] = field(default_factory=dict)

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.experts import ExpertSplit, chosen, expert_times
@@ -153,9 +152,14 @@ def test_a_term_of_experts_can_be_changed():
     assert twice.terms_ns(decodes(8))["experts"] == pytest.approx(2 * plain["experts"])
 
 
-def test_ranks_without_a_known_link_are_refused():
-    with pytest.raises(InputError, match="a link between the ranks"):
-        Composed(model=QWEN, device="a100-40gb", dp=2, ep=2).build()
+def test_ranks_without_measured_collectives_take_the_data_sheet():
+    """No kernel tables of this card: half of an all-reduce of the roofline each."""
+    hardware = Composed(model=QWEN, device="a100-40gb", dp=2, ep=2).build()
+    share = hardware.base.efficiency.all_reduce_of(2)
+    size = 2 * 64 * 2048 * 2
+    each = 48 * (share.latency + size / (300e9 * share.bandwidth)) / 2 * 1e9
+    assert hardware.terms_ns(decodes(64))["dispatch"] == pytest.approx(each)
+    assert "datasheet of a100-40gb" in hardware.sources_of()["dispatch"]
 
 
 def test_windows_and_latent_attention_by_hand():

@@ -39,13 +39,16 @@ def test_terms_and_sources_are_printed(scenario, capsys):
     assert "attention_of_decodes" in capsys.readouterr().out
 
 
+PROFILE = ["--set", "clients.0.hardware={kind: polynomial, profile: llama-3.1-70b-h100-tp4-bf16}"]
+
+
 def test_a_fit_to_whole_steps_has_one_term(capsys):
-    steps = explained(capsys, "quickstart")
+    steps = explained(capsys, "quickstart", *PROFILE)
     assert [[row["term"] for row in step["terms"]] for step in steps] == [["whole step"]] * len(steps)
 
 
 def test_a_fit_says_what_it_contains(capsys):
-    (step, *_) = explained(capsys, "quickstart")
+    (step, *_) = explained(capsys, "quickstart", *PROFILE)
     assert "whole steps of vllm 0.24.0: its kernels, the link between 4 devices" in step["notes"][0]
 
 
@@ -56,6 +59,25 @@ def test_terms_of_every_analytical_kind_add_up(scenario, capsys, hardware):
     assert len(step["terms"]) > 5
     assert all(row["source"] for row in step["terms"])
     assert sum(row["seconds"] for row in step["terms"]) == pytest.approx(step["step_s"], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "qwen3-32b", "deepseek-v3"])
+@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (4, 2), (2, 4), (8, 4)])
+def test_terms_of_pipeline_stages_add_up(scenario, capsys, model, tp, pp):
+    """One table for the batches in flight, without their waits for each other; hops are a term."""
+    layout = ["--set", f"clients.0.model={model}", "--set", f"clients.0.parallel={{tp: {tp}, pp: {pp}}}",
+              "--set", "clients.0.memory={num_blocks: 50000}"]
+    (step,) = explained(capsys, scenario, *layout, "--prompt", "300")
+    assert sum(row["seconds"] for row in step["terms"]) == pytest.approx(step["step_s"], rel=1e-6)
+    assert "hops" in {row["term"] for row in step["terms"]}
+    assert step["notes"][0].startswith(f"{pp} pipeline stages")
+
+
+def test_time_of_the_host_is_a_term(scenario, capsys):
+    """Without asynchronous scheduling the host's time is not hidden behind the device's."""
+    (step,) = explained(capsys, scenario, "--set", "clients.0.hardware={kind: composed, asynchronous: false}")
+    assert sum(row["seconds"] for row in step["terms"]) == pytest.approx(step["step_s"], rel=1e-6)
+    assert step["terms"][-1]["term"] == "host"
 
 
 def test_one_term_is_overridden_alone(scenario, capsys):

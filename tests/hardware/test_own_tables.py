@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+
 import numpy as np
 import pytest
 
 from hermes.calibration.kernel_files import save_kernels
+from hermes.config.data_files import resource_dir
+from hermes.errors import InputError
 from hermes.hardware import StepStats, load_model
 from hermes.hardware.composed import Composed
 from hermes.hardware.kernel_curves import cold_decode_times
-from hermes.hardware.kernel_tables import AttentionTable, KernelsFile
+from hermes.hardware.kernel_tables import AttentionTable, KernelsFile, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
 from hermes.testing.hardware import MonotoneHardwareModelContract
 
@@ -132,3 +137,26 @@ class TestOwnTables(MonotoneHardwareModelContract):
 
     def make_model(self):
         return build(self.folder)
+
+
+@pytest.mark.parametrize("name", shipped_kernels())
+def test_shipped_tables_have_the_digest_that_they_state(name):
+    assert load_kernels(name).file.name
+
+
+def test_tables_are_checked_against_their_digest(tmp_path):
+    for suffix in ("yaml", "npz"):
+        shutil.copy(resource_dir("hw_profiles") / "kernels" / f"l40s.{suffix}", tmp_path / f"l40s.{suffix}")
+    stated = load_kernels(tmp_path / "l40s.yaml").file.sha256
+    times = tmp_path / "l40s.npz"
+    with np.load(times) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    arrays["gemm/bf16"] = arrays["gemm/bf16"] + 100   # every product takes 10% longer
+    np.savez_compressed(times, **arrays)
+    found = hashlib.sha256(times.read_bytes()).hexdigest()
+    with pytest.raises(InputError, match=rf"l40s\.npz: .*l40s\.yaml states, {stated} .*found {found}"):
+        load_kernels(tmp_path / "l40s.yaml")
+    text = (tmp_path / "l40s.yaml").read_text()
+    (tmp_path / "l40s.yaml").write_text(text.replace(stated, '""'))
+    with pytest.raises(InputError, match=rf"states, none .*found {found}"):
+        load_kernels(tmp_path / "l40s.yaml")

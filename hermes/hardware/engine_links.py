@@ -1,0 +1,201 @@
+"""Links between the devices of one engine: times of its collectives, each from the best source there is.
+
+Inside a box (`hermes.hardware.boxes`): the link that the scenario or the device names, else the card's kernel tables,
+else PCIe through host memory or the data sheet. Between boxes: the link that the scenario names, else `infiniband-ndr`.
+What nobody named is kept as an `AssumedLink`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hermes.errors import inside
+from hermes.hardware.boxes import FAR_LINK, AssumedLink, Spread, across, crossings, half, spread
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.efficiency import Efficiency
+from hermes.hardware.kernel_tables import KernelTables
+from hermes.hardware.links import LinkTime, all_reduce_times, formula, load_interconnect
+from hermes.hardware.operator_curves import rising
+from hermes.hardware.term_sources import Exchange, Reduces, Times
+
+__all__ = ["EngineLinks"]
+
+PCIE_LINK = "pcie-host-memory"   # what kernel tables say of PCIe belongs to the machine that they were measured on
+NAMING = "hardware: {kind: composed, link: ...}"
+
+
+@dataclass
+class EngineLinks:
+    """What joins the devices of one engine.
+
+    Args:
+        named: The link that the scenario names: between boxes if the engine has several, else inside its box.
+        hop: The link between stages that the scenario names.
+        tables_first: Whether the user named the kernel tables, whose all-reduces then go before an assumed PCIe link.
+    """
+
+    device: DeviceDescription
+    factors: Efficiency
+    kernels: KernelTables | None
+    named: LinkTime | str | None
+    hop: LinkTime | str | None
+    base_dir: Path | None
+    tables_first: bool
+    tp: int
+    pp: int
+    dp: int
+    assumed: list[AssumedLink] = field(default_factory=list)
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of the engine."""
+        box = self.device.box
+        if self.tp > box:
+            return self.dp * self.pp * spread(self.tp, 1, box).boxes
+        return -(-self.dp * self.pp // (box // self.tp))
+
+    def tensor(self) -> Reduces | None:
+        """Return the all-reduces of a tensor-parallel group; None for those of the kernel tables or the roofline."""
+        if self.tp == 1:
+            return None
+        lie = spread(self.tp, 1, self.device.box)
+        if lie.boxes == 1:
+            return self._named(self.tp, "all_reduce", tables=self.tables_first)
+        if (whole := self._whole(self.tp)) is not None:
+            return whole
+        near = None if lie.near == 1 else self.inside(lie.near, "all_reduce", tables=self.tables_first)
+        far, said = self._far(lie.boxes, "all_reduce")
+        if near is None:
+            return Reduces(far, far, said)
+        return Reduces(across(near.captured, far, lie.near), across(near.launched, far, lie.near),
+                       self._both(near.source, lie, said), near.measured_bytes)
+
+    def exchange(self) -> Exchange | None:
+        """Return the collectives around the experts of data-parallel ranks; None with one rank."""
+        if self.dp == 1:
+            return None
+        lie = spread(self.dp, self.tp, self.device.box)
+        if lie.boxes == 1:
+            return self._gather(self.dp)
+        if (whole := self._whole(self.dp)) is not None:
+            return Exchange(half(whole.captured), half(whole.captured), whole.source)
+        far, said = self._far(lie.boxes, "dispatch", "combine")
+        if lie.near == 1:
+            return Exchange(half(far), half(far), f"{said}, half an all-reduce each")
+        near = self._gather(lie.near)
+        return Exchange(across(near.gather, half(far), lie.near), across(near.scatter, half(far), lie.near),
+                        self._both(near.source, lie, said))
+
+    def hops(self) -> tuple[list[Times], str]:
+        """Return the way to each stage but the first, and the source.
+
+        Sending is taken to be an all-reduce between two devices, in which each sends its bytes once.
+        """
+        if self.pp == 1:
+            return [], ""
+        if self.hop is not None:
+            with inside("hop"):
+                times, said = all_reduce_times(self.hop, 2, self.device.link_bandwidth, self.base_dir)
+            return [times] * (self.pp - 1), said
+        far = crossings(self.pp, self.tp, self.device.box)
+        out: dict[bool, tuple[Times, str]] = {}
+        if not all(far):
+            out[False] = self._near_hop()
+        if any(far):
+            out[True] = self._far(2, "hops")
+        said = "; ".join(text for _, text in out.values())
+        if len(out) > 1:
+            said = f"{sum(far)} of {len(far)} between boxes: {out[True][1]}; the others: {out[False][1]}"
+        return [out[one][0] for one in far], said
+
+    def _near_hop(self) -> tuple[Times, str]:
+        if self._named(2, "hops") is None and self.kernels is not None and 2 in self.kernels.all_reduce_ranks:
+            return self.kernels.all_reduce(2, captured=False), f"kernel tables {self.kernels.file.name}"
+        near = self.inside(2)
+        return near.launched, near.source
+
+    def _named(self, members: int, *terms: str, tables: bool = False) -> Reduces | None:
+        """Return the all-reduces inside a box over a named link, or over PCIe; None where other sources know them.
+
+        tables: Whether the kernel tables go before an assumed PCIe link.
+        """
+        link = self.device.link if self.boxes > 1 else self.named or self.device.link
+        measured = tables and self.kernels is not None and members in self.kernels.all_reduce_ranks
+        if not link and not measured and self.device.over_pcie:
+            link = PCIE_LINK
+            self._assume(link, members, Spread(members, 1), terms)
+        if not link:
+            return None
+        with inside("link"):
+            times, said = all_reduce_times(link, members, self.device.link_bandwidth, self.base_dir)
+        return Reduces(times, times, said)
+
+    def inside(self, members: int, *terms: str, tables: bool = False) -> Reduces:
+        """Return the all-reduces inside a box from whatever source there is."""
+        found = self._named(members, *terms, tables=tables)
+        if found is not None:
+            return found
+        kernels = self.kernels
+        if kernels is not None and members in kernels.all_reduce_ranks:
+            captured, launched = (kernels.all_reduce(members, captured=kind) for kind in (True, False))
+            return Reduces((captured[0], rising(captured[1])), (launched[0], rising(launched[1])),
+                           f"kernel tables {kernels.file.name}", float(captured[0][-1]))
+        share = self.factors.all_reduce_of(members)
+        times = formula(share.latency, 0.0, self.device.link_bandwidth * share.bandwidth, members)
+        return Reduces(times, times, f"datasheet of {self.device.name}")
+
+    def _gather(self, members: int) -> Exchange:
+        from hermes.hardware.experts import gathered  # most models have none
+
+        named = self._named(members, "dispatch", "combine")
+        found = gathered(self.kernels, None if named is None else named.captured, members)
+        if found is not None:
+            gather, scatter, said = found
+            return Exchange(gather, scatter, f"{named.source}, {said}" if named is not None else said)
+        near = self.inside(members)
+        return Exchange(half(near.captured), half(near.captured), f"{near.source}, half an all-reduce each")
+
+    def _whole(self, members: int) -> Reduces | None:
+        """Return the all-reduces of a named link that was measured with the whole group, boxes and all."""
+        if not isinstance(self.named, str):
+            return None
+        with inside("link"):
+            if all(times.ranks != members for times in load_interconnect(self.named, self.base_dir).measured):
+                return None
+            times, said = all_reduce_times(self.named, members, self.device.link_bandwidth, self.base_dir)
+        return Reduces(times, times, said, float(times[0][-1]))
+
+    def _far(self, boxes: int, *terms: str) -> tuple[Times, str]:
+        """Return the all-reduces between boxes, each device with one in every other box, and their source."""
+        if self.named is None:
+            self._assume(FAR_LINK, self.devices, Spread(self.device.box, self.boxes), terms)
+        with inside("link"):
+            return all_reduce_times(self.named or FAR_LINK, boxes, self.device.link_bandwidth, self.base_dir)
+
+    def _both(self, near: str, lie: Spread, far: str) -> str:
+        return f"{near} in boxes of {lie.near}; {far} between {lie.boxes}"
+
+    def _assume(self, link: str, members: int, lie: Spread, terms: tuple[str, ...]) -> None:
+        """Note an assumed link, each once with all its terms."""
+        earlier = next((one for one in self.assumed if one.link == link), None)
+        if earlier is not None:
+            self.assumed[self.assumed.index(earlier)] = earlier._replace(
+                terms=tuple(dict.fromkeys((*earlier.terms, *terms))))
+            return
+        found, device = load_interconnect(link), self.device.name
+        rate = (found.bandwidth or (found.share or 0.0) * self.device.link_bandwidth) / 1e9
+        figures = f"{link} is assumed ({rate:.3g} GB/s for each device, {(found.latency or 0.0) * 1e6:.3g} us)"
+        if lie.boxes > 1:
+            text = f"{members} {device} are {lie.boxes} boxes of up to {lie.near}; between boxes {figures}"
+        else:
+            text = f"{members} {device} have no NVLink; between them {figures}"
+        key = "hardware.link"
+        remedy = f"name yours: {NAMING}"
+        if lie.boxes == 1 and self.boxes > 1:   # `link` is the one between boxes
+            key, remedy = "device.link", "name yours: `link` of a device file"
+        self.assumed.append(AssumedLink(link, key, terms, f"{text}; {remedy}"))
