@@ -26,6 +26,11 @@ class WithLoads:
     def __getattr__(self, name: str) -> Any:   # Any: what the model has besides `step_ns`
         return getattr(self.base, name)
 
+    @property
+    def pure(self) -> HardwareModel:
+        """The model without the loads, which the scheduler decides."""
+        return self.base
+
     def step_ns(self, stats: StepStats) -> int:
         loads: int = self.scheduler.take_loads()
         return self.base.step_ns(stats) + loads * self.load_ns

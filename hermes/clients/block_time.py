@@ -77,7 +77,7 @@ def block_ns_of_client(
         stages: The table of all stages.
         rows: Rows of `stages` that the client served.
         gaps: Row of a stage -> segments of a sequence that was interrupted.
-        decode: Code of the stage kind `decode`.
+        decode: Code of the stage kind whose first token came with the prompt's KV; -1 if there is none.
         ticks: As for `block_ns`.
     """
     spans = np.empty((0, 3), dtype=np.int64)
@@ -103,7 +103,7 @@ def _spans(client: LLMReadings, stages: dict[str, IntArray], rows: IntArray, gap
     scheduler, end = client.scheduler, client.num_steps if ticks is None else len(ticks)
     for seq in (*scheduler.running, *scheduler.waiting, *scheduler.holding):   # cut off by the horizon
         segments = [*(seq.segments or ())] + ([(seq.emit_step, seq.join_tick, end)] if seq.emit_step >= 0 else [])
-        spans.append(_interrupted(seq.prompt_tokens + bool(seq.transferred), segments))
+        spans.append(_interrupted(seq.prompt_tokens + seq.given, segments))
     return np.concatenate(spans)
 
 

@@ -19,7 +19,7 @@ from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
 from hermes.clients.tier_config import OffloadConfig
-from hermes.config import Bytes, Component, ConfigModel
+from hermes.config import Bytes, Component, ConfigModel, Name
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
@@ -67,7 +67,7 @@ class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
 
     kind: Literal["llm"] = "llm"
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "llm"
+    name: Name = "llm"
     """Name; clients of a group are called NAME-0, NAME-1, ..."""
     count: Annotated[int, Field(ge=1, le=100_000), _COUNT] = 1
     """Number of equal clients. `3P1D` stands for two groups: three clients that prefill, one that decodes."""
@@ -146,9 +146,10 @@ class LLMClientConfig(ConfigModel):
         """
         with inside("engine"):
             engine = load_engine(self._engine_name())
-        asynchronous = getattr(self.scheduler, "async_scheduling", None)
-        if asynchronous is None:
-            asynchronous = engine.async_scheduling
+        from hermes.schedulers.chunked_config import plans_ahead
+
+        asynchronous = plans_ahead(getattr(self.scheduler, "async_scheduling", None), engine.async_scheduling,
+                                   getattr(self.scheduler, "speculative", None))
         for key in ("model", "device"):
             if not getattr(self.hardware, key) and not getattr(self, key):
                 raise InputError(Verbatim("missing: name a `model` and a `device`, or give `hardware`"), field=key)
@@ -204,8 +205,11 @@ class LLMClientConfig(ConfigModel):
         return completed, hardware
 
     def _where_it_was_given(self, error: InputError) -> InputError:
-        """Return an error of the hardware that names the key of `parallel` that it took over."""
+        """Return an error of the hardware that names the key of the client that it took over."""
         key = (error.field or "").removeprefix("hardware.")
+        own = getattr(self, key, "") if key in ("model", "device") else ""
+        if error.file is None and own and own == getattr(self.hardware, key, ""):
+            error.field = key
         if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
             error.field = f"parallel.{key}"
         return error

@@ -20,6 +20,9 @@ from hermes.units import s_to_ns
 
 __all__ = ["Drafter", "drafter_of"]
 
+LOOKUPS = ("ngram", "ngram_gpu", "suffix")   # they look up texts, in no time
+UNPRICED = ("medusa", "mlp_speculator")
+
 
 class Drafter:
     """Times of steps that verify drafts, and of what drafts.
@@ -69,8 +72,11 @@ def drafter_of(given: Speculation, target: HardwareModel, hardware: Any, base_di
     Raises `InputError` if the drafting's time is neither given nor computable.
     """
     per_pass, per_seq = s_to_ns(given.draft_time or 0.0), s_to_ns(given.draft_time_per_seq)
-    if given.method == "ngram" or given.draft_time is not None:
+    if given.method in LOOKUPS or given.draft_time is not None:
         return Drafter(target, given.num_speculative_tokens, per_pass, per_seq, None)
+    if given.method in UNPRICED:
+        raise InputError(Verbatim(f"missing: give the time of one run; heads of {given.method} have no price here"),
+                         field="draft_time")
     if given.method == "draft_model" and not given.draft_model:
         raise InputError(Verbatim("missing: name the model that drafts, or give draft_time"), field="draft_model")
     if not isinstance(hardware, Composed):

@@ -18,6 +18,7 @@ from hermes.compiled import mypyc_attr
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, WriteEnds
 from hermes.hardware.history import StepHistory
@@ -33,6 +34,7 @@ _accumulate = np.add.accumulate
 ANY_TIME = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
 SHORT_RUN = 12   # up to this many steps a hardware model may price one by one: faster than numpy
+FRONT_END, KV_MEMORY = int(Reason.FRONT_END), int(Reason.KV_MEMORY)
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -51,12 +53,12 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_aborts", "_ahead", "_at_host", "_before_ns", "_drafter", "_end", "_end_priority", "_ended", "_ended_ns",
-        "_fits", "_futile", "_gone", "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved",
-        "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range",
-        "_token_ns", "_write_ends", "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers",
-        "num_steps", "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks",
-        "tiers", "tracks", "unreserved_kv_tokens",
+        "_fits", "_futile", "_gone", "_held_up", "_history", "_host_free_ns", "_late", "_max_run", "_moved",
+        "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_stalled_ns", "_start", "_start_ns",
+        "_step_range", "_stopped", "_stopped_ns", "_token_ns", "_write_ends", "after_ns", "emitted", "env", "events",
+        "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
+        "num_assigned", "num_layers", "num_steps", "output_tokens", "peak_blocks", "platform", "role", "scheduler",
+        "stages", "stalls", "steps", "ticks", "tiers", "tracks", "unreserved_kv_tokens",
     )
 
     def __init__(
@@ -110,7 +112,10 @@ class LLMClient(LLMReadings):
         self._history: StepHistory | None = hardware.history() if hasattr(hardware, "history") else None
         self._ended_ns = -1               # end of the latest run
         self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
-        self._left = 0                    # of the run in flight: sequences that its plan left waiting
+        # Of the run in flight: the `Reason` for which sequences wait (0: none does), and since when.
+        self._stopped = self._stopped_ns = 0
+        self._stalled_ns = -1             # since when no step runs although sequences wait
+        self.stalls: list[tuple[int, int, int]] = []   # `Reason`, start and end of waits outside steps
         # Blocks taken or freed from outside during a run: correction to the run's final blocks times its length (row of
         # the table of runs, blocks x ns), and the most blocks in use before some were freed.
         self._moved = 0
@@ -160,6 +165,11 @@ class LLMClient(LLMReadings):
             self._take(stage)
 
         assert self._overhead_ns is not None
+        now, stalls = self.env._now, self.stalls
+        if self._host_free_ns > now:   # behind another request
+            if stalls and stalls[-1][0] == FRONT_END and stalls[-1][2] >= now:
+                now = stalls.pop()[1]
+            stalls.append((FRONT_END, now, self._host_free_ns))
         self._host_free_ns = max(self._host_free_ns, self.env._now) + self._overhead_ns.get(stage.kind, 0)
         self._at_host += 1
         self.env.tick_at(self._host_free_ns, ARRIVAL, done)
@@ -177,8 +187,32 @@ class LLMClient(LLMReadings):
                 scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
-        elif self._planned > 1 and scheduler.wants_cut(stage):
-            self.cut()
+        elif self._planned > 1:
+            if scheduler.wants_cut(stage):
+                self.cut()
+            elif not self._stopped:
+                self._stop_from_next_step()
+
+    def _stop_from_next_step(self) -> None:
+        """Note that a sequence which has just arrived waits for the end of the run in flight."""
+        view, pos = self.steps.view, self.steps.pos
+        boundary = bisect_left(view, self.env._now, pos, pos + self._planned) + self._ahead   # its plan knows of it
+        if boundary < pos + self._planned - 1:
+            self._stopped, self._stopped_ns = self.scheduler.stop_of_arrival(), view[boundary]
+
+    def _note_stop(self, plan: Plan | None) -> None:
+        """Note why sequences wait beside a plan that starts now, and the wait that it ends."""
+        now, scheduler = self.env._now, self.scheduler
+        waits, stopped = scheduler.num_waiting, scheduler.stopped
+        if self._stalled_ns >= 0:
+            if now > self._stalled_ns:
+                self.stalls.append((self._stopped, self._stalled_ns, now))
+            self._stalled_ns = -1
+        if stopped < 0 and waits:
+            stopped = KV_MEMORY if plan is None else scheduler.limit_of(plan)
+        self._stopped, self._stopped_ns = stopped if waits else 0, now
+        if plan is None and waits:
+            self._stalled_ns = now
 
     def reserve(self, stage: Stage) -> bool:
         """Take memory for KV that is about to arrive; return False if there is not enough."""
@@ -237,6 +271,8 @@ class LLMClient(LLMReadings):
         late = [item for item in self._late if item[1] is stage]
         if late and late[0][0] > seen_ns:
             self._late.remove(late[0])
+            if not self._late and self._stopped_ns > self.env._now:
+                self._stopped = 0   # no other sequence would have waited
             self.events.aborted(self, stage)
         elif not late and stage not in self.scheduler.running and stage not in self.scheduler.waiting:
             self._gone.add(stage)   # the front end or the host has it
@@ -335,6 +371,7 @@ class LLMClient(LLMReadings):
 
     def _begin(self) -> None:
         plan = self._next_plan()
+        self._note_stop(plan)
         if plan is None:
             if self._aborts:   # no step will end
                 self._leave_all()
@@ -342,7 +379,6 @@ class LLMClient(LLMReadings):
             return
         now = self._start_ns = self.env._now
         self._plan = plan
-        self._left = self.scheduler.num_waiting
         steps = self.steps
         num_steps = self._planned = plan.num_steps
         pos = steps.pos
@@ -453,6 +489,7 @@ class LLMClient(LLMReadings):
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""
         scheduler = self.scheduler
+        stopped = self._stopped if self._stopped_ns < now else 0
         self.emitted += plan.sampled * count
         pool, log = scheduler.pool, self._runs
         log.write(
@@ -461,7 +498,7 @@ class LLMClient(LLMReadings):
             plan.decode_seqs + plan.prefill_seqs,
             len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
             pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
-            self._left,
+            stopped, now - self._stopped_ns if stopped else 0,
         )
         if self._moved:
             self.moved_in_run.append((len(log), self._moved))

@@ -16,7 +16,7 @@ from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.stage import Stage
-from hermes.hardware.base import HardwareModel, IntArray
+from hermes.hardware.base import FloatArray, HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
@@ -108,6 +108,14 @@ class LLMReadings:
     def out_of_range_steps(self, runs: dict[str, IntArray]) -> int:
         """Return the number of steps outside the range that its hardware was measured on."""
         return int(self.hardware.out_of_range(runs, runs["num_steps"]).sum())
+
+    def step_growth(self, runs: dict[str, IntArray]) -> FloatArray:
+        """Return how its step times grow with their work; see `hermes.clients.step_growth.step_growth`."""
+        budget = self.scheduler.max_num_batched_tokens
+        full = (runs["prefill_tokens"] + runs["decode_seqs"] >= budget) & (runs["preempted"] == 0)
+        from hermes.clients.step_growth import step_growth  # once, after the run
+
+        return step_growth(self.hardware, runs | {"at_budget": full.astype("int64")})
 
     def block_ns(
         self, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,

@@ -145,7 +145,7 @@ class RankClient(LLMClient):
         """Begin a run whose steps end at these instants."""
         count = len(ends)
         self._start_ns, self._plan, self._planned, self._held_up = self.env._now, plan, count, 0
-        self._left = self.scheduler.num_waiting
+        self._note_stop(plan)
         for seq, _n in plan.prefills:
             if seq.start_ns < 0:
                 seq.start_ns = self._start_ns

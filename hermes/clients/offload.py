@@ -19,6 +19,7 @@ from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
 from hermes.clients.llm import LLMClient
 from hermes.clients.tier_config import OffloadConfig
 from hermes.core.clock import TRANSFER
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.units import NS_PER_S
@@ -29,7 +30,7 @@ __all__ = ["OffloadingClient"]
 class OffloadingClient(LLMClient):
     """See the module's docstring and `hermes.clients.llm.LLMClient`."""
 
-    __slots__ = ("_fetching", "_hierarchy", "_offload", "layers", "tier_bytes_per_token")
+    __slots__ = ("_fetching", "_fetching_ns", "_hierarchy", "_offload", "layers", "tier_bytes_per_token")
 
     def __init__(
         # Any: arguments of `LLMClient`, passed on
@@ -40,7 +41,7 @@ class OffloadingClient(LLMClient):
         self.tiers, self._offload, self.layers = tiers, offload, layers
         self.tier_bytes_per_token = kv_bytes_per_token
         self._hierarchy = Hierarchy(tiers, write=offload.write, promote=offload.promote, demote=offload.demote)
-        self._fetching = 0
+        self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
 
     @property
     def idle(self) -> bool:
@@ -67,6 +68,8 @@ class OffloadingClient(LLMClient):
             stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
                               prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
             overlap = self.layers, float(self.hardware.step_ns(stats)) / NS_PER_S
+        if not self._fetching:
+            self._fetching_ns = self.env._now
         self._fetching += 1
         wait_ns = sum(read.tier.lookup_ns for read in reads)
         fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, stage, have), overlap)
@@ -74,6 +77,8 @@ class OffloadingClient(LLMClient):
 
     def _fetched(self, stage: Stage, have: int) -> None:
         self._fetching -= 1
+        if not self._fetching and self.env._now > self._fetching_ns:
+            self.stalls.append((int(Reason.TIER), self._fetching_ns, self.env._now))
         stage.num_computed = stage.cached_tokens = have
         super()._accept(stage)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.files import find
@@ -34,7 +34,7 @@ class OverheadProfile(ConfigModel):
     """Fitted overheads, format `hermes-overhead/1`. Both modes explain the same measured rates."""
 
     format: Literal["hermes-overhead/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     serial: PerKind
     overlapped: PerKind
     provenance: Annotated[list[str], Field(min_length=1)]

@@ -61,6 +61,11 @@ class StagedBatch:
     def info(self) -> HardwareInfo:
         return hardware_info(self.hardware)   # type: ignore[arg-type]
 
+    @property
+    def pure(self) -> StagedHardware:
+        """The model of one batch alone, which does not depend on the clock."""
+        return self.hardware
+
     def step_ns(self, stats: StepStats) -> int:
         now = self.env._now
         return self.pipeline.enter(now, self.hardware.stages_ns(stats)) - now

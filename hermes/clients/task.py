@@ -12,7 +12,7 @@ from pydantic import Field
 from hermes.clients.base import platform_name
 from hermes.clients.describe import service_info
 from hermes.clients.resources import PowerConfig
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.collect import Describe
@@ -41,7 +41,7 @@ class TaskClientConfig(ConfigModel):
 
     role: Literal["service"] = "service"
     """Such a client neither prefills nor decodes."""
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     """Name; clients of a group are called NAME-0, NAME-1, ..."""
     count: int = Field(default=1, ge=1, le=100_000)
     """Number of equal clients."""

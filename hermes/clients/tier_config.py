@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name, Named
 from hermes.errors import InputError, Verbatim
 from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
@@ -22,7 +22,7 @@ PAGE = 4096   # bytes; a chunk takes whole pages of host memory
 class KvTierConfig(ConfigModel):
     """One tier of the hierarchy."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     """Name. Shared tiers of one name are one tier."""
     capacity: Annotated[Bytes, Field(gt=0)]
     """Capacity in bytes."""

@@ -33,7 +33,7 @@ class Branches:
 
     def assign(self, lead: Stage) -> int:
         """Assign `lead` to a client for all its branches; return the output tokens that are due there."""
-        target, given = lead.target_tokens, int(lead.transferred)
+        target, given = lead.target_tokens, lead.given
         lead.assigned_outputs = sum([min(n, target) - given for n in self.outputs])
         return lead.assigned_outputs
 
@@ -43,7 +43,7 @@ class Branches:
         The branches start with the tokens of `lead`. A branch that an earlier client completed (its single token came
         with the prompt's last step) is left out.
         """
-        self.lead, given = lead, int(lead.transferred)
+        self.lead, given = lead, lead.given
         open_ = [i for i, n in enumerate(self.outputs) if n > given]
         self._become(lead, open_[0])
         # the conversation goes on with the first answer
@@ -67,7 +67,7 @@ class Branches:
 
 # Fields that a branch copies from its lead at the split.
 _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_token_ns", "first_step", "emit_step",
-               "join_tick", "transferred", "source", "model")
+               "join_tick", "transferred", "given", "source", "model")
 
 
 class _SharedPrompt:

@@ -39,15 +39,19 @@ def collect(
             for row, segments in coordinator.gaps.items()}
     rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))
     block_ns = np.zeros(len(runs["client"]), dtype=np.int64)
-    infos, out_of_range = [], []
+    continued = stage_kinds.index("decode") if coordinator.prefill_gives else -1
+    infos, out_of_range, growth = [], [], {}
     each = zip(clients, describe, rows_of_runs, rows_of_stages, decode_steps, strict=True)
     for client, tell, mine, served, ticks in each:
         columns = {name: column[mine] for name, column in runs.items()}
         infos.append(tell(columns))
         out_of_range.append(client.out_of_range_steps(columns))
+        group = infos[-1].group or infos[-1].name
+        if len(mine) and group not in growth and (measure := getattr(client, "step_growth", None)) is not None:
+            growth[group] = measure(columns)   # of the first client of equal ones
         if len(mine):
             segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
-            block_ns[mine] = client.block_ns(columns, stages, served, segments, stage_kinds.index("decode"), ticks)
+            block_ns[mine] = client.block_ns(columns, stages, served, segments, continued, ticks)
             for row, moved in client.moved_in_run:
                 block_ns[row] -= moved
     tiers = {id(tier): tier for client in clients for tier in client.tiers}
@@ -64,7 +68,9 @@ def collect(
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
-        after_ns=[c.after_ns for c in clients],
+        after_ns=[c.after_ns for c in clients], stalls=_stalls(clients), step_growth=growth,
+        background=np.array([row for row, stage in coordinator.unawaited.items()
+                             if stage.background or stage.request.background], dtype=np.int64),
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
     )
 
@@ -76,6 +82,12 @@ def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
         notes[name] = np.full(len(coordinator.finish_ns), np.nan)
         notes[name][list(values)] = list(values.values())
     return notes
+
+
+def _stalls(clients: list[Client]) -> npt.NDArray[np.int64]:
+    """Return client, reason, start and end of every wait outside steps."""
+    rows = [(c.index, reason, start, end) for c in clients for reason, start, end in getattr(c, "stalls", ())]
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
 def _rows_by_client(table: Columns, num_clients: int) -> list[npt.NDArray[np.intp]]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.columns import RowLog
-from hermes.core.kv_transfer import Handoff
 from hermes.core.layerwise import exposed_bytes
 from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
@@ -23,6 +22,9 @@ from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Segments, Stage
 from hermes.errors import InputError, Verbatim
+
+if TYPE_CHECKING:
+    from hermes.core.kv_transfer import Handoff  # needed only where prefill and decode are apart
 
 __all__ = ["Coordinator"]
 
@@ -64,6 +66,7 @@ class Coordinator:
         self.reject_reasons: dict[int, str] = {}
         self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Sequence`)
+        self.unawaited: dict[int, Stage] = {}   # stage row -> stage that its pipeline had not waited for by its end
         self._serving: dict[Request, tuple[Client, Stage]] = {}   # of requests whose client may give up
         self.unfinished = total
         for stream in streams:
@@ -72,6 +75,7 @@ class Coordinator:
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
+        self.prefill_gives = 1 if handoff is None else handoff.prefill_gives   # tokens that users get from a prefill
         events.done = self._stage_done
         events.aborted = self._aborted
         if observers:
@@ -117,6 +121,7 @@ class Coordinator:
                 waited = wanted
             elif type(wanted) is AnyOf:
                 for result in wanted.stages:
+                    result.background = False
                     if result.done:
                         break
                 else:
@@ -126,12 +131,15 @@ class Coordinator:
             elif not wanted.detached:
                 self._dispatch(request, wanted)
                 return
-            elif wanted.done:
-                result = wanted
-                continue
             else:
+                wanted.background = False
+                if wanted.done:
+                    result = wanted
+                    continue
                 request.pending = [wanted, 1]
                 return
+            for stage in waited:
+                stage.background = False
             missing = [stage for stage in waited if not stage.done]
             if not missing:
                 result = wanted
@@ -144,7 +152,7 @@ class Coordinator:
 
     def start_stage(self, request: Request, stage: Stage) -> None:
         """Dispatch a stage while the request's pipeline continues."""
-        stage.detached = True
+        stage.detached = stage.background = True
         if not request.over:
             self._dispatch(request, stage)
 
@@ -280,11 +288,13 @@ class Coordinator:
             refused: str | None = client.refusal(stage)
             return None if refused is None else f"{client.name}: {refused}"
         target, whole = stage.decode_on, stage.output_tokens
-        if not ((client.role == "prefill" if target is None else target is not client) and whole > 1):
+        other = client.role == "prefill" if target is None else target is not client
+        stage.hands_over = other and whole > self.prefill_gives
+        if not stage.hands_over:
             stage.target_tokens = whole
             reason: str | None = client.refusal(stage)
             return None if reason is None else f"{client.name}: {reason}"
-        # Another client decodes the stage: this one emits one token, and a decode client must accept the rest.
+        # Another client decodes the stage: this one computes the first token, and a decode client must accept the rest.
         stage.target_tokens = whole
         first = None
         for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
@@ -340,9 +350,11 @@ class Coordinator:
         self._loads.done(client, stage)
         request = stage.request
         if stage.kind == "generate":
-            emitted = stage.target_tokens - stage.transferred
+            emitted = stage.target_tokens - stage.given
             client.emitted -= emitted
-            hand_over = stage.target_tokens < stage.output_tokens
+            hand_over = stage.hands_over
+            if hand_over:
+                emitted = self.prefill_gives
             kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
         else:
             kind, hand_over, emitted = stage.kind, False, 0
@@ -365,14 +377,14 @@ class Coordinator:
         """Handle a completed branch, or the completed prompt of branches that another client decodes."""
         branches, request = stage.branches, stage.request
         assert branches is not None
-        hand_over = stage.target_tokens < stage.output_tokens
+        hand_over, gives = stage.hands_over, self.prefill_gives
         if hand_over:
             for index, tokens in enumerate(branches.outputs):
-                self._add_branch(client, stage, "prefill" if tokens > 1 else "generate", 1, index)
-            branches.open -= branches.outputs.count(1)
+                self._add_branch(client, stage, "prefill" if tokens > gives else "generate", gives, index)
+            branches.open -= sum(tokens == gives for tokens in branches.outputs)
         else:
             kind = "decode" if stage.transferred else "generate"
-            self._add_branch(client, stage, kind, stage.target_tokens - stage.transferred, stage.branch)
+            self._add_branch(client, stage, kind, stage.target_tokens - stage.given, stage.branch)
             branches.open -= 1
             client.forget(stage)
             if branches.open:
@@ -392,16 +404,21 @@ class Coordinator:
     def _write_row(self, client: Client, stage: Stage, kind: str, emitted: int, preemptions: int, cached_tokens: int,
                    group: int, branch: int) -> None:
         """Write the row of a stage, or of one branch of generation `group`."""
-        log, last_step = self.stages, -1
+        log, first_step, last_step = self.stages, -1, -1
+        lead = stage if stage.branches is None else stage.branches.lead
+        asked = lead.original or lead
+        if asked.background or stage.request.background:
+            self.unawaited[len(log)] = asked
         if emitted:
+            first_step = stage.first_step
             if stage.segments is not None:
                 stage.segments.append((stage.emit_step, stage.join_tick, client.decode_clock()))
                 self.gaps[len(log)] = stage.segments
             together = client.returns_together
-            last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
+            last_step = first_step + emitted - 1 if together else client.num_steps - 1
         log.write(
             log.buffer, log.pos, stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
-            stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
+            stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, first_step, last_step,
             preemptions, cached_tokens, group, branch,
         )
         log.pos += log.size

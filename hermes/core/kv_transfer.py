@@ -1,8 +1,13 @@
 """KV transfer for disaggregated serving: move a request's KV cache from its prefill client to its decode client.
 
-When the prefill client has given the first token, the handoff chooses a decode client, takes memory there for the
+When the prefill client has computed the first token, the handoff chooses a decode client, takes memory there for the
 prompt's KV, and then starts the transfer (as vLLM's connector and splitwise-sim do). The source keeps its blocks until
 the transfer ends. Requests that find no memory wait at the destination, first come first served.
+
+The user's first token comes from one of the two. Behind llm-d's sidecar and vLLM's proxy, the prefill request has
+`max_tokens` 1, and its token is thrown away: the decode engine computes the prompt's last token again and streams all
+tokens itself (`first_token: decode`). Splitwise's and DistServe's prefill client gives the first token to the user
+(`prefill`).
 
 With layer-wise transfer, KV moves while its prefill runs. The decode client is chosen, and counts the request as its
 own, when the prefill starts. KV that arrives before the memory is taken waits in a buffer at the destination (as with
@@ -76,6 +81,7 @@ class Handoff:
 
     Args:
         granularity: "full" moves all KV after the prefill; "layerwise" begins while the prefill runs.
+        prefill_gives: Tokens of the prefill client that users get, 0 or 1.
         retry_s: Seconds after which each request tries again for memory at the destination (splitwise-sim: 1.0). With
             None requests wait first come first served, and try as memory becomes free.
 
@@ -86,7 +92,9 @@ class Handoff:
     def __init__(
         self, env: Clock, clients: list[Client], network: Network, transfers: RowLog,
         events: ClientEvents, granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
+        *, prefill_gives: int = 1,
     ) -> None:
+        self.prefill_gives = prefill_gives
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
         self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
         self.book: Bookkeeping = _NoBooks()
@@ -102,7 +110,7 @@ class Handoff:
         self._leaving: dict[int, dict[Sequence, Client]] = {c.index: {} for c in clients}
 
     def start(self, source: Client, stage: Stage) -> None:
-        """Find a decode client for `stage`, which has its first token at `source`."""
+        """Find a decode client for `stage`, whose prompt `source` has computed."""
         ahead = self._ahead.get(stage)
         if ahead is None:
             twin = self._twin(source, stage)
@@ -122,8 +130,7 @@ class Handoff:
         if len(queue) == 1:
             self._retry(target)
 
-    @staticmethod
-    def _twin(source: Client, stage: Stage) -> Sequence:
+    def _twin(self, source: Client, stage: Stage) -> Sequence:
         """Return the sequence that another client serves for `stage`."""
         twin = Sequence(
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
@@ -132,8 +139,10 @@ class Handoff:
         twin.model = stage.model
         twin.detached = stage.detached
         twin.transferred = True
-        twin.num_computed = stage.prompt_tokens
-        twin.num_tokens = stage.prompt_tokens + 1
+        # The first step here computes the token that the prefill gave, or the prompt's last token once more.
+        twin.given = self.prefill_gives
+        twin.num_tokens = stage.prompt_tokens + self.prefill_gives
+        twin.num_computed = twin.num_tokens - 1
         twin.source = source
         twin.decode_on = stage.decode_on
         twin.branches, twin.width = stage.branches, stage.width
@@ -143,7 +152,7 @@ class Handoff:
         """Handle the start of a step at `source`. Clients are chosen after all other events of this instant."""
         now = self.env._now
         for stage, n in prefills:
-            if stage.target_tokens < stage.output_tokens:
+            if stage.hands_over:
                 send = partial(self._send_ahead, source, stage, stage.num_computed - n, stage.num_computed, now, end_ns)
                 self.env.tick_at(now + 1, ARRIVAL, send)
 

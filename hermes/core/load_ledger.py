@@ -26,13 +26,13 @@ class LoadLedger:
         ]
 
     def assigned(self, client: Client, stage: Stage) -> None:
-        """Count a stage at a client from now on. A decode client emits all tokens but the first."""
-        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
+        """Count a stage at a client from now on."""
+        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.branches.assign(stage)
         self._add(client, stage.prompt_tokens, outputs, 1)
 
     def done(self, client: Client, stage: Stage) -> None:
         """Stop counting a stage at its client."""
-        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
+        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
         self._add(client, -stage.prompt_tokens, -outputs, -1)
 
     def _add(self, client: Client, prompt_tokens: int, outputs: int, count: int) -> None:

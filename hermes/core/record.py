@@ -26,7 +26,7 @@ STAGE_FIELDS = (
     "kind",             # index into RunRecord.stage_kinds ("generate", "prefill", "decode", ...)
     "client",           # index into RunRecord.clients
     "assigned_ns",      # assigned to the client
-    "start_ns",         # first scheduled on the hardware
+    "start_ns",         # first scheduled on the hardware; -1 if its request was given up before
     "first_token_ns",   # end of the step that gave the first token of this stage; -1 if it emits none
     "end_ns",           # completed
     "prompt_tokens",
@@ -41,14 +41,14 @@ STAGE_FIELDS = (
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
-    "preempted", "embed_tokens", "embedded", "overhead_ns", "left_waiting",
+    "preempted", "embed_tokens", "embedded", "overhead_ns", "stopped", "stopped_ns",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
 # embed_tokens: the part of prefill_tokens that belongs to embeddings; embedded: embeddings that ended; overhead_ns:
-# time at the start of the run in which the serving stack held up the hardware; left_waiting: sequences that found no
-# place in the batch when the run was planned
+# time at the start of the run in which the serving stack held up the hardware; stopped: the `Reason` for which the
+# run's plan left sequences waiting, 0 if none waits; stopped_ns: the end part of the run for which that is so
 RUN_NARROW = frozenset((
     "client", "first_step", "num_steps", "prefill_seqs", "decode_seqs", "sampled", "running", "waiting", "preempted",
-    "embedded", "left_waiting",
+    "embedded", "stopped",
 ))   # kept in 32 bits
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
@@ -197,7 +197,20 @@ class RunRecord:
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
     sharing: list[SharingInfo] = field(default_factory=list)   # of clients whose sequences shared blocks
+    # Waits outside steps, shape (waits, 4): client, `Reason`, start and end in ns. An engine without a step to run, and
+    # requests in the serving stack's thread behind others.
+    stalls: IntArray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.int64))
+    # Group of clients -> times of steps with twice and with half their work, over their time; shape (reasons, 2), NaN
+    # for a `Reason` without steps: `hermes.clients.step_growth`.
+    step_growth: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
+    # Rows of the stages that run in the background: their request completes without waiting for them.
+    background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @property
+    def started(self) -> npt.NDArray[np.bool_]:
+        """Whether each stage was ever served, shape (stages,): a request may be given up while it waits."""
+        return self.stages["start_ns"] >= 0
 
     def __post_init__(self) -> None:
         runs = self.runs

@@ -40,6 +40,7 @@ class Stage:
         request: Its request; set at dispatch.
         done, client: Whether it has been served, and by which client.
         detached: Whether the pipeline started it and went on (`request.start`).
+        background: Whether the pipeline started it and has not waited for it since.
         content: What its tokens share with others (`hermes.core.block_hashes`); None for nothing.
         arrival_order: Unique in a simulation; breaks ties of priority, names content that is not shared.
         assigned_ns: When it was assigned to its client.
@@ -67,7 +68,9 @@ class Stage:
 
         decode_on: Decode client, if the router places both phases at once.
         original: The pipeline's stage, if this is the part of it that a second client serves.
+        hands_over: Whether another client goes on when the present one has computed the prompt.
         transferred, source: Whether its prompt's KV comes from another client, and that client.
+        given: Output tokens that another client has given before.
         overlap: (layers, seconds of prefill) during which found KV may still arrive.
 
     Fields of branches (`hermes.core.branches`):
@@ -86,6 +89,7 @@ class Stage:
     client: Client | None = None
     done = False
     detached = False
+    background = False
     content: PromptContent | None = None
     arrival_order = 0
     assigned_ns = -1
@@ -111,7 +115,9 @@ class Stage:
 
     decode_on: Client | None = None
     original: Stage | None = None
+    hands_over = False
     transferred = False
+    given = 0
     source: Client | None = None
     overlap: tuple[int, float] | None = None
 

@@ -8,11 +8,13 @@ blocks.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.block_hashes import NameRuns
-from hermes.core.common_prompt import CommonPrompt
+
+if TYPE_CHECKING:
+    from hermes.core.common_prompt import CommonPrompt
 
 __all__ = ["BlockHolder", "BlockPool"]
 
@@ -155,6 +157,8 @@ class BlockPool:
         whole = lead.prompt_tokens // self.block_size
         if not whole:
             return
+        from hermes.core.common_prompt import CommonPrompt  # most prompts have one answer
+
         common = CommonPrompt(whole, self.block_size)
         if lead.num_blocks:
             common.holders[lead] = None

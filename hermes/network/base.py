@@ -22,6 +22,7 @@ __all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site"]
 NETWORKS: Registry[Any] = Registry("network", "a network", {
     "hgx_box": "hermes.network.cluster:HgxBox",
     "ideal": "hermes.network.ideal:Ideal",
+    "kv_link": "hermes.network.kv_link:KvLink",
     "link": "hermes.network.components:Link",
     "multi_rack": "hermes.network.cluster:MultiRack",
     "rack": "hermes.network.cluster:Rack",

@@ -32,7 +32,7 @@ class IdealNetwork(BaseNetwork):
 
 
 class Ideal(ConfigModel):
-    """A network that takes no time."""
+    """A network that takes no time, not even for the KV between a prefill and a decode client."""
 
     kind: Literal["ideal"] = "ideal"
 

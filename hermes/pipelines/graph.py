@@ -175,9 +175,8 @@ class _Execution:
             self._through(name, True, inputs)
             return
         if node.background:   # the request does not wait for it
-            run.background.update(stages)
             for stage in stages:
-                run.start(stage, _nothing)
+                run.request.start(stage)
             self._through(name, True, [])
             return
         if len(stages) == 1:
@@ -259,7 +258,6 @@ class _Run:
             "past": getattr(request, "past_tokens", 0),
         }
         self.running: dict[Any, Callable[[Any], None]] = {}
-        self.background: set[Any] = set()
 
     def stage(self, node: StageNode, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
         values = self.values
@@ -308,10 +306,9 @@ class GraphPipeline:
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
-        while len(running) > len(run.background):
+        while running:
             # usually one stage runs: cheaper than an AnyOf
             stage = yield next(iter(running)) if len(running) == 1 else AnyOf(*running)
-            run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"
 
@@ -331,6 +328,3 @@ def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | Non
         return (tokens,) * branches
     return tuple(max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) for _ in range(branches))
 
-
-def _nothing(stage: Any) -> None:
-    pass

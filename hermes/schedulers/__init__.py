@@ -1,5 +1,6 @@
 """Schedulers of LLM clients: step plans for a batch; the extension points for schedulers and packing policies."""
 
+from hermes.core.reasons import Reason
 from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
@@ -10,6 +11,6 @@ from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, WaitingQueue
 
 __all__ = [
-    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Sequence", "Stage",
-    "StepStats", "WaitingQueue", "run_order",
+    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Reason", "Sequence",
+    "Stage", "StepStats", "WaitingQueue", "run_order",
 ]

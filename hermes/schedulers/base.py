@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.decode_group import DecodeGroup
@@ -23,6 +24,8 @@ from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
 
 __all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
+
+_SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 
 # Any: configurations of plug-ins have nothing in common but pydantic
 SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
@@ -70,6 +73,9 @@ class LLMScheduler:
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
         )
         self.num_preemptions = 0
+        # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
+        # leaves it at -1 has the limit that its plan is at (`limit_of`).
+        self.stopped = -1
         self.engine = ""   # version of the real engine whose own scheduler decides
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
@@ -114,6 +120,19 @@ class LLMScheduler:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs only time."""
         return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
             not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
+
+    def limit_of(self, plan: Plan) -> int:
+        """Return the limit that a plan is at, for a scheduler that does not say why it stopped admitting."""
+        if plan.preempted:
+            return _KV_MEMORY
+        if len(self.running) >= self.max_num_seqs:
+            return _SLOTS
+        tokens = plan.prefill_tokens + plan.decode_seqs + plan.drafts
+        return _TOKEN_BUDGET if tokens >= self.max_num_batched_tokens else _KV_MEMORY
+
+    def stop_of_arrival(self) -> int:
+        """Return the reason for which a sequence that arrives during a run of steps, and does not cut it, waits."""
+        return _SLOTS
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +192,7 @@ class LLMScheduler:
                 if seq.first_step < 0:
                     seq.first_step = step
                     seq.first_token_ns = now_ns
-            if seq.width > 1 and seq.target_tokens == seq.output_tokens:   # otherwise another client has its branches
+            if seq.width > 1 and not seq.hands_over:   # otherwise another client has its branches
                 self._split_up(seq)
             self.partial.pop(seq, None)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
@@ -188,7 +207,7 @@ class LLMScheduler:
         Includes room for the first token computed here. Otherwise sequences that together hold all the memory, and each
         need one more block, could never start.
         """
-        return self.pool.grow(seq, seq.prompt_tokens + 1)
+        return self.pool.grow(seq, seq.num_tokens)
 
     def release(self, seq: Stage) -> None:
         """Return the blocks of a finished sequence to the pool."""
@@ -279,7 +298,7 @@ class LLMScheduler:
         late: list[Stage] = []
         for seq in others:
             self.pool.share(lead, seq)
-            if self.pool.grow(seq, seq.prompt_tokens + 1):   # as `reserve` does, and for the same reason
+            if self.pool.grow(seq, seq.num_tokens):   # as `reserve` does, and for the same reason
                 self._hold(seq)
             else:
                 late.append(seq)
@@ -360,9 +379,11 @@ class LLMScheduler:
 
     def next_fits(self) -> bool:
         """Whether a sequence waits, and a slot and the blocks of its whole prompt are free."""
+        self.stopped = _SLOTS
         if not self.num_waiting or len(self.running) >= self.max_num_seqs:
             return False
         seq = self.next_waiting()
+        self.stopped = _KV_MEMORY
         return self.pool.missing_blocks(seq, seq.num_tokens) <= self.pool.free_blocks
 
     def prefill_next(self, plan: Plan, budget: int | None = None) -> int:
@@ -374,6 +395,7 @@ class LLMScheduler:
         past = seq.num_computed or self.pool.hit_tokens(seq)
         n = seq.num_tokens - past
         if budget is not None and n > budget and plan.prefills:
+            self.stopped = _TOKEN_BUDGET
             return 0
         self.pool.admit(seq, seq.num_tokens)
         self.admit(seq)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler, run_order
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncChunkedScheduler", "ChunkedScheduler"]
 
 ENTER, SKIP, STOP = 0, 1, 2   # what a limit says of the sequence at the head of the queue
+_SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
 
@@ -77,6 +79,7 @@ class ChunkedScheduler(LLMScheduler):
             ):
                 run = self.decode_run(max_steps)
                 if run is not None:
+                    self.stopped = _SLOTS
                     return run
             plan = self._lockstep_plan(max_steps)
             if plan is not None:
@@ -144,7 +147,7 @@ class ChunkedScheduler(LLMScheduler):
             pool.grow(seq, past + n)
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
-        if budget > 0 and (self.waiting or self.holding):
+        if self.waiting or self.holding:
             self._admit_waiting(plan, budget, cap)
         if group.n:
             self.plan_decodes(plan)
@@ -177,6 +180,7 @@ class ChunkedScheduler(LLMScheduler):
             if self._limited:
                 entry = self._entry(seq, n)
                 if entry == STOP:
+                    self.stopped = int(Reason.BATCH_ENDS)
                     return
                 if entry == SKIP:   # it is no longer in the queue
                     continue
@@ -184,12 +188,14 @@ class ChunkedScheduler(LLMScheduler):
                 n = cap
             if n > budget:
                 if not self.chunking:
+                    self.stopped = _TOKEN_BUDGET
                     return
                 n = budget
             need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
             if running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
+                self.stopped = _KV_MEMORY
                 return
             pool.admit(seq, past + n)
             self.admit(seq)
@@ -199,6 +205,7 @@ class ChunkedScheduler(LLMScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n
+        self.stopped = _TOKEN_BUDGET if slots > 0 else _SLOTS
 
     def _entry(self, seq: Stage, n: int) -> int:
         """Return whether the sequence at the head of the queue, with `n` tokens to compute, may enter this step."""
@@ -260,6 +267,8 @@ class ChunkedScheduler(LLMScheduler):
             seq.num_computed += n
         if may_admit:
             self._admit_waiting(plan, budget, cap)
+        else:
+            self.stopped = _KV_MEMORY
         return plan if plan.prefills or plan.preempted else None
 
     def _after(self, skipped: int, order: list[Stage], index: int) -> int:

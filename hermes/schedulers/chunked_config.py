@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes.schedulers.acceptance import Acceptance
     from hermes.schedulers.speculative import SpeculativeScheduler
 
-__all__ = ["SINCE", "ChunkedConfig", "Speculation"]
+__all__ = ["SINCE", "ChunkedConfig", "Speculation", "plans_ahead"]
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -30,12 +30,19 @@ SINCE = {
 """First versions of vLLM with the keys that not all have. Before 0.25 `prefill_schedule_interval` also defers prompts
 that are found whole, before 0.31 sequences that `max_loras` passes over wait in a queue of their own."""
 
+WITH_KV = ("eagle", "eagle3", "mtp", "draft_model")
+"""Methods whose drafter has KV of its own."""
+PLANNED_AHEAD = (*WITH_KV, "ngram_gpu")
+"""Methods that vLLM schedules asynchronously. With the others it turns `async_scheduling` off, and refuses true."""
+
 
 class Speculation(ConfigModel):
     """Speculative decoding with a given acceptance (vLLM's `speculative_config`)."""
 
-    method: Literal["ngram", "eagle", "eagle3", "mtp", "draft_model"] = "ngram"
-    """What drafts. It decides which KV slots are held for drafting and what the prefix cache may give."""
+    method: Literal["ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "draft_model", "medusa",
+                    "mlp_speculator"] = "ngram"
+    """The drafter. It decides which KV slots are held for drafting, what the prefix cache may give, and whether the
+    engine schedules asynchronously: vLLM does not with `ngram`, `suffix`, `medusa` and `mlp_speculator`."""
     num_speculative_tokens: int = Field(ge=1, le=64)
     """Draft tokens of a sequence in each step."""
     acceptance_rate: Rate | None = None
@@ -48,8 +55,9 @@ class Speculation(ConfigModel):
     """Model of `method: draft_model`: a description as the client's `model`."""
     draft_time: Duration | None = None
     """Time of one run of what drafts, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
-    none for `ngram`, which runs on the host; else what the client's hardware says for the draft model, or for one
-    decoder layer of the client's model with its output matrix (EAGLE, MTP)."""
+    none for `ngram`, `ngram_gpu` and `suffix`, which look texts up; else what the client's hardware says for the draft
+    model, or for one decoder layer of the client's model with its output matrix (EAGLE, MTP). `medusa` and
+    `mlp_speculator` need it."""
     draft_time_per_seq: Duration = 0.0
     """More for each sequence."""
 
@@ -74,7 +82,7 @@ class Speculation(ConfigModel):
     @property
     def lookahead(self) -> int:
         """KV slots held past the scheduled tokens: what drafts writes there (vLLM: `num_lookahead_tokens`)."""
-        return 0 if self.method == "ngram" else self.num_speculative_tokens
+        return self.num_speculative_tokens if self.method in WITH_KV else 0
 
     @property
     def slots(self) -> int:
@@ -97,6 +105,24 @@ class Speculation(ConfigModel):
         from hermes.schedulers.acceptance import Acceptance
 
         return Acceptance([] if self.accepted else self.rates(), self.accepted)
+
+
+def plans_ahead(given: bool | None, default: bool, speculative: Speculation | None) -> bool:
+    """Return whether the engine plans each step while the one before runs.
+
+    Args:
+        given: The scheduler's `async_scheduling`, None if left out.
+        default: The engine's on the client's device, without speculative decoding.
+        speculative: The scheduler's speculative decoding.
+
+    Raises `InputError` for true with a draft method for which vLLM refuses it.
+    """
+    if speculative is None or speculative.method in PLANNED_AHEAD:
+        return default if given is None else given
+    if given:
+        raise InputError(Verbatim(f"vLLM refuses true with the draft method {speculative.method}; write false, or use "
+                                  f"one of {', '.join(PLANNED_AHEAD)}"), field="scheduler.async_scheduling")
+    return False
 
 
 class ChunkedConfig(ConfigModel):
@@ -136,7 +162,7 @@ class ChunkedConfig(ConfigModel):
     """Most adapters in one step. Left out, none: workloads with `adapters` need it."""
     async_scheduling: bool | None = None
     """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
-    client's `engine` does on its device (vLLM: on GPUs)."""
+    client's `engine` does on its device with this drafter (vLLM: on GPUs, but not with `ngram`)."""
     speculative: Speculation | None = None
     """Speculative decoding: drafts of each step and how many are accepted."""
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
@@ -171,7 +197,7 @@ class ChunkedConfig(ConfigModel):
             "max_num_seqs": seqs, "engine_version": defaults.rules,
             "reserve_full_isl": (
                 defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
-            "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling,
+            "async_scheduling": plans_ahead(self.async_scheduling, defaults.async_scheduling, self.speculative),
         })
 
     def _check_version(self, version: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import ENTER, SKIP, STOP, AsyncChunkedScheduler, ChunkedScheduler
@@ -119,6 +120,8 @@ class Limits(Base):
             self._active = {adapter_of(seq): None for part in (group, dict(plan.prefills)) for seq in part}
             self._active.pop(0, None)
         super()._admit_waiting(plan, budget, cap)
+        if self._skipped and not (self.waiting or self.holding):   # a slot, blocks and tokens are left
+            self.stopped = int(Reason.ADAPTERS)
         for seq in reversed(self._skipped):   # back to their places
             if seq.num_blocks:
                 self.holding.appendleft(seq)

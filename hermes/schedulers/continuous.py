@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
+from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
@@ -54,6 +55,8 @@ class ContinuousScheduler(LLMScheduler):
         self._prefill_batch(plan)
         if not plan.prefills and self.group.n:
             self.decode_all(plan, max_steps)
+            if plan.preempted:
+                self.stopped = int(Reason.KV_MEMORY)
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _prefill_batch(self, plan: Plan) -> None:

@@ -25,6 +25,7 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
@@ -65,6 +66,7 @@ class MixedScheduler(LLMScheduler):
         self._fresh: list[Stage] = []    # decodes whose prompt ended in the latest step
         self._outside = 0                   # sequences outside this scheduler that hold blocks: KV that moves
         self._preempted: list[Stage] = []
+        self._stopped_first = False         # sequences waited when the present batch was made
         self._pressed = False               # overdue sequences went first in the latest batch
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -95,6 +97,9 @@ class MixedScheduler(LLMScheduler):
     def wants_cut(self, seq: Stage) -> bool:
         return self._stale or seq.branches is not None
 
+    def stop_of_arrival(self) -> int:
+        return int(Reason.SLOTS if self._seats == self.max_num_seqs else Reason.TOKEN_BUDGET)
+
     def reserve(self, seq: Stage) -> bool:
         taken = super().reserve(seq)
         self._outside += taken
@@ -112,6 +117,8 @@ class MixedScheduler(LLMScheduler):
         if self.group.n and not self._stale:
             run = self.decode_run(max_steps)
             if run is not None:
+                if not self._stopped_first:
+                    self.stopped = self.stop_of_arrival()
                 return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
@@ -131,12 +138,15 @@ class MixedScheduler(LLMScheduler):
             if not plan.prefills and not self._preempted:
                 plan.num_steps = self.steps_of_run(max_steps)
         plan.preempted, self._preempted = self._preempted, []
+        if plan.preempted:
+            self.stopped = int(Reason.KV_MEMORY)
+        self._stopped_first = self.num_waiting > 0
         return plan
 
     def _new_batch(self, *, prompts: bool = True) -> Plan:
         """Make the next batch; its continuing decodes stay in the group. prompts: whether prompts may start."""
         plan, group = Plan(), self.group
-        short = False
+        short, self.stopped = False, self.stop_of_arrival()
         while group.grows and group.n and group.blocks_for(1) > self.pool.free_blocks:
             self._make_wait(next(reversed(self.running)))
             short = True
@@ -190,7 +200,11 @@ class MixedScheduler(LLMScheduler):
             past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
             need = seq.num_tokens + 1 if self.up_front else seq.num_tokens
-            if (n > budget and (plan.prefills or taken)) or pool.missing_blocks(seq, need) + spare > pool.free_blocks:
+            if n > budget and (plan.prefills or taken):
+                self.stopped = int(Reason.TOKEN_BUDGET)
+                break
+            if pool.missing_blocks(seq, need) + spare > pool.free_blocks:
+                self.stopped = int(Reason.KV_MEMORY)
                 break
             pool.admit(seq, need)
             waiting.pop()
@@ -240,6 +254,7 @@ class MixedScheduler(LLMScheduler):
         pool = self.pool
         need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
         if pool.missing_blocks(seq, need) + self._promised() > pool.free_blocks:
+            self.stopped = int(Reason.KV_MEMORY)
             return False
         pool.grow(seq, need)
         return True

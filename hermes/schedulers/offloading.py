@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache, RequestChunks
@@ -190,6 +191,7 @@ class OffloadingScheduler(ChunkedScheduler):
                     continue
                 if found:
                     if not self._room_for_load(seq, past + found):
+                        self.stopped = self._out_of_blocks()
                         break
                     self._load(seq, past, found)
                     continue
@@ -198,12 +200,14 @@ class OffloadingScheduler(ChunkedScheduler):
                 n = cap
             if n > budget:
                 if not self.chunking:
+                    self.stopped = int(Reason.TOKEN_BUDGET)
                     break
                 n = budget
             need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
             if self.running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
+                self.stopped = self._out_of_blocks()
                 break
             if not holding:
                 self._count_lookup(seq, past, 0)
@@ -215,8 +219,15 @@ class OffloadingScheduler(ChunkedScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n
+        else:
+            self.stopped = int(Reason.SLOTS if slots <= 0 else Reason.TOKEN_BUDGET if budget <= 0 else Reason.HOST_LOAD)
         for seq in reversed(skipped):
             self.waiting.push_preempted(seq)
+
+    def _out_of_blocks(self) -> int:
+        """Return why blocks lack: host loads if sequences whose KV is on its way hold most of those in use."""
+        loading = sum(seq.num_blocks for seq in self._loading)
+        return int(Reason.HOST_LOAD if 2 * loading > self.pool.num_blocks - self.pool.free_blocks else Reason.KV_MEMORY)
 
     def _in_turn(self) -> list[Stage]:
         """Return the sequences that hold blocks and do not run, in the order in which they are admitted."""

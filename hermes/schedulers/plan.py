@@ -34,9 +34,10 @@ class Plan(StepStats):
         self.taken = 0
 
     def add_prefill(self, seq: Stage, n: int, past: int) -> None:
-        """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt counts as a decode."""
+        """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt counts as a decode, and so
+        does the prompt's last token if the KV of the others came from another client."""
         self.prefills.append((seq, n))
-        if n == 1 and past >= seq.prompt_tokens:
+        if n == 1 and past >= seq.prompt_tokens - (seq.transferred and not seq.given):
             self.decode_seqs += 1
             self.decode_ctx += past
             if past > self.decode_ctx_max:

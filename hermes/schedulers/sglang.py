@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.errors import HermesError
 from hermes.memory.blocks import BlockPool
@@ -144,6 +145,9 @@ class SglangScheduler(LLMScheduler):
     def wants_cut(self, seq: Stage) -> bool:
         return not self.full and self.group.n < self.max_num_seqs
 
+    def stop_of_arrival(self) -> int:
+        return self.stopped if self.full else int(Reason.SLOTS)
+
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -211,7 +215,7 @@ class SglangScheduler(LLMScheduler):
             return
         slots = self.max_num_seqs - running
         if slots <= 0 and self.chunk is None:
-            self.full = True
+            self.full, self.stopped = True, int(Reason.SLOTS)
             return
         self._sort_waiting()
         decodes = running if self.mixed else 0
@@ -221,14 +225,16 @@ class SglangScheduler(LLMScheduler):
             joined.append(self._next_chunk(self.chunk, budget))
         while waiting and (budget.memory_spent or not budget.batch_spent):
             if len(joined) >= slots:
-                self.full = True
+                self.full, self.stopped = True, int(Reason.SLOTS)
             if self.full:
                 break
             if not self._join(waiting.peek(), budget, joined):
                 break
             if budget.memory_spent:
-                self.full = True
+                self.full, self.stopped = True, int(Reason.KV_MEMORY)
                 break
+        else:
+            self.stopped = int(Reason.TOKEN_BUDGET)
         if joined:
             self._allocate(plan, joined)
 
@@ -278,8 +284,9 @@ class SglangScheduler(LLMScheduler):
             more = min(max(asked - (seq.num_tokens - seq.prompt_tokens), 0), CLIP_MAX_NEW_TOKENS)
             pinned = 0 if self.tree is None or node is None else self.tree.tree.idle_blocks(node) * page
             fits = n + more + page < budget.left - pinned
+        self.stopped = int(Reason.TOKEN_BUDGET)   # if one of the next two does not fit
         if not fits:
-            self.full = bool(joined) or self.num_running > 0
+            self.full, self.stopped = bool(joined) or self.num_running > 0, int(Reason.KV_MEMORY)
             return False
         later = min(asked, CLIP_MAX_NEW_TOKENS)
         if budget.chunk is None:
@@ -429,7 +436,7 @@ class SglangScheduler(LLMScheduler):
             tokens += self._known_outputs(seq)
             asked += self.max_new_tokens(seq)
         self.ratio = min(1.0, (tokens + self.retract_steps * len(order)) / (asked + 1))
-        self.full = False
+        self.full, self.stopped = False, int(Reason.KV_MEMORY)
 
     def _take_back(self, seq: Stage, plan: Plan) -> None:
         """Free the blocks of a request taken out of the group; it waits behind the others."""

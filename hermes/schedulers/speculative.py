@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
@@ -62,11 +63,12 @@ class _Share:
 class SpeculativeBatch:
     """Sequences and tokens of one step, and the sequences preempted for it."""
 
-    __slots__ = ("preempted", "shares")
+    __slots__ = ("preempted", "shares", "stopped")
 
     def __init__(self) -> None:
         self.shares: dict[Stage, _Share] = {}
         self.preempted: list[Stage] = []
+        self.stopped = int(Reason.SLOTS)   # why it admits no more
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,6 +144,7 @@ class SpeculativeScheduler(LLMScheduler):
                 break
             batch = self._batches[0]
             victims += batch.preempted
+            self.stopped = batch.stopped
             if batch.shares:
                 return self._plan_of(batch, victims)
             self._batches.popleft()
@@ -290,6 +293,8 @@ class SpeculativeScheduler(LLMScheduler):
         padded: set[Stage] = set()
         if not batch.preempted:
             self._admit_waiting(batch, budget, room, cap, prefilling, padded)
+        else:
+            batch.stopped = int(Reason.KV_MEMORY)
         for share in batch.shares.values():
             self._account(share, share.seq in padded)
         return batch
@@ -336,11 +341,13 @@ class SpeculativeScheduler(LLMScheduler):
             if pads:
                 n += self.drafts
                 if n > most:
+                    batch.stopped = int(Reason.TOKEN_BUDGET)
                     return
             if 0 < cap < n:
                 n = cap
             if n > most:
                 if not self.chunking:
+                    batch.stopped = int(Reason.TOKEN_BUDGET)
                     return
                 n = most
             water = self.watermark_blocks if self.running else 0
@@ -348,6 +355,7 @@ class SpeculativeScheduler(LLMScheduler):
             if self.whole_must_fit:
                 need = max(need, pool.missing_blocks(seq, seq.num_tokens))
             if need + water > pool.free_blocks:
+                batch.stopped = int(Reason.KV_MEMORY)
                 return
             pool.admit(seq, past + n + self.lookahead, min(past + n, seq.num_tokens))
             self.admit(seq)
@@ -359,6 +367,7 @@ class SpeculativeScheduler(LLMScheduler):
                 padded.add(seq)
             budget -= n
             room -= n + self.slots
+        batch.stopped = int(Reason.SLOTS if len(self.running) >= self.max_num_seqs else Reason.TOKEN_BUDGET)
 
     def _account(self, share: _Share, padded: bool) -> None:
         """Count what is scheduled as computed, and draw what its drafts will give."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
+from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
@@ -48,6 +49,7 @@ class StaticScheduler(LLMScheduler):
             pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             packing=config.policy, grows=False,
         )
+        self._formed = 0      # `Reason` for which the batch has no more members
         self._length = 0      # tokens of the longest prompt
         self._emitted = 0     # tokens that every row has emitted
         self._longest = 0     # tokens of the longest answer
@@ -68,7 +70,7 @@ class StaticScheduler(LLMScheduler):
     @staticmethod
     def _rows(seq: Stage) -> int:
         """Return the rows of a waiting sequence; one if another client decodes its branches."""
-        return seq.width if seq.target_tokens == seq.output_tokens else 1
+        return 1 if seq.hands_over else seq.width
 
     def _blocks(self, seq: Stage, row: int) -> int:
         """Return the blocks of its rows, `row` blocks each."""
@@ -80,6 +82,9 @@ class StaticScheduler(LLMScheduler):
 
     def wants_cut(self, seq: Stage) -> bool:
         return False   # no sequence joins a running batch
+
+    def stop_of_arrival(self) -> int:
+        return self._formed
 
     def plan(self, max_steps: int) -> Plan | None:
         if not self.running:
@@ -102,20 +107,23 @@ class StaticScheduler(LLMScheduler):
     def _form_batch(self) -> Plan | None:
         """Form the next batch: as many members as fit as a padded rectangle of prompts and answers."""
         members: list[Stage] = []
+        self._formed = int(Reason.BATCH_ENDS)
         prompt = output = rows = common = 0
         while self.num_waiting and rows < self.max_num_seqs:
             seq = self.next_waiting()
             longest, answer = max(prompt, seq.prompt_tokens), max(output, seq.target_tokens)
             row = self.pool.blocks_for(longest + answer)
-            if members and ((len(members) + 1) * longest > self.max_num_batched_tokens
-                            or rows + self._rows(seq) > self.max_num_seqs
-                            or (rows + self._rows(seq)) * row - common - self._common(seq) > self.pool.num_blocks):
+            if members and (stop := self._stop(seq, (len(members) + 1) * longest, rows + self._rows(seq), row, common)):
+                self._formed = stop
                 break
             self.admit(seq)
             members.append(seq)
             rows += self._rows(seq)
             common += self._common(seq)
             prompt, output = longest, answer
+        if rows >= self.max_num_seqs:
+            self._formed = int(Reason.SLOTS)
+        self.stopped = self._formed
         if not members:
             return None
         plan = Plan()
@@ -131,6 +139,14 @@ class StaticScheduler(LLMScheduler):
         plan.prefill_attn = width * (prompt * (prompt + 1) // 2)
         self._length, self._longest, self._emitted = prompt, output, 0
         return plan
+
+    def _stop(self, seq: Stage, tokens: int, rows: int, row: int, common: int) -> int:
+        """Return why a sequence does not join a batch that would have as many padded tokens and rows, 0 if it does."""
+        if rows > self.max_num_seqs:
+            return int(Reason.SLOTS)
+        if tokens > self.max_num_batched_tokens:
+            return int(Reason.TOKEN_BUDGET)
+        return int(Reason.KV_MEMORY) if rows * row - common - self._common(seq) > self.pool.num_blocks else 0
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         if plan.decodes:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
@@ -153,7 +153,7 @@ class RetrievalProfile(ConfigModel):
     """A `hermes-retrieval-profile/1` file."""
 
     format: Literal["hermes-retrieval-profile/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     provenance: RetrievalProvenance
     models: Annotated[dict[RetrievalKind, RetrievalModel], Field(min_length=1)]
 

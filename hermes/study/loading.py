@@ -17,6 +17,7 @@ import hermes
 from hermes.config import ConfigModel
 from hermes.config.data_files import resource_dir
 from hermes.config.folder_packages import folder_package
+from hermes.config.own_code import check_own_code
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
@@ -227,6 +228,7 @@ class Study:
         return report
 
     def _function(self, name: str) -> Callable[[Context], Any]:
+        check_own_code("a study runs it", file=str(self.folder / "report.py"))
         found: Callable[[Context], Any] | None = getattr(self.module("report"), name, None)
         if found is None:
             raise InputError(f"a function {name}(context)", Verbatim("none"), file=str(self.folder / "report.py"))

@@ -165,7 +165,7 @@ class _Drive:
         taken_over = _taken_over(request, scheduler)
         self.open += request.embed or sum(tokens > taken_over for tokens in request.outputs)
         if taken_over:
-            seq.transferred = True
+            seq.transferred, seq.given = True, 1
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
             if plan is not None:   # the blocks of these steps are taken by now
                 scheduler.take_blocks(plan, ended)
@@ -230,7 +230,7 @@ class _Drive:
 
     def _tokens(self, seq: Stage) -> list[int]:
         """Return the steps that gave a finished sequence its tokens, as the scheduler recorded them in it."""
-        scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
+        scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.given
         if not wanted:
             assert first == -1
             return []

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 
 __all__ = ["PipelineChoice", "Pipelines", "choices_of", "fields_of"]
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PipelineChoice(ConfigModel):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.streams import stream
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
@@ -32,7 +32,7 @@ MAX_REQUESTS = 50_000_000
 class WorkloadConfig(ConfigModel):
     """Requests of one kind: their number, arrivals and lengths, and the pipeline and model that serve them."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "main"
+    name: Name = "main"
     """Name of the workload. Its random numbers depend on this name, and on no other workload."""
     requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
     """Number of requests (of conversations: turns in total, the last conversation may be incomplete). Give this or

@@ -142,7 +142,7 @@ def extract(results: Results) -> dict[str, Any]:
         groups.setdefault(client.name.rsplit("-", 1)[0], []).append(index)
     for group, members in groups.items():
         series = [results.client_timeseries(c, PHASES_S // BIN_S, start_s=0.0, end_s=float(PHASES_S)) for c in members]
-        busy = np.mean([one["hardware_busy"] for one in series], axis=0)
+        busy = np.mean([one["hardware_stepping"] for one in series], axis=0)
         figures |= {f"busy.{group}.{i:03d}": float(v) for i, v in enumerate(busy)}
     return figures | active_figures(record)
 

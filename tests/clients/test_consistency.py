@@ -169,7 +169,7 @@ def test_every_gpu_profile_says_a_device_and_a_model_that_somebody_describes():
 
 
 @pytest.mark.parametrize(("words", "name"), [
-    ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("NVIDIA H100 NVL", None), ("NVIDIA H100 PCIe", None),
+    ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("NVIDIA H100 NVL", None), ("NVIDIA H100 PCIe", "h100-pcie"),
     ("NVIDIA A100-SXM4-80GB", "a100-80gb"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA H200", "h200"),
     ("NVIDIA GB200", "gb200"), ("NVIDIA GB10", None), ("NVIDIA GeForce RTX 4090", "rtx-4090"),
     ("CPU, one thread", None),

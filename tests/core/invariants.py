@@ -105,23 +105,25 @@ def tokens_out_are_tokens_asked(outcome: Outcome, data: dict[str, Any]) -> None:
     stages, pipelines = record.stages, _pipelines(record, data)
     prefill, decode = record.stage_kinds.index("prefill"), record.stage_kinds.index("decode")
     given: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    halves: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    halves: dict[int, list[int]] = defaultdict(list)
+    gives = int(data.get("first_token") == "prefill")   # tokens of a prefill that users get
     for row, (request, kind) in enumerate(zip(stages["request"].tolist(), stages["kind"].tolist(), strict=True)):
         prompt, output = int(stages["prompt_tokens"][row]), int(stages["output_tokens"][row])
         client = int(stages["client"][row])
         times = record.step_ends[client][stage_token_steps(record, row)]
         assert len(times) == output
         assert (np.diff(times) > 0).all()
-        assert times[0] == stages["first_token_ns"][row]
-        assert times[-1] == stages["end_ns"][row] or (together[client] and times[-1] < stages["end_ns"][row])
+        if output:
+            assert times[0] == stages["first_token_ns"][row]
+            assert times[-1] == stages["end_ns"][row] or (together[client] and times[-1] < stages["end_ns"][row])
         assert 0 <= stages["cached_tokens"][row] < prompt + output
         if kind == prefill:
-            assert output == 1
-            halves[request].append((prompt, 1))
+            assert output == gives
+            halves[request].append(prompt)
         elif kind == decode:
-            assert (prompt, 1) in halves[request], "a decode without its prefill"
-            halves[request].remove((prompt, 1))
-            given[request].append((prompt, output + 1))
+            assert prompt in halves[request], "a decode without its prefill"
+            halves[request].remove(prompt)
+            given[request].append((prompt, output + gives))
         else:
             given[request].append((prompt, output))
     outputs = [row for stream in outcome.simulation.streams for row in _branches(stream.table)]
@@ -176,10 +178,12 @@ def branches_lie_side_by_side(record: RunRecord, rows: list[int]) -> None:
 
 def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> None:
     """6: and they are the KV of the prompts that moved. (A hand-over that could only wait for ever moves nothing.)"""
-    record, network = outcome.record, outcome.simulation.network
-    assert network.bytes_sent == network.bytes_received
+    record, handoff = outcome.record, outcome.simulation.coordinator.handoff
+    networks = {outcome.simulation.network} | (set() if handoff is None else {handoff.network})
+    sent = sum(network.bytes_sent for network in networks)
+    assert sent == sum(network.bytes_received for network in networks)
     moved = int(record.transfers["bytes"].sum())
-    assert network.bytes_sent == moved
+    assert sent == moved
     decodes = record.stages["kind"] == record.stage_kinds.index("decode")
     forks = set(record.stages["fork"][decodes & (record.stages["fork"] >= 0)].tolist())   # a prompt moves once
     single = decodes & (record.stages["fork"] < 0)

@@ -110,6 +110,18 @@ def boundary_rows(outcome: Outcome) -> dict[tuple[int, int], tuple[int, ...]]:
     return {key: row for key, row in rows.items() if row[0] not in busy}
 
 
+def waits(record: RunRecord) -> tuple[dict[tuple[int, int], int], list[list[int]]]:
+    """Return the nanoseconds in which sequences waited, by client and reason, and the waits outside steps."""
+    total: dict[tuple[int, int], int] = {}
+    columns = (record.runs[name].tolist() for name in ("client", "stopped", "stopped_ns"))
+    for client, stopped, ns in zip(*columns, strict=True):
+        if stopped:
+            total[client, stopped] = total.get((client, stopped), 0) + ns
+        else:
+            assert not ns
+    return total, record.stalls.tolist()
+
+
 def kv_means(record: RunRecord) -> list[tuple[int, int] | None]:
     """Per client: KV blocks in use times ns, and the most there were at the end of a step.
 
@@ -147,6 +159,7 @@ def assert_same(runs: Outcome, steps: Outcome) -> None:
     ends = boundary_rows(steps)
     assert {key: ends[key] for key in boundary_rows(runs)} == boundary_rows(runs)
     assert a.end_ns == b.end_ns
+    assert waits(a) == waits(b), "reasons for which sequences waited"
     assert kv_means(a) == kv_means(b), "KV blocks over time"
     assert runs.loads == steps.loads, "loads as routers saw them"
 

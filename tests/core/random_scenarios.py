@@ -93,11 +93,13 @@ def routers(draw: st.DrawFn) -> Data:
 
 @st.composite
 def networks(draw: st.DrawFn, names: tuple[str, ...]) -> Data:
-    kind = draw(st.sampled_from(("ideal", "link", "shared", "topology")))
+    kind = draw(st.sampled_from(("ideal", "link", "shared", "topology", "kv_link")))
     if kind == "ideal":
         return {"kind": "ideal"}
     # A byte a token: transfers of whole or half microseconds at these bandwidths.
     bandwidth, latency = draw(st.sampled_from([1e6, 2e6, 1e7, 1e4])), draw(st.sampled_from([0.0, 1e-6, 2e-5]))
+    if kind == "kv_link":
+        return {"kind": "kv_link", "bandwidth": bandwidth, "latency": latency}
     if kind != "topology":
         return {"kind": "link", "bandwidth": bandwidth, "latency": latency, "shared": kind == "shared"}
     return {
@@ -213,5 +215,6 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     return {
         "seed": draw(st.integers(0, 3)), "clients": clients, "workload": workload, "router": router,
         "network": draw(networks(names)), "kv_transfer": transfer, "kv_transfer_scope": scope,
+        "first_token": draw(st.sampled_from(["decode", "prefill"])),
         "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-3 if in_milliseconds else 3e-6])),
     }

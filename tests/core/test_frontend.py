@@ -94,13 +94,13 @@ def test_a_hand_over_has_the_front_end_of_either_side_once() -> None:
                 "frontend": {"before": 5 * UNIT, "per_prompt_token": UNIT, "after": after * UNIT}}
 
     def times(afters: tuple[int, int]) -> tuple[float, float, float]:
-        data = scenario(None, [[20, 5]], [0])
+        data = scenario(None, [[20, 5]], [0], first_token="prefill")
         data["clients"] = [client("p", "prefill", afters[0]), client("d", "decode", afters[1])]
         row = results(data).requests.iloc[0]
         return float(row.ttft_s), float(row.e2e_s), float(row.tpot_s)
 
     ttft, e2e, tpot = times((0, 0))
-    data = scenario(None, [[20, 5]], [0])
+    data = scenario(None, [[20, 5]], [0], first_token="prefill")
     data["clients"] = [{k: v for k, v in client(n, r, 0).items() if k != "frontend"}
                        for n, r in (("p", "prefill"), ("d", "decode"))]
     plain = results(data).requests.iloc[0]

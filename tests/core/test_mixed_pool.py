@@ -152,7 +152,7 @@ def test_clients_full_of_kv_for_each_other_start_over(retry: float | None) -> No
     outcomes = []
     for stepping in ("runs", "every_step"):
         data = scenario([group("p", blocks=50), group("t", blocks=50)], [(0, 30, 5), (0, 30, 5)],
-                        kv_transfer_retry=retry, stepping=stepping)
+                        kv_transfer_retry=retry, stepping=stepping, first_token="prefill")
         checked = load_scenario(data)
         simulation = build(checked)
         simulation.coordinator._routers = {("generate", ""): CrossWise(simulation.clients)}

@@ -72,7 +72,7 @@ def test_metrics_of_branches(mode: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert request["branch_spread_s"] == pytest.approx(5 * US)
     assert (request["branches"], request["emitted_tokens"], request["stages"]) == (3, 13, 3)
     assert request["compute_s"] == pytest.approx(9 * US), "the branches run side by side"
-    assert results.summary["tokens"] == {"output": 13, "prompt": 5, "cached": 0}
+    assert results.summary["tokens"] == {"output": 13, "answers": 13, "prompt": 5, "cached": 0}
     assert results.summary["branches"]["duration_s"]["max"] == pytest.approx(7 * US)
     branches = results.branches
     assert branches["duration_s"].tolist() == pytest.approx([2 * US, 4 * US, 7 * US])
@@ -84,7 +84,7 @@ def test_metrics_of_branches(mode: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_kv_moves_once_to_one_decode_client(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Listed(monkeypatch, [(3, 1, 2)])
     data = scenario([client("p", "prefill"), {**client("d", "decode"), "count": 3}], [10], [0], 3,
-                    network={"kind": "link", "bandwidth": 1e7, "latency": 0})
+                    network={"kind": "link", "bandwidth": 1e7, "latency": 0}, first_token="prefill")
     record = run(data, mode).record
     # A byte a token, ten bytes a unit: the KV is there at 2.
     assert tokens(record) == {
@@ -105,6 +105,21 @@ def test_kv_moves_once_to_one_decode_client(mode: str, monkeypatch: pytest.Monke
     assert results.summary["tokens"]["prompt"] == 10
     assert sum(request[f"path_{cause}_s"] for cause in ("queue", "communication", "compute")) == pytest.approx(4 * US)
     assert request["path_communication_s"] == pytest.approx(1 * US)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_first_tokens_of_branches_come_from_the_decode_client(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Listed(monkeypatch, [(3, 1, 2)])
+    data = scenario([client("p", "prefill"), client("d", "decode")], [10], [0], 3,
+                    network={"kind": "link", "bandwidth": 1e7, "latency": 0})
+    results = Results(run(data, mode).record)
+    request = results.requests.iloc[0]
+    # The KV is there at 2; each branch computes the prompt's last token, and then its own.
+    assert (request["emitted_tokens"], request["stages"]) == (6, 6)
+    assert (request["ttft_s"], request["prefill_ttft_s"]) == pytest.approx((3 * US, 1 * US))
+    assert request["tpot_s"] == pytest.approx(1 * US)
+    assert results.branches["output_tokens"].tolist() == [3, 1, 2]
+    assert results.branches["duration_s"].tolist() == pytest.approx([2 * US, 0, 1 * US])
 
 
 def test_two_prefills_fill_the_memory_of_the_decode_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_mixed(reservation: str) -> None:
 def test_kv_that_arrives_is_held_once(kind: str) -> None:
     drive = Drive(False, blocks=100, block_size=4, kind=kind)
     seq = branch_into(Sequence(10, 1), (3, 1, 2))
-    seq.transferred = True
+    seq.transferred, seq.given = True, 1
     seq.num_computed, seq.num_tokens = 10, 11
     drive.names[seq] = "a"
     assert drive.scheduler.reserve(seq)
@@ -190,7 +190,7 @@ def test_kv_that_arrives_is_held_once(kind: str) -> None:
 def test_kv_that_never_came_is_computed_by_one_branch() -> None:
     drive = Drive(False, blocks=100, block_size=4)
     seq = branch_into(Sequence(10, 1), (3, 2, 2))
-    seq.transferred = True
+    seq.transferred, seq.given = True, 1
     seq.num_computed, seq.num_tokens = 0, 11   # as `Handoff` gives it up
     drive.names[seq] = "a"
     drive.scheduler.enqueue(seq)

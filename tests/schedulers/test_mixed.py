@@ -101,7 +101,7 @@ def test_an_arrival_without_room_does_not_cut_a_run() -> None:
     assert plan is not None
     assert plan.num_steps == 7
     late = Sequence(1, 5, arrival_order=5)
-    late.transferred, late.num_computed, late.num_tokens = True, 1, 2
+    late.transferred, late.given, late.num_computed, late.num_tokens = True, 1, 1, 2
     assert it.scheduler.reserve(late)
     it.scheduler.enqueue(late)
     assert not it.scheduler.wants_cut(late)
@@ -224,10 +224,12 @@ def test_memory_held_from_outside_is_waited_for() -> None:
 
 def test_reserve_keeps_room_for_the_first_token() -> None:
     it = drive(blocks=10, reservation="up_front")
-    seq = Sequence(5, 4)
+    seq, other = Sequence(5, 4), Sequence(4, 2)
+    for one in (seq, other):   # the prefill gave a token
+        one.transferred, one.given, one.num_tokens = True, 1, one.prompt_tokens + 1
     assert it.scheduler.reserve(seq)
     assert it.pool.free_blocks == 4
-    assert not it.scheduler.reserve(Sequence(4, 2))
+    assert not it.scheduler.reserve(other)
     assert it.pool.free_blocks == 4
 
 

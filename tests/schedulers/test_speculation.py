@@ -8,9 +8,11 @@ import pytest
 
 from hermes.api import simulate
 from hermes.clients.drafting import drafter_of
+from hermes.deploy.vllm_scheduler import VllmConfig
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.schedulers.acceptance import Acceptance
 from hermes.schedulers.chunked_config import ChunkedConfig, Speculation
 from hermes.schedulers.plan import Plan
@@ -149,6 +151,44 @@ def test_what_is_not_modelled_is_refused():
     branches = {**base, "workload": {**base["workload"], "branches": 2}}
     results = simulate(branches)
     assert results.summary["requests"]["rejected"] == 40
+
+
+AHEAD = {"eagle": True, "eagle3": True, "mtp": True, "draft_model": True, "ngram_gpu": True,
+         "ngram": False, "suffix": False, "medusa": False, "mlp_speculator": False}
+"""Methods, and whether vLLM 0.31 schedules asynchronously with them (`VllmConfig.__post_init__`)."""
+
+
+@pytest.mark.parametrize("method", AHEAD)
+@pytest.mark.parametrize("kind", [ChunkedConfig, VllmConfig])
+def test_asynchronous_scheduling_follows_the_draft_method(method, kind):
+    gpu, cpu = (load_engine("vllm-0.32").defaults(DeviceClass("l40s", 48 * 2**30, is_cpu=cpu)) for cpu in (False, True))
+
+    def completed(given, defaults):
+        return kind(async_scheduling=given, speculative={**GIVEN, "method": method}).completed(defaults)
+
+    assert completed(None, gpu).async_scheduling is AHEAD[method]
+    assert completed(None, cpu).async_scheduling is False
+    assert completed(False, gpu).async_scheduling is False
+    if AHEAD[method]:
+        assert completed(True, gpu).async_scheduling is True
+    else:
+        with pytest.raises(InputError, match=rf"async_scheduling: vLLM refuses true with the draft method {method}; "):
+            completed(True, gpu)
+
+
+def test_steps_of_a_lookup_wait_for_the_host_where_it_runs_there():
+    """`ngram` is scheduled synchronously: each step ends later, and a first token does not wait for a step ahead."""
+    drafted = {**GIVEN, "method": "ngram"}
+    host, ahead, off = (simulate(scenario(given, seqs=16, **more)).requests for given, more in (
+        (drafted, {}), ({**drafted, "method": "ngram_gpu"}, {}), (drafted, {"async_scheduling": False})))
+    assert host.equals(off)
+    assert host.tpot_s.mean() > 1.03 * ahead.tpot_s.mean()
+    with pytest.raises(InputError, match="vLLM refuses true with the draft method ngram"):
+        simulate(scenario(drafted, async_scheduling=True))
+    with pytest.raises(InputError, match="give the time of one run; heads of medusa have no price here"):
+        simulate(scenario({**drafted, "method": "medusa"}))
+    timed = simulate(scenario({**drafted, "method": "medusa", "draft_time": "1 ms"}, seqs=16)).requests
+    assert timed.tpot_s.mean() > host.tpot_s.mean()
 
 
 class TestContract(SchedulerContract):

@@ -108,7 +108,7 @@ def energy_by_hand(results: Results) -> float:
     total = 0.0
     window = results.summary["makespan_s"]
     for info, client in zip(results.record.clients, results.summary["clients"].values(), strict=True):
-        busy = client["busy_s"]
+        busy = client["stepping_s"]
         if info.role == "service":
             total += info.prefill_w * busy + info.idle_w * (window - busy)
         else:

@@ -45,7 +45,7 @@ from pydantic import Field, field_validator, model_validator
 from hermes.config import ConfigModel, Named
 from hermes.errors import InputError
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
-from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Stage, run_order
+from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Reason, Stage, run_order
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
@@ -273,12 +273,15 @@ class HeterogeneousScheduler(LLMScheduler):
         while budget > 0 and len(self.running) < self.max_num_seqs:
             seq = waiting.first(tuple(kind for kind in kinds if num_running[kind] < slots[kind]))
             if seq is None or not self._in_turn(seq):
+                self.stopped = int(Reason.SLOTS if seq is None and not blocked else
+                                   Reason.KV_MEMORY if blocked else Reason.BATCH_ENDS)
                 return
             need = self._tokens_reserved(seq)
             past = pool.hit_tokens(seq)
             if blocked and (seq.target_tokens or seq.num_tokens - past > budget):
                 return
             if pool.missing_blocks(seq, need) > pool.free_blocks:
+                self.stopped = int(Reason.KV_MEMORY)
                 if blocked:
                     return
                 blocked, kinds = True, tuple(kind for kind in kinds if kind != kind_of(seq))
@@ -292,6 +295,8 @@ class HeterogeneousScheduler(LLMScheduler):
             if seq.start_ns < 0:
                 seq.cached_tokens = past
             budget -= self._chunk(seq, plan, past, budget)
+        if not blocked:
+            self.stopped = int(Reason.SLOTS if len(self.running) >= self.max_num_seqs else Reason.TOKEN_BUDGET)
 
     def _in_turn(self, seq: Stage) -> bool:
         """Whether a waiting request may join a step of its kind: those in strict order of arrival are the oldest, and
