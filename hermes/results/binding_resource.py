@@ -1,116 +1,155 @@
-"""Binding resource: the resource that limits throughput, per group of equal clients and for the run.
+"""Binding resource: what limits throughput, per group of equal clients and for the run, from recorded causes.
 
-The row of a run of steps whose plan left sequences waiting shows what they waited for: places in the batch (`slots`, as
-many sequences as `max_num_seqs`), tokens of a step (`compute`, the batch is at its token budget), or blocks of memory
-(`KV memory`, the batch had room for them). A batch at its token budget counts as `compute` even if no sequence waits,
-and so does a batch that returns together, while it runs. KV that finds no room at its destination waits for `KV memory`
-there. A service waits for `compute` if it is busy nearly all the time and work waits.
+Every run of steps records the `Reason` for which sequences waited, and since when. Steps at their token budget count
+for it, whether another sequence waits or not. This module only adds up nanoseconds, in the headline's window; while the
+queue grows, from the first arrival to the last.
 
-    share    of the window in which a resource was short; from half of it on, the resource binds
-    link     binds if it is full, and holds transfers up, at least 90% of the time; likewise the link of a KV store
-    machine  binds if its cores, or its memory bandwidth, are used more than 95%
+The place. If nothing settles, the queue that grows furthest downstream: those before it would only feed it. Otherwise,
+of the places where work waits at least half of the time, the one with the longest queue. Work that waits upstream
+because KV cannot leave (no memory, or a full link) counts there.
 
-If no resource binds, `arrivals` do: the clients serve the offered load as it comes. If all requests arrive at once,
-nothing binds. A busy engine alone shows nothing: with continuous batching an engine that never rests may have room for
-more.
+The resource. At a service: its compute (workers), or its machine's memory bandwidth. At an LLM client the reasons
+decide what would be served sooner with twice of a resource, by the times of the steps (`RunRecord.step_growth`):
+twice the slots let a batch of twice the work run, as far as blocks and tokens allow; twice the compute halves the
+work of a step. If a step of twice the work takes nearly twice as long, compute binds, whatever stopped admission.
+
+If nothing binds, `arrivals` do: the clients serve the offered load as it comes. If all requests arrive at once, nothing
+binds.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.record import ClientInfo, RunRecord
-from hermes.results.metrics import transfers_of_stages
+from hermes.core.reasons import NAMES, Reason
+from hermes.core.record import STATUS_REJECTED, RunRecord
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
+from hermes.results.waiting import Place, client_groups, merged, overlaps, waiting_places
 from hermes.units import NS_PER_S
 
 __all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
 PART = 2**18   # runs at a time
 BINDING_SHARE = 0.5
-BUSY, FULL = 0.95, 0.9
-CAUSES = ("compute", "slots", "KV memory")
+STEPPING, FULL = 0.95, 0.9
+TURNED_AWAY = 0.05   # share of the requests: a limit on them binds from here on, if nothing else does
+DOUBLES = (Reason.SLOTS, Reason.KV_MEMORY, Reason.ADAPTERS, Reason.TOKEN_BUDGET)
 
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+Found = tuple[str, str, float]   # what, where, share of the time
 
 
-def client_groups(clients: list[ClientInfo]) -> dict[str, list[int]]:
-    """Return the indices of the clients of each group, by the group's name. A client without a group is one by itself.
+@dataclass
+class _Group:
+    """Nanoseconds of a group of clients in the window, means of its members.
+
+    Attributes:
+        waits: By `Reason`, in steps: work waited for it.
+        stalls: By `Reason`, outside steps.
+        stepping: With a step under way; of clients without steps, with a stage under way.
+        used: By `Reason`: share of slots, of blocks and of tokens that the steps used, times the nanoseconds.
     """
-    groups: dict[str, list[int]] = {}
-    for index, info in enumerate(clients):
-        name = info.group or info.name
-        alike = groups.get(name)
-        if alike is not None and (not info.group or clients[alike[0]].kind != info.kind):
-            name = f"{name}#{index}"
-        groups.setdefault(name, []).append(index)
-    return groups
+
+    members: list[int]
+    waits: FloatArray = field(default_factory=lambda: np.zeros(len(Reason)))
+    stalls: FloatArray = field(default_factory=lambda: np.zeros(len(Reason)))
+    stepping: float = 0.0
+    used: FloatArray = field(default_factory=lambda: np.zeros((len(Reason), 3)))
+
+    @property
+    def waiting(self) -> float:
+        return float(self.waits.sum() + self.stalls.sum())
 
 
 def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
-    """Return `binds` of the summary: `what`, `where` and `share` of the most binding resource, `all` binding resources,
-    and `groups`: for each group of clients `what` binds there, and the shares."""
+    """Return `binds` of the summary: `what`, `where` and `share` of the binding resource, `all` that work waited for
+    half of the time, and `groups`: for each group of clients `what` binds there, and the shares."""
     start, end = window.start_ns, window.end_ns
+    arrived = record.arrival_ns[record.arrival_ns >= 0]
+    if window.stable is False and arrived.max() > arrived.min():
+        start, end = int(arrived.min()), int(arrived.max())
     length = max(end - start, 1)
-    shares = _of_steps(record, start, end) / length
-    shares[:, CAUSES.index("KV memory")] += _waiting_to_move(record, start, end) / length
-    busy = _busy(record, start, end) / length
-    _of_services(record, shares, busy, start, end)
-    groups, found = {}, []
-    for name, members in client_groups(record.clients).items():
-        mean, mean_busy = shares[members].mean(axis=0), float(busy[members].mean())
-        top = int(mean.argmax())
-        what = CAUSES[top] if mean[top] >= BINDING_SHARE else "arrivals" if mean_busy > 0 else "nothing"
-        groups[name] = {
-            "clients": len(members), "what": what, "busy_share": mean_busy,
-            **{f"{cause.replace(' ', '_').lower()}_share": min(float(mean[i]), 1.0) for i, cause in enumerate(CAUSES)},
-        }
-        if mean[top] >= BINDING_SHARE:
-            found.append((CAUSES[top], name, min(float(mean[top]), 1.0)))
-    found += _of_resources(record, start, end)
-    found.sort(key=lambda one: -one[2])
-    if not found and window.stable is False and groups:
-        found = [_most(groups)]
+    places = waiting_places(record)
+    groups = _groups(record, start, end, places)
+    found: list[tuple[float, Found]] = []   # the queue, and what binds there
+    for name, group in groups.items():
+        queue = sum(place.mean(start, end) for place in places if place.group == name and place.kind != "link")
+        if group.waiting / length >= BINDING_SHARE:
+            found.append((queue, _at(record, name, groups, places, start, end)))
+    for one in _of_resources(record, start, end):
+        queue = sum(place.mean(start, end) for place in places if place.kind == "link") if one[0] == "link" else 0.0
+        if (one[0], one[1]) not in {(what, where) for _, (what, where, _) in found}:
+            found.append((queue, one))
+    found.sort(key=lambda item: -item[0])
+    binds = [one for _, one in found]
+    growing = [place for place in places if place.grows(start, end)] if window.stable is False else []
+    if growing:
+        first = _of_place(record, growing[-1], groups, places, start, end)
+        binds = [first, *(one for one in binds if one[:2] != first[:2])]
+    elif window.stable is False and not binds and groups:
+        binds = [_longest(record, groups, places, start, end)]
+    limit = _turned_away(record, groups, length)
+    if limit is not None and not binds:
+        binds = [limit]
     once = window.why == "all requests arrive at once" or not len(record.stages["client"])
-    what, where, share = found[0] if found else ("nothing" if once else "arrivals", None, None)
-    if once:
-        for group in groups.values():
-            group["what"] = "nothing" if group["what"] == "arrivals" else group["what"]
-    return {
-        "what": what, "where": where, "share": share,
-        "all": {f"{one} {name}": part for one, name, part in found}, "groups": groups,
-    }
+    what, where, share = binds[0] if binds else ("nothing" if once else "arrivals", None, None)
+    of_groups = {}
+    for name, group in groups.items():
+        here = next((one[0] for one in binds if one[1] == name), None)
+        if here is None and group.waiting / length >= BINDING_SHARE:
+            here = _resource(record, name, group)[0]
+        of_groups[name] = {
+            "clients": len(group.members),
+            "what": here or ("arrivals" if group.stepping > 0 and not once else "nothing"),
+            "resource": _resource(record, name, group)[0] if group.waiting else None,
+            "stepping_share": min(group.stepping / length, 1.0),
+            "waiting": {NAMES[Reason(code)]: min(float(ns) / length, 1.0)
+                        for code, ns in enumerate(group.waits + group.stalls) if ns > 0},
+        }
+    return {"what": what, "where": where, "share": share,
+            "all": {f"{one} {name}": part for one, name, part in binds}, "groups": of_groups}
 
 
-def _most(groups: dict[str, Any]) -> tuple[str, str, float]:
-    """For a growing queue without a binding resource: return the one that was short most, or the busiest engine."""
-    keys = {f"{cause.replace(' ', '_').lower()}_share": cause for cause in CAUSES}
-    share, name, key = max((group[key], name, key) for name, group in groups.items() for key in keys)
-    if share >= 0.1:
-        return keys[key], name, share
-    name = max(groups, key=lambda one: groups[one]["busy_share"])
-    return "compute", name, groups[name]["busy_share"]
+# -- time by reason ----------------------------------------------------------------------------------------------------
 
 
-def _clipped(runs: dict[str, IntArray], start: int, end: int) -> IntArray:
-    span: IntArray = np.maximum(np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start), 0)
+def _groups(record: RunRecord, start: int, end: int, places: list[Place]) -> dict[str, _Group]:
+    """Return the nanoseconds of each group."""
+    n = len(record.clients)
+    waits, stalls, used = np.zeros((n, len(Reason))), np.zeros((n, len(Reason))), np.zeros((n, len(Reason), 3))
+    stepping = np.zeros(n)
+    groups = client_groups(record.clients)
+    moving = {index: merged(place.begin, place.end) for place in places if place.kind == "memory"
+              for index in groups[place.group]}
+    for low in range(0, len(record.runs["client"]), PART):
+        runs = {name: column[low:low + PART] for name, column in record.runs.items()}
+        _add_steps(record, runs, start, end, moving, waits, used)
+        inside = _inside(runs["start_ns"], runs["end_ns"], start, end)
+        stepping += np.bincount(runs["client"], weights=inside, minlength=n)
+    for client, reason, begin, until in record.stalls.tolist():
+        stalls[client, reason] += max(min(until, end) - max(begin, start), 0)
+    for client in _without_steps(record):
+        mine = record.stages["client"] == client
+        until, asked = (record.stages[name][mine] for name in ("end_ns", "assigned_ns"))
+        begin = np.where(record.started[mine], record.stages["start_ns"][mine], until)
+        stepping[client] = covered_ns(np.clip(begin, start, end), np.clip(until, start, end))
+        if stepping[client] >= STEPPING * (end - start):
+            waits[client, Reason.COMPUTE] = covered_ns(np.clip(asked, start, end), np.clip(begin, start, end))
+    return {name: _Group(members, waits[members].mean(axis=0), stalls[members].mean(axis=0),
+                         float(stepping[members].mean()), used[members].mean(axis=0))
+            for name, members in groups.items()}
+
+
+def _inside(begin: IntArray, until: IntArray, start: int, end: int) -> IntArray:
+    span: IntArray = np.maximum(np.minimum(until, end) - np.maximum(begin, start), 0)
     return span
-
-
-def _busy(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
-    n, stages = len(record.clients), record.stages
-    busy = np.bincount(record.runs["client"], weights=_clipped(record.runs, start, end), minlength=n).astype(np.float64)
-    for index in _without_steps(record):
-        mine = stages["client"] == index
-        busy[index] = covered_ns(np.clip(stages["start_ns"][mine], start, end),
-                                 np.clip(stages["end_ns"][mine], start, end))
-    return busy
 
 
 def _without_steps(record: RunRecord) -> list[int]:
@@ -119,76 +158,157 @@ def _without_steps(record: RunRecord) -> list[int]:
     return np.flatnonzero((served > 0) & (stepping == 0)).tolist()
 
 
-def _of_steps(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
-    """Return the nanoseconds in which work waited for each of `CAUSES`, shape (clients, 3)."""
-    count = len(record.runs["client"])
-    parts = [_of_some(record, {name: column[low:low + PART] for name, column in record.runs.items()}, start, end)
-             for low in range(0, count, PART)]
-    return np.sum(parts, axis=0) if parts else np.zeros((len(record.clients), len(CAUSES)))
+def _add_steps(record: RunRecord, runs: dict[str, IntArray], start: int, end: int,
+               moving: dict[int, tuple[IntArray, IntArray]], waits: FloatArray, used: FloatArray) -> None:
+    """Add the time of some runs by the reason for which work waited in it."""
+    client, until, reason = runs["client"], runs["end_ns"], runs["stopped"].astype(np.int64)
+    whole = _inside(runs["start_ns"], until, start, end).astype(np.float64)
+    wait = _inside(until - runs["stopped_ns"], until, start, end).astype(np.float64)
+    of = {name: np.array([getattr(info, name) for info in record.clients], dtype=np.int64)[client]
+          for name in ("max_num_seqs", "max_num_batched_tokens", "num_blocks")}
+    tokens = runs["prefill_tokens"] + runs["decode_seqs"]
+    full = (of["max_num_batched_tokens"] > 0) & (tokens >= of["max_num_batched_tokens"]) & (runs["preempted"] == 0)
+    reason, wait = np.where(full, int(Reason.TOKEN_BUDGET), reason), np.where(full, whole, wait)
+    for index, intervals in moving.items():   # KV that waits for memory here, while no other reason stops
+        mine = np.flatnonzero((client == index) & (reason == 0))
+        begin = np.clip(runs["start_ns"][mine], start, end)
+        covered = overlaps(begin, np.clip(until[mine], start, end), intervals)
+        reason[mine], wait[mine] = np.where(covered > 0, int(Reason.KV_MEMORY), 0), covered
+    np.add.at(waits, (client, reason), np.where(reason > 0, wait, 0.0))
+    shares = [values / np.maximum(limit, 1) for values, limit in (
+        (runs["running"], of["max_num_seqs"]), (runs["used_blocks"], of["num_blocks"]),
+        (tokens, of["max_num_batched_tokens"]))]
+    for column, share in enumerate(shares):
+        np.add.at(used[:, :, column], (client, reason), wait * share)
 
 
-def _of_some(record: RunRecord, runs: dict[str, IntArray], start: int, end: int) -> npt.NDArray[np.float64]:
-    """Return the same of some runs: columns as long as the table would be the largest memory of a long run."""
-    n = len(record.clients)
-    of = {name: np.array([getattr(info, name) for info in record.clients], dtype=np.int64)[runs["client"]]
-          for name in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", "returns_together")}
-    tokens, seqs = runs["prefill_tokens"] + runs["decode_seqs"], runs["running"]
-    left = runs["left_waiting"] > 0
-    # the needs of one more sequence like those in the batch
-    prompt = runs["prefill_tokens"] // np.maximum(runs["prefill_seqs"], 1)
-    blocks = np.where(runs["prefill_seqs"] > 0, -(-prompt // np.maximum(of["block_size"], 1)),
-                      -(-runs["used_blocks"] // np.maximum(seqs, 1)))
-    fits = (of["num_blocks"] == 0) | (runs["used_blocks"] + blocks <= of["num_blocks"])
-    budget = of["max_num_batched_tokens"]
-    at_budget = (budget > 0) & (tokens >= budget)
-    whole = left & (runs["prefill_seqs"] > 0) & (tokens + prompt > budget) & fits   # a prompt is not split
-    slots = left & (of["max_num_seqs"] > 0) & (seqs >= of["max_num_seqs"])
-    together = left & (of["returns_together"] > 0) & fits
-    compute = (at_budget | whole | together) & ~slots & (runs["preempted"] == 0)
-    compute |= at_budget & (runs["preempted"] == 0)
-    memory = (left & ~compute & ~slots) | (runs["preempted"] > 0)
-    span = _clipped(runs, start, end)
-    columns = (compute, slots & ~compute & ~memory, memory)
-    return np.stack([np.bincount(runs["client"], weights=np.where(rows, span, 0), minlength=n) for rows in columns],
-                    axis=1)
+# -- the resource of a place -------------------------------------------------------------------------------------------
 
 
-def _waiting_to_move(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
-    """Return the nanoseconds in which ready KV waited for room at each client, shape (clients,)."""
-    out = np.zeros(len(record.clients))
-    if "decode" not in record.stage_kinds or not len(record.transfers["request"]):
-        return out
-    stages, sent = record.stages, record.transfers
-    transfer, stage = transfers_of_stages(record)
-    decode = stages["kind"][stage] == record.stage_kinds.index("decode")
-    transfer, stage = transfer[decode], stage[decode]
-    prefills = np.flatnonzero(stages["kind"] == record.stage_kinds.index("prefill"))
-    ready = np.zeros(len(record.arrival_ns), dtype=np.int64)
-    np.maximum.at(ready, stages["request"][prefills], stages["end_ns"][prefills])
-    since = np.maximum(stages["assigned_ns"][stage], ready[stages["request"][stage]])
-    upto = np.maximum(sent["start_ns"][transfer], since)
-    for client in np.unique(sent["dst"][transfer]).tolist():
-        mine = sent["dst"][transfer] == client
-        out[client] = covered_ns(np.clip(since[mine], start, end), np.clip(upto[mine], start, end))
-    return out
+def _of_place(record: RunRecord, place: Place, groups: dict[str, _Group], places: list[Place], start: int, end: int
+              ) -> Found:
+    if place.kind == "link":
+        return _link(record, place, start, end)
+    return _at(record, place.group, groups, places, start, end)
 
 
-def _of_services(record: RunRecord, shares: npt.NDArray[np.float64], busy: npt.NDArray[np.float64], start: int, end: int
-                 ) -> None:
-    """Add clients without steps: busy nearly all the time, with work that waits for most of it."""
-    stages, machines = record.stages, {machine.client for machine in record.machines}
-    for index in _without_steps(record):
-        if index in machines or busy[index] < BUSY:   # machines count by their cores and bandwidth
-            continue
-        mine = stages["client"] == index
-        waits = covered_ns(np.clip(stages["assigned_ns"][mine], start, end),
-                           np.clip(stages["start_ns"][mine], start, end))
-        shares[index, CAUSES.index("compute")] = waits / max(end - start, 1)
+def _at(record: RunRecord, name: str, groups: dict[str, _Group], places: list[Place], start: int, end: int) -> Found:
+    """Return what binds at a group of clients; elsewhere, if its memory is full of KV that cannot leave."""
+    group = groups[name]
+    what, share = _resource(record, name, group, (end - start))
+    if what == NAMES[Reason.KV_MEMORY] and record.clients[group.members[0]].role == "prefill":
+        leaving = [place for place in places if place.kind in ("memory", "link") and place.mean(start, end) > 0]
+        held = _held(record, group, leaving, start, end)
+        if leaving and sum(held) > BINDING_SHARE:
+            place = leaving[int(np.argmax(held))]
+            return _of_place(record, place, groups, places, start, end)
+    if what == NAMES[Reason.TIER]:
+        mine = {record.clients[index].name for index in group.members}
+        tiers = [tier for tier in record.tiers if mine.intersection(tier.clients)]
+        fullest = max(tiers, key=lambda tier: tier.busy_ns, default=None)
+        if fullest is not None:
+            return what, f"{fullest.name} of {fullest.where}" if fullest.where else fullest.name, share
+    if name not in record.step_growth:
+        machine = _machine(record, group, start, end)
+        if machine is not None:
+            return machine
+    return what, name, share
 
 
-def _of_resources(record: RunRecord, start: int, end: int) -> list[tuple[str, str, float]]:
+def _held(record: RunRecord, group: _Group, leaving: list[Place], start: int, end: int) -> list[float]:
+    """Return the share of the group's blocks that sequences hold which wait at each of these places."""
+    prompt = float(record.prompt_tokens.mean())
+    infos = [record.clients[index] for index in group.members]
+    room = sum(info.num_blocks * info.block_size for info in infos)
+    return [place.mean(start, end) * prompt / max(room, 1) for place in leaving]
+
+
+def _resource(record: RunRecord, name: str, group: _Group, length: int = 1) -> tuple[str, float]:
+    """Return the resource of a group of which twice as much serves most, and the share of the time in which it
+    lacks."""
+    waits, stalls = group.waits, group.stalls
+    share = min(group.waiting / max(length, 1), 1.0)
+    growth = record.step_growth.get(name)
+    outside = int(stalls.argmax())
+    if stalls[outside] > waits.sum():   # the engine does not run, or its front end is what waits
+        return NAMES[Reason(outside)], min(float(stalls[outside]) / max(length, 1), 1.0)
+    if growth is None or not waits.any():
+        return NAMES[Reason.COMPUTE], share
+    factors = np.where(np.isnan(growth), growth[Reason.NONE], growth)
+    double, half = np.nan_to_num(factors[:, 0], nan=2.0), np.nan_to_num(factors[:, 1], nan=0.5)
+    whole = waits.sum()
+    gains = {Reason.COMPUTE: whole / max(float((waits * half).sum()), 1.0)}
+    for reason in DOUBLES:
+        ns = waits[reason]
+        if ns > 0:
+            k = _room(group.used[reason] / ns, reason)
+            gains[reason] = whole / (whole - ns + ns * (1.0 + (k - 1.0) * (double[reason] - 1.0)) / k)
+    if waits[Reason.HOST_LOAD]:
+        gains[Reason.HOST_LOAD] = whole / (whole - waits[Reason.HOST_LOAD] / 2)
+    best = max(gains, key=lambda one: gains[one])
+    lacks = share if best is Reason.COMPUTE else min(float(waits[best] + stalls[best]) / max(length, 1), 1.0)
+    return NAMES[best], lacks
+
+
+def _room(used: FloatArray, reason: Reason) -> float:
+    """Return by how much a batch may grow with twice of a resource before another one stops it, at most 2."""
+    own = {Reason.SLOTS: 0, Reason.KV_MEMORY: 1, Reason.TOKEN_BUDGET: 2}.get(reason)
+    others = [share for column, share in enumerate(used) if column != own and share > 0]
+    return float(min([2.0, *(max(1.0 / share, 1.0) for share in others)]))
+
+
+def _longest(record: RunRecord, groups: dict[str, _Group], places: list[Place], start: int, end: int) -> Found:
+    """For a growing queue without a binding resource: return what binds at the longest queue, or at the busiest
+    group."""
+    if places:
+        place = max(places, key=lambda one: one.mean(start, end))
+        return _of_place(record, place, groups, places, start, end)
+    name = max(groups, key=lambda one: groups[one].stepping)
+    return NAMES[Reason.COMPUTE], name, min(groups[name].stepping / max(end - start, 1), 1.0)
+
+
+def _turned_away(record: RunRecord, groups: dict[str, _Group], length: int) -> Found | None:
+    """Return the limit or the patience that turned many requests away while no client was full."""
+    arrived = max(int((record.arrival_ns >= 0).sum()), 1)
+    texts = [record.reject_reasons.get(int(row), "") for row in np.flatnonzero(record.status == STATUS_REJECTED)]
+    limits, gone = [text for text in texts if "max_num_queued_" in text], [t for t in texts if "gave up" in t]
+    if len(limits) / arrived >= TURNED_AWAY:
+        client = limits[0].partition(":")[0]
+        name = next((name for name, group in groups.items()
+                     if client in {record.clients[index].name for index in group.members}), client)
+        growth = record.step_growth.get(name)
+        if growth is not None and growth[Reason.NONE, 0] / 2 > growth[Reason.NONE, 1]:
+            return NAMES[Reason.COMPUTE], name, len(limits) / arrived
+        return NAMES[Reason.QUEUE_LIMIT], name, len(limits) / arrived
+    if len(gone) / arrived >= TURNED_AWAY:
+        return NAMES[Reason.PATIENCE], max(groups, key=lambda one: groups[one].stepping), len(gone) / arrived
+    return None
+
+
+# -- links, tiers, machines --------------------------------------------------------------------------------------------
+
+
+def _link(record: RunRecord, place: Place, start: int, end: int) -> Found:
+    """Return the link that work on its way to a place waits for: the fullest one."""
+    full = [one for one in _of_resources(record, start, end, at_least=0.0) if one[0] == "link"]
+    if full:
+        return max(full, key=lambda one: one[2])
+    return "link", f"to {place.group}", min(place.mean(start, end), 1.0)
+
+
+def _machine(record: RunRecord, group: _Group, start: int, end: int) -> Found | None:
+    """Return the memory bandwidth of a group's machines, if they use it more than their cores."""
+    length = max(window_ns(record)[1] - window_ns(record)[0], 1)
+    mine = [machine for machine in record.machines if machine.client in group.members]
+    bandwidth = sum(machine.bandwidth_ns for machine in mine) / max(len(mine), 1) / length
+    if not mine or bandwidth <= THRESHOLD or bandwidth <= sum(machine.core_ns for machine in mine) / len(mine) / length:
+        return None
+    return "machine", f"{record.clients[mine[0].client].name}: memory bandwidth", min(bandwidth, 1.0)
+
+
+def _of_resources(record: RunRecord, start: int, end: int, at_least: float | None = None) -> list[Found]:
     """Return links and tiers that were full, and machines that were used up."""
-    found: list[tuple[str, str, float]] = []
+    found: list[Found] = []
     if not (record.links or record.tiers or record.machines):
         return found
     whole = window_ns(record)
@@ -207,6 +327,7 @@ def _of_resources(record: RunRecord, start: int, end: int) -> list[tuple[str, st
                 sent = np.interp([start, end], link.times_ns, np.maximum.accumulate(link.sent_bytes))
                 used = float(sent[1] - sent[0]) / (link.bandwidth * (end - start) / NS_PER_S)
                 share = max(share, used if used > THRESHOLD else 0.0)
-        if share >= (FULL if link is not None else THRESHOLD):
+        enough = (FULL if link is not None else THRESHOLD) if at_least is None else at_least
+        if share >= enough:
             found.append((use.kind, use.name, min(share, 1.0)))
     return found

@@ -67,6 +67,7 @@ def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
         return np.add.reduceat(stages[name][rows], first)[whole] if len(rows) else rows
 
     begin, last = rows[first][whole], last[whole]
+    begin = np.where(stages["output_tokens"][begin] > 0, begin, last)   # the prefill's token was thrown away
     tokens = summed("output_tokens")
     given, done = stages["first_token_ns"][begin], parts.last_token_ns[last]
     tpot = np.full(len(last), np.nan)
@@ -119,8 +120,8 @@ def branches_by_request(found: BranchMetrics, num_requests: int) -> BranchesByRe
 
 
 def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
-    """Return (request, time waited, time computed) of all stages, in ns. The branches of a generation at one client are
-    one stage, from the first start to the last end."""
+    """Return (request, time waited, time computed) of all stages that were served, in ns. The branches of a generation
+    at one client are one stage, from the first start to the last end."""
     stages = record.stages
     request, assigned, start, end = (stages[name] for name in ("request", "assigned_ns", "start_ns", "end_ns"))
     rows, generation, first = generations(record)
@@ -131,7 +132,8 @@ def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray
         single = stages["fork"] < 0
         request, assigned = (np.append(column[single], column[first]) for column in (request, assigned))
         start, end = np.append(start[single], begin), np.append(end[single], until)
-    return request, start - assigned, end - start
+    served = start >= 0
+    return request[served], (start - assigned)[served], (end - start)[served]
 
 
 def generations(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:

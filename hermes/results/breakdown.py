@@ -71,13 +71,13 @@ def critical_path(record: RunRecord) -> CriticalPath:
         on_path[rows] = True
         rows = before[rows]
         rows = rows[rows >= 0]
-    moving = _on_the_way(record)
+    moving, served = _on_the_way(record), record.started
     tokens = stages["first_token_ns"] >= 0
     accounted = np.bincount(stages["request"][on_path], weights=(end - assigned)[on_path],
                             minlength=len(record.arrival_ns)).astype(np.int64)
     completed = record.status == STATUS_COMPLETED
     return CriticalPath(
-        on_path, start - assigned - moving, moving, end - start,
+        on_path, np.where(served, start - assigned - moving, 0), moving, np.where(served, end - start, 0),
         np.where(tokens, np.maximum(stages["first_token_ns"] - start, 0), 0),
         np.where(completed, record.finish_ns - record.arrival_ns - accounted, 0),
     )

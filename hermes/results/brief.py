@@ -14,10 +14,10 @@ from rich.console import Group
 from rich.text import Text
 
 from hermes.errors import printable
+from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.layout import (
     WIDTH,
     fitted,
-    format_number,
     format_s,
     gibibytes,
     percent,
@@ -27,6 +27,7 @@ from hermes.results.layout import (
     shortened,
 )
 from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
+from hermes.results.slo import own_limits_missed
 
 __all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
 
@@ -50,18 +51,30 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
     return (f"{name}: " if name else "") + ", ".join(parts)
 
 
-def brief(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
-    """Return the lines in order; more than ten only with warnings. `meta` may give the files and the next command
-    (`files`)."""
+def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> list[Line]:
+    """Return the lines in order; more than ten only with warnings, and defaults that decide. `meta` may give the files
+    and the next command (`files`). verbose: List all defaults."""
     latency = summary["latency"]
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
-    out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}")
-            for metric, label in _LATENCIES.items()]
-    out += [("goodput", _goodput(summary)), ("binds", _binds(summary)), ("KV", _memory(summary)),
-            ("cost", _cost(summary))]
+    out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}"
+             f"{_of_prefill(latency) if metric == 'ttft_s' else ''}") for metric, label in _LATENCIES.items()]
+    out.append(("goodput", _goodput(summary)))
+    out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
+    out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
+    out += [("assumes", text) for text in assumed_lines(summary.get("assumes", ()), verbose=verbose)]
+    if verbose and "assumes" in summary:
+        out.append(("", NOT_MODELLED))
     if meta.get("files"):
         out.append(("files", str(meta["files"])))
     return out
+
+
+def _of_prefill(latency: dict[str, Any]) -> str:
+    """Return the latency of the prefill's own token, where another client gives the user's."""
+    own = latency.get("prefill_ttft_s")
+    if own is None:
+        return ""
+    return f"; prefill's own {format_s(own['p50'])}, {format_s(own['p99'])}"
 
 
 def _requests(summary: dict[str, Any], meta: dict[str, Any]) -> str:
@@ -106,6 +119,8 @@ def _rate(summary: dict[str, Any]) -> str:
         served += f" ({_short(found['served_low_per_s'])} to {_short(found['served_high_per_s'])})"
     if found["window"] == "whole":
         return f"{offered}{served}, whole run ({found['why']})"
+    if summary.get("settling", {}).get("settled") is False and summary["goodput"]["requests"] is None:
+        return f"{offered}{served}, unsettled {_short(found['start_s'])} to {_short(found['until_s'])} s"
     word = {"steady": "steady", "measured": "measured"}[found["window"]]
     return f"{offered}{served}, {word} {_short(found['start_s'])} to {_short(found['until_s'])} s"
 
@@ -124,12 +139,18 @@ def _goodput(summary: dict[str, Any]) -> str:
     if good["requests"] is None:
         return NO_SLO
     passed = summary["slo"]["pass"]
-    verdict = "" if passed is None else f"SLO {'met' if passed else 'MISSED'}, "
+    apart = good.get("without_limit", 0)
+    rest = f"; no limit applies to {apart:,} requests without tokens" if apart else ""
+    if good["share"] is None and apart:
+        return f"no limit applies to the {apart:,} requests: they give no tokens; set slo.e2e"
+    settled = summary.get("settling", {}).get("settled") is not False
+    met = "met" if settled else "met, unsettled"
+    verdict = "" if passed is None else f"SLO {met if passed else 'MISSED'}, "
     if found and found["stable"] is False:
-        return f"{verdict}{percent(good['share'])} of the requests within {limits_text(good)}"
+        return f"{verdict}{percent(good['share'])} of the requests within {limits_text(good)}{rest}"
     rate, share = ((found["goodput_per_s"], found["goodput_share"]) if found
                    else (good["requests_per_s"], good["share"]))
-    return f"{verdict}{_per_s(rate)} ({percent(share)}) within {limits_text(good)}"
+    return f"{verdict}{_per_s(rate)} ({percent(share)}) within {limits_text(good)}{rest}"
 
 
 def _binds(summary: dict[str, Any]) -> str:
@@ -143,9 +164,13 @@ def _binds(summary: dict[str, Any]) -> str:
         return "arrivals: the clients keep up with the offered load"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
-    held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch",
+    if binds.get("of"):   # nothing stops admission, and a latency is too long
+        return f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
+    if binds["what"] in ("queue limit", "patience"):
+        return f"{binds['what']} of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
+    held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
             "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
-    return (f"{binds['what']} of {shortened(binds['where'], 24)}: {held[binds['what']]}"
+    return (f"{binds['what']} of {shortened(binds['where'], 24)}: {held.get(binds['what'], 'work waits for it')}"
             f" {binds['share']:.0%} of the time")
 
 
@@ -177,17 +202,19 @@ def _cost(summary: dict[str, Any]) -> str:
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
         return "no figure per token: no output tokens"
-    dollars = found.get("per_million_output_tokens_dollars")
-    joules = found.get("per_output_token_j")
-    parts = [f"{format_number(found.get('output_tokens_per_s'))} output tokens/s"]
-    if cost is not None:
-        parts.append(f"${format_number(dollars)} per million")
-    if energy is not None:
-        parts.append(f"{format_number(joules)} J each")
+    answers, output = (found.get(f"per_million_{what}_tokens_dollars") for what in ("answer", "output"))
+    parts = []
+    if cost is not None and answers is not None and output is not None:
+        parts.append(f"${_short(answers)}/M answer tokens, ${_short(output)}/M generated")
+    elif cost is not None and output is not None:   # results from before answers were counted apart
+        parts.append(f"${_short(output)}/M generated tokens")
+    rate, joules = found.get("output_tokens_per_s"), found.get("per_output_token_j")
+    each = [] if rate is None else [f"{_short(rate)}{'' if parts else ' tokens'}/s"]
+    each += [f"{_short(joules)} J each"] if energy is not None and joules is not None else []
+    parts += [f"({', '.join(each)})" if parts else ", ".join(each)] if each else []
     missing = [word for word, part in (("price", cost), ("power", energy)) if part is None]
-    if missing:
-        parts.append(f"no {missing[0]}" + (" without a `device:`" if wanted else ""))
-    return ", ".join(parts)
+    text = " ".join(parts)
+    return text + (f", no {missing[0]}" + (" without a `device:`" if wanted else "") if missing else "")
 
 
 def _text_lines(lines: Sequence[Line]) -> list[str]:
@@ -201,7 +228,7 @@ def _text_lines(lines: Sequence[Line]) -> list[str]:
 
 def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> str:
     """Return the ten lines as text; with `verbose`, every table after them."""
-    text = "\n".join(_text_lines(brief(summary, meta))) + "\n"
+    text = "\n".join(_text_lines(brief(summary, meta, verbose=verbose))) + "\n"
     if not verbose:
         return text
     return text + "\n" + sections_text([one for part in sections(summary, meta) for one in fitted(part)], WIDTH)
@@ -210,7 +237,7 @@ def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
 def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> Group:
     """Return the same for a terminal."""
     lines = []
-    for line in _text_lines(brief(summary, meta)):
+    for line in _text_lines(brief(summary, meta, verbose=verbose)):
         text = Text(printable(line))
         text.stylize("bold", 0, LABEL)
         lines.append(text)

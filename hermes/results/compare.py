@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
+from hermes.results.compare_verdict import FIGURES, TotalRow, noise_s, slo_rows, totals, verdict
 from hermes.results.distribution import Distribution
 from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
@@ -33,28 +34,31 @@ FloatArray = npt.NDArray[np.float64]
 _STATS = ("mean", "p50", "p90", "p99")
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}
 _OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # comparable with another run; TBT is splitwise's, ITL is from the steps
-_TOTALS = {
-    "throughput.requests_per_s": "requests/s", "throughput.output_tokens_per_s": "output tokens/s",
-    "goodput.share": "share within the SLO", "energy.total_j": "energy (J)",
-    "energy.per_output_token_j": "energy per output token (J)", "cost.total_dollars": "cost ($)",
-    "cost.per_million_output_tokens_dollars": "cost per million output tokens ($)",
-}
 
 
 @dataclass(frozen=True)
 class CompareRow:
-    """One statistic of one metric in seconds; `error` is relative (0.02: ours is 2% more), None if undefined."""
+    """One statistic of one metric in seconds; `error` is relative (0.02: ours is 2% more), None if undefined.
+
+    noise_s: Half-width of the 95% interval of the difference of two runs; None if unknown.
+    """
 
     metric: str
     stat: str
     ours_s: float | None
     reference_s: float | None
     error: float | None
+    noise_s: float | None = None
+
+    @property
+    def difference_s(self) -> float | None:
+        """Ours less the reference."""
+        return None if self.ours_s is None or self.reference_s is None else self.ours_s - self.reference_s
 
 
 @dataclass(frozen=True)
 class PerRequest:
-    """Relative errors of joined requests: mean with sign, and mean, median, p90, p99 and maximum of the size."""
+    """Relative errors of joined requests: mean with sign; mean, median, p90, p99 and maximum of the absolute error."""
 
     metric: str
     count: int
@@ -67,16 +71,6 @@ class PerRequest:
 
 
 @dataclass(frozen=True)
-class TotalRow:
-    """One figure of the summaries of two runs, named as there (`energy.total_j`); `error` is relative."""
-
-    name: str
-    ours: float | None
-    reference: float | None
-    error: float | None
-
-
-@dataclass(frozen=True)
 class CompareTable:
     """Result of `compare`.
 
@@ -86,6 +80,9 @@ class CompareTable:
         different_requests: First difference between the requests, if they were compared nevertheless.
         interrupted: Sides whose run was interrupted.
         names: Names of the two sides.
+        slo: Of two runs with limits: a row per limit with value, limit and verdict of both.
+        verdict: Of two runs, on what the first is better and worse, and which meets its SLO.
+        whole: Names of the runs whose rates are of the whole run, without a steady state.
     """
 
     rows: Sequence[CompareRow]
@@ -99,6 +96,9 @@ class CompareTable:
     different_requests: str | None = None
     interrupted: Sequence[str] = ()
     names: tuple[str, str] = ("ours", "reference")
+    slo: Sequence[tuple[str, str, str]] = ()
+    verdict: str | None = None
+    whole: Sequence[str] = ()
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
         """Return the relative error of one statistic; `InputError` if it was not compared."""
@@ -117,6 +117,9 @@ class CompareTable:
             **({"totals": [asdict(row) for row in self.totals]} if self.totals else {}),
             "checked": list(self.checked), "different_requests": self.different_requests,
             "interrupted": list(self.interrupted),
+            **({"slo": [dict(zip(("limit", "ours", "reference"), row, strict=True)) for row in self.slo]}
+               if self.slo else {}),
+            **({"verdict": self.verdict, "whole_run": list(self.whole)} if self.verdict else {}),
         }
 
     def notes(self) -> list[str]:
@@ -131,25 +134,39 @@ class CompareTable:
         return notes
 
     def sections(self) -> list[Section]:
-        rows = [
+        last = "error" if self.names == ("ours", "reference") else "difference"
+        head: tuple[str, ...] = ("metric", "stat", *self.names, last)
+        rows: list[tuple[str, ...]] = [
             (_METRICS[row.metric], row.stat, format_s(row.ours_s), format_s(row.reference_s), _signed(row.error))
             for row in self.rows
         ]
-        last = "error" if self.names == ("ours", "reference") else "difference"
-        out = [Section("comparison", ("metric", "stat", *self.names, last), rows, "\n".join(self.notes()))]
+        notes = self.notes()
+        if self.verdict is not None:   # two runs: by how much in seconds, and how much of that is chance
+            head = (*head, "in time", "noise, +/-")
+            rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
+                    for cells, row in zip(rows, self.rows, strict=True)]
+            notes = [self.verdict, *notes, "noise: a difference up to this, either way, may be the seed's",
+                     "latencies are those of all completed requests"]
+        out = [Section("comparison", head, rows, "\n".join(notes))]
+        if self.slo:
+            out.append(Section("SLO: value and limit", ("", *self.names), list(self.slo)))
         if self.per_request:
             out.append(Section(
                 f"{last} of single requests ({self.joined:,} joined)",
-                ("metric", "requests", "mean", "mean size", "p50", "p90", "p99", "max"),
+                ("metric", "requests", "mean", "|mean|", "|p50|", "|p90|", "|p99|", "|max|"),
                 [(_METRICS[row.metric], f"{row.count:,}", _signed(row.mean_error),
                   *(_size(value) for value in (row.mean, row.p50, row.p90, row.p99, row.max)))
-                 for row in self.per_request],
+                 for row in self.per_request], "|...|: of absolute values",
             ))
         if self.totals:
-            out.append(Section("totals", ("", *self.names, last), [
-                (_TOTALS[row.name], format_number(row.ours), format_number(row.reference), _signed(row.error))
+            stars = ["*" if name in self.whole else "" for name in self.names]
+            out.append(Section("rates, dollars and energy", ("", *self.names, last, "noise, +/-"), [
+                (FIGURES[row.name][0], *(
+                    format_number(value) + (star if row.name.startswith("headline.") and value is not None else "")
+                    for value, star in zip((row.ours, row.reference), stars, strict=True)),
+                 _signed(row.error), format_number(row.noise))
                 for row in self.totals
-            ]))
+            ], "* of the whole run: no steady state was found" if self.whole else ""))
         if self.usage:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
@@ -168,6 +185,10 @@ class CompareTable:
 
 def _signed(error: float | None) -> str:
     return "-" if error is None else f"{error * 100:+.2f}%"
+
+
+def _signed_s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{'-' if seconds < 0 else '+'}{format_s(abs(seconds))}"
 
 
 def _size(error: float | None) -> str:
@@ -255,9 +276,12 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     different, checked = check_same(served_requests(results), served_requests(other), _called(names))
     _refuse(different, allowed)
     rows: list[CompareRow] = []
+    arrivals = _arrivals(results), _arrivals(other)
     for metric in _METRICS:
         if metric in _OF_RUNS:
-            rows += _rows(metric, Distribution(ours[metric]), Distribution(theirs[metric]))
+            rows += [replace(row, noise_s=noise_s(ours[metric], theirs[metric], arrivals, row.stat,
+                                                  same=different is None))
+                     for row in _rows(metric, Distribution(ours[metric]), Distribution(theirs[metric]))]
         elif metric == "itl":
             rows += _rows(metric, results.itl_s(), other.itl_s())
     common = np.arange(min(len(results.record.status), len(other.record.status)))
@@ -265,21 +289,15 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     per_request, joined = _join(results, ours, sides, ["ttft", "tpot", "e2e"]) if different is None else ([], None)
     completed = [int((side.record.status == STATUS_COMPLETED).sum()) for side in (results, other)]
     interrupted = [name for name, side in zip(names, (results, other), strict=True) if side.meta.get("interrupted")]
+    first, second = results.summary, other.summary
+    figures = totals(first, second)
+    whole = [name for name, side in zip(names, (first, second), strict=True)
+             if (side.get("headline") or {}).get("window") == "whole"]
     return CompareTable(
-        rows, per_request, completed[0], completed[1], joined, totals=_totals(results.summary, other.summary),
-        checked=checked, different_requests=different, interrupted=interrupted, names=names,
+        rows, per_request, completed[0], completed[1], joined, totals=figures, checked=checked,
+        different_requests=different, interrupted=interrupted, names=names, slo=slo_rows(first, second), whole=whole,
+        verdict=verdict(rows, figures, (first["slo"]["pass"], second["slo"]["pass"]), _called(names)),
     )
-
-
-def _totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
-    """Return figures of two summaries, without those that neither has."""
-    rows = []
-    for key in _TOTALS:
-        part, name = key.split(".")
-        a, b = ((side.get(part) or {}).get(name) for side in (ours, theirs))
-        if a is not None or b is not None:
-            rows.append(TotalRow(key, a, b, _relative(a, b)))
-    return rows
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -300,6 +318,10 @@ def _our_columns(results: Results) -> dict[str, FloatArray]:
     ours["queue"] = np.where(done, ours["queue"], np.nan)
     ours["tbt"] = (ours["e2e"] - ours["ttft"]) / requests["output_tokens"]
     return ours
+
+
+def _arrivals(results: Results) -> FloatArray:
+    return np.asarray(results.columns("requests")["arrival_s"])
 
 
 def _relative(ours: float | None, theirs: float | None) -> float | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.reasons import NAMES
 from hermes.core.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
@@ -75,8 +76,8 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "tpot_s": metrics.tpot_s,
         "tpot_worst_s": metrics.tpot_worst_s,
         "e2e_s": seconds(metrics.e2e_ns, undefined=True),
-        "queue_s": seconds(metrics.queue_ns),
-        "compute_s": seconds(metrics.compute_ns),
+        "queue_s": seconds(metrics.queue_ns, undefined=True),
+        "compute_s": seconds(metrics.compute_ns, undefined=True),
         "communication_s": seconds(metrics.communication_ns),
         "emitted_tokens": metrics.emitted_tokens,
         "cached_tokens": metrics.cached_tokens,
@@ -87,6 +88,8 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "energy_j": energy.request_j,
     }
     path = critical_path(record)
+    if (metrics.prefill_ttft_ns >= 0).any():
+        columns["prefill_ttft_s"] = seconds(metrics.prefill_ttft_ns, undefined=True)
     columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in CAUSES}
     columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
     columns |= {f"note_{name}": values for name, values in record.notes.items()}
@@ -109,7 +112,9 @@ def _energy(record: RunRecord) -> Attribution:
 
 def _stages(record: RunRecord) -> Columns:
     coded = {"kind": record.stage_kinds, "client": client_names(record)}
-    columns = _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("first_token_ns",))
+    columns = _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("start_ns", "first_token_ns"))
+    if len(record.background):
+        columns["background"] = np.isin(np.arange(len(record.stages["client"])), record.background)
     path = critical_path(record)
     return columns | {
         "communication_s": seconds(path.communication_ns), "on_path": path.on_path, "energy_j": _energy(record).stage_j,
@@ -211,7 +216,7 @@ def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Colu
     if name == "stages":
         return _stages(record)
     if name == "runs":
-        return _of_fields(RUN_COLUMNS, record.runs, {"client": names})
+        return _of_fields(RUN_COLUMNS, record.runs, {"client": names, "stopped": list(NAMES.values())})
     if name == "transfers":
         return _of_fields(TRANSFER_FIELDS, record.transfers, {"src": names, "dst": names})
     if name == "clients":

@@ -11,7 +11,7 @@ from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.breakdown import CriticalPath
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
-from hermes.results.usage import window_ns
+from hermes.results.steady import Window
 from hermes.units import NS_PER_S
 
 __all__ = ["summary_by_label"]
@@ -19,37 +19,44 @@ __all__ = ["summary_by_label"]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def summary_by_label(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
-            ) -> dict[str, Any]:
+def summary_by_label(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None,
+                     apart: BoolArray, window: Window) -> dict[str, Any]:
     """Return `by` of the summary: `workload`, `pipeline` and `model`, each with an entry per name, if the requests have
-    more than one. good: Requests within the SLO, shape (requests,); None without one."""
+    more than one. Rates are those of the window of the headline.
+
+    Args:
+        good: Requests within the SLO, shape (requests,); None without one.
+        apart: Those to which no limit applies.
+    """
     out: dict[str, Any] = {}
     arrived = record.arrival_ns >= 0
     for label, (codes, names) in record.labels.items():
         present = np.unique(codes[arrived])
         if len(present) > 1:
             out[label] = {
-                names[code]: _one(record, metrics, path, good, arrived & (codes == code)) for code in present.tolist()
+                names[code]: _one(record, metrics, path, good, apart, arrived & (codes == code), window)
+                for code in present.tolist()
             }
     return out
 
 
-def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None, mine: BoolArray
-         ) -> dict[str, Any]:
-    start, end = window_ns(record)
-    window = (end - start) / NS_PER_S
+def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None, apart: BoolArray,
+         mine: BoolArray, window: Window) -> dict[str, Any]:
+    length = (window.end_ns - window.start_ns) / NS_PER_S
     done = mine & (record.status == STATUS_COMPLETED)
+    judged = int((mine & ~apart).sum())
     answered = done & (metrics.ttft_ns >= 0)
-    output = int(metrics.emitted_tokens[done].sum())
+    ended = done & (record.finish_ns > window.start_ns) & (record.finish_ns <= window.end_ns)
+    output = int(metrics.emitted_tokens[ended].sum())
     return {
         "requests": int(mine.sum()), "completed": int(done.sum()),
         "rejected": int((mine & (record.status == STATUS_REJECTED)).sum()),
         "ttft_s": Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S).stats(),
         "tpot_s": Distribution(metrics.tpot_s[done]).stats(),
         "e2e_s": Distribution(metrics.e2e_ns[done], divisor=NS_PER_S).stats(),
-        "requests_per_s": int(done.sum()) / window if window else None,
-        "output_tokens_per_s": output / window if window else None,
-        "goodput_share": None if good is None else int((good & mine).sum()) / int(mine.sum()),
+        "requests_per_s": int(ended.sum()) / length if length else None,
+        "output_tokens_per_s": output / length if length else None,
+        "goodput_share": None if good is None or not judged else int((good & mine).sum()) / judged,
         "stages_mean_s": _stage_means(record, path, done),
     }
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import RunRecord
-from hermes.results.energy import energy_within
-from hermes.results.measure import steps_within
-from hermes.results.metrics import RequestMetrics
+from hermes.results.energy import energy_within, per_million
+from hermes.results.measure import steps_within, streamed
+from hermes.results.metrics import Answer, RequestMetrics, tokens_within
 from hermes.results.steady import MIN_REQUESTS, Window
 from hermes.units import NS_PER_S
 
@@ -28,9 +28,13 @@ STUDENT_T = 2.093   # 97.5% of Student's t with 19 degrees of freedom
 HOUR_S = 3600.0
 
 
-def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray | None, window: Window
-                     ) -> dict[str, Any]:
-    """Return `headline` of the summary. good: Requests within the SLO, shape (requests,); None without one."""
+def headline_summary(record: RunRecord, parts: Answer, metrics: RequestMetrics, good: BoolArray | None,
+                     apart: BoolArray, window: Window) -> dict[str, Any]:
+    """Return `headline` of the summary.
+
+    good: Requests within the SLO, shape (requests,); None without one.
+    apart: Requests to which no limit applies.
+    """
     start, end = window.start_ns, window.end_ns
     length = (end - start) / NS_PER_S
 
@@ -41,8 +45,10 @@ def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray
     arrived = (record.arrival_ns >= 0) & _inside(record.arrival_ns, start, end)
     arrived |= record.arrival_ns == (start if window.kind == "whole" else -2)
     done = (record.finish_ns >= 0) & _inside(record.finish_ns, start, end)
-    gone = int(done.sum()) + int((arrived & np.isin(np.arange(len(arrived)), list(record.reject_reasons))).sum())
+    refused = int((arrived & np.isin(np.arange(len(arrived)), list(record.reject_reasons))).sum())
+    gone = int((done & ~apart).sum()) + refused
     output = _output_tokens(record, start, end)
+    answers = output - _beside_answers(record, parts, start, end)
     total = output + int(metrics.computed_prompt_tokens[done].sum())
     low, high = _interval(record, window) if window.kind != "whole" else (None, None)
     kept = None if good is None else int((good & done).sum())
@@ -52,13 +58,12 @@ def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray
         "stable": window.stable,
         "offered_per_s": _offered(record) if window.kind == "whole" else per_s(int(arrived.sum())),
         "served_per_s": per_s(int(done.sum())), "served_low_per_s": low, "served_high_per_s": high,
-        "output_tokens_per_s": per_s(output), "total_tokens_per_s": per_s(total),
+        "answer_tokens_per_s": per_s(answers), "output_tokens_per_s": per_s(output), "total_tokens_per_s": per_s(total),
         "goodput_per_s": None if kept is None else per_s(kept),
         "goodput_share": None if kept is None or not gone else kept / gone,
         "per_output_token_j": None if joules is None or not output else joules / output,
         "output_tokens_per_j": None if not joules else output / joules,
-        "per_million_output_tokens_dollars": None if dollars is None or not output else dollars / output * 1e6,
-        "per_million_tokens_dollars": None if dollars is None or not total else dollars / total * 1e6,
+        **per_million(dollars, answers, output, total),
     }
 
 
@@ -77,8 +82,15 @@ def _output_tokens(record: RunRecord, start: int, end: int) -> int:
     """Return the tokens of steps that end in the window, and of stages without steps that end in it."""
     stages = record.stages
     stepless = (stages["first_step"] < 0) & (stages["first_token_ns"] >= 0) & _inside(stages["end_ns"], start, end)
-    return int((record.runs["sampled"] * steps_within(record, start, end)).sum()) + int(
+    return int((streamed(record) * steps_within(record, start, end)).sum()) + int(
         stages["output_tokens"][stepless].sum())
+
+
+def _beside_answers(record: RunRecord, parts: Answer, start: int, end: int) -> int:
+    """Return the tokens of the window that are no answer's: of other stages, and of requests that were given up. A
+    stage that the end of the simulation cuts off leaves no row, and counts as an answer."""
+    others = np.flatnonzero(~parts.member & (record.stages["output_tokens"] > 0))
+    return tokens_within(record, others, start, end)
 
 
 def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | None]:

@@ -19,7 +19,7 @@ from hermes.errors import InputError
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within"]
+__all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within", "streamed"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -48,7 +48,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     embeddings_per_s, tokens_per_s: From the step log.
     energy_j, per_token_j: Joules of all clients, busy or not; None without a power.
     weighted_per_s: See the module's docstring.
-    hardware_busy: Share of the window in which the accelerators of the stepping clients worked (steps, without the
+    hardware_stepping: Share of the window in which the accelerators of the stepping clients worked (steps, without the
     serving stack's time), in total and of each client.
     """
     from hermes.results.energy import energy_within
@@ -57,7 +57,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     end = max(start, record.end_ns if config.until is None else min(s_to_ns(config.until), record.end_ns))
     seconds = (end - start) / NS_PER_S
     stages, runs = record.stages, record.runs
-    inside = (stages["end_ns"] > start) & (stages["end_ns"] <= end)
+    inside = (stages["end_ns"] > start) & (stages["end_ns"] <= end) & record.started
     served: dict[str, Any] = {}
     weighted = 0.0
     for code, kind in enumerate(record.stage_kinds):
@@ -72,7 +72,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     steps = steps_within(record, start, end)
     busy = busy_ns(record, start, end)
     stepping = [c for c in range(len(record.clients)) if (runs["client"] == c).any()]
-    tokens, joules = int((runs["sampled"] * steps).sum()), energy_within(record, start, end)
+    tokens, joules = int((streamed(record) * steps).sum()), energy_within(record, start, end)
     return {
         "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
         "served": served,
@@ -80,11 +80,27 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
         "tokens_per_s": _per(tokens, seconds),
         "weighted_per_s": _per(weighted, seconds) if config.weights else None,
         "energy_j": joules, "per_token_j": None if joules is None or not tokens else joules / tokens,
-        "hardware_busy": _per(busy[stepping].sum() / NS_PER_S, seconds * len(stepping)),
-        "hardware_busy_of": {
+        "hardware_stepping": _per(busy[stepping].sum() / NS_PER_S, seconds * len(stepping)),
+        "hardware_stepping_of": {
             record.clients[c].name: _per(int(busy[c]) / NS_PER_S, seconds) for c in stepping
         },
     }
+
+
+def streamed(record: RunRecord) -> IntArray:
+    """Return the tokens of each step of the runs that users get, shape (runs,): all that were sampled but those of
+    prefills whose decode client computes the first token again."""
+    stages, runs = record.stages, record.runs
+    codes = [code for code, kind in enumerate(record.stage_kinds) if kind == "prefill"]
+    thrown = np.isin(stages["kind"], codes) & (stages["output_tokens"] == 0)
+    if not thrown.any():
+        return runs["sampled"]
+    tokens = runs["sampled"].astype(np.int64)
+    for client in np.unique(stages["client"][thrown]):
+        mine = np.flatnonzero(runs["client"] == client)
+        ends = stages["first_token_ns"][thrown & (stages["client"] == client)]
+        np.subtract.at(tokens, mine[np.searchsorted(runs["end_ns"][mine], ends)], 1)   # a step with prompts is a run
+    return tokens
 
 
 def steps_within(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:

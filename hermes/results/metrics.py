@@ -3,9 +3,14 @@
 **Answer.** A request may run several LLM stages (a rewritten query, a judge); its user reads the tokens of the last.
 The answer is that stage and the stages parallel to it: all token-giving stages that had not ended when the last stage
 other than a `decode` was assigned to its client. So it is one `generate` stage, or a `prefill` and the `decode` that
-follows it on another client (the prefill gives its first token), or several parallel branches.
+follows it on another client, or several parallel branches. Stages that the request does not wait for (in the
+background, or still under way when it completes) are never part of it.
 
-    TTFT = first token of the answer - arrival
+**First token.** Of a prefill and a decode, the scenario's `first_token` says which gives the user's first token. With
+`decode` the prefill's token is thrown away: its stage has no output tokens, and only `first_token_ns` keeps its time.
+
+    TTFT = first token of the answer that its user gets - arrival
+    prefill TTFT = first token of the answer's prefill, whether the user gets it or not - arrival
     TPOT = (last token - first token) / (tokens - 1), of the stage that ends last; NaN for a single token. Of a
            generation with branches: the mean over its branches (and the worst, `tpot_worst_s`)
     ITL  = gaps between consecutive tokens of each branch, including the KV transfer from prefill to decode
@@ -17,7 +22,8 @@ follows it on another client (the prefill gives its first token), or several par
 A user has a token at the end of its step, plus the delay of its client's front end (`after`). The delay is equal for
 all tokens, so it is in TTFT and E2E, and in neither TPOT nor ITL.
 
-All metrics are of completed requests; others have NaN.
+Latencies are of completed requests; others have NaN. A rejected request of which no stage ever started has no queueing
+and no compute time either.
 """
 
 from __future__ import annotations
@@ -29,13 +35,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.record import STATUS_COMPLETED, RunRecord
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution, WeightedSample
 from hermes.units import NS_PER_S
 
 __all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",
-           "transfers_of_stages"]
+           "tokens_within", "transfers_of_stages"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -50,11 +56,13 @@ class Answer:
 
     Attributes:
         member: Whether the stage is part of a completed request's answer.
+        prefill: Whether it computes the prompt of an answer that another client decodes.
         last_token_ns: Time of the stage's last token; -1 for stages without tokens.
         handover, handover_ns: Rows of the `decode` members that continue a prefill's token, and times of that token.
     """
 
     member: BoolArray
+    prefill: BoolArray
     last_token_ns: IntArray
     handover: IntArray
     handover_ns: IntArray
@@ -67,12 +75,14 @@ class RequestMetrics:
     first_token_ns: IntArray
     last_token_ns: IntArray
     ttft_ns: IntArray
+    prefill_ttft_ns: IntArray    # of the answer's prefill on another client; -1 without
     e2e_ns: IntArray
     tpot_s: FloatArray           # NaN where undefined
     queue_ns: IntArray
     compute_ns: IntArray
     communication_ns: IntArray
     emitted_tokens: IntArray     # by all LLM stages of the request
+    answer_tokens: IntArray      # those of its answer; 0 without one
     computed_prompt_tokens: IntArray  # prompt tokens of all LLM stages, with cached ones, transferred ones once
     preemptions: IntArray
     cached_tokens: IntArray
@@ -109,13 +119,16 @@ def answer(record: RunRecord) -> Answer:
     stages, n = record.stages, len(record.arrival_ns)
     request, assigned = stages["request"], stages["assigned_ns"]
     decode = _kind_mask(record, "decode")
-    candidates = (stages["first_token_ns"] >= 0) & (record.status == STATUS_COMPLETED)[request]
+    computed = (stages["first_token_ns"] >= 0) & (record.status == STATUS_COMPLETED)[request]
+    computed &= stages["end_ns"] <= record.finish_ns[request]
+    computed[record.background] = False
     handed = np.full(n, -1, dtype=np.int64)
-    heads = candidates & ~decode
+    heads = computed & ~decode
     np.maximum.at(handed, request[heads], assigned[heads])
-    member = candidates & ((stages["end_ns"] > handed[request]) | (assigned == handed[request]))
-    last = _last_token_ns(record)
-    return Answer(member, last, *_handovers(record, member, decode, last))
+    computed &= (stages["end_ns"] > handed[request]) | (assigned == handed[request])
+    member, last = computed & (stages["output_tokens"] > 0), _last_token_ns(record)
+    prefill = computed & _kind_mask(record, "prefill")
+    return Answer(member, prefill, last, *_handovers(record, member, decode, last))
 
 
 def _handovers(
@@ -203,23 +216,31 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     branches = branches_by_request(branch_metrics(record, parts), n)
     tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
 
+    computed_ns = np.full(n, _FAR, dtype=np.int64)
+    prefills = np.flatnonzero(parts.prefill)
+    after = np.array(record.after_ns or [0] * len(record.clients), dtype=np.int64)[stages["client"][prefills]]
+    np.minimum.at(computed_ns, request[prefills], stages["first_token_ns"][prefills] + after)
+
     completed = record.status == STATUS_COMPLETED
     llm = stages["first_token_ns"] >= 0
     # a fetch's finds are in its generation's cached tokens, too: only generations count
     prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
     stage_owner, waited, computed = once_per_generation(record)
+    ran = (record.status != STATUS_REJECTED) | (np.bincount(request[record.started], minlength=n) > 0)
     sent = record.transfers
     moving = _summed(sent["request"], _transfers_within_waits(record), n)
     return RequestMetrics(
         first_token_ns=first,
         last_token_ns=last,
         ttft_ns=np.where(answered, first - record.arrival_ns, -1),
+        prefill_ttft_ns=np.where(computed_ns < _FAR, computed_ns - record.arrival_ns, -1),
         e2e_ns=np.where(completed, record.finish_ns - record.arrival_ns, -1),
         tpot_s=tpot,
-        queue_ns=np.maximum(_summed(stage_owner, waited, n) - moving, 0),
-        compute_ns=_summed(stage_owner, computed, n),
+        queue_ns=np.where(ran, np.maximum(_summed(stage_owner, waited, n) - moving, 0), -1),
+        compute_ns=np.where(ran, _summed(stage_owner, computed, n), -1),
         communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
         emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
+        answer_tokens=_summed(owner, stages["output_tokens"][rows], n),
         computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
         preemptions=_summed(request, stages["preemptions"], n),
         cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),
@@ -291,13 +312,38 @@ def stage_token_steps(record: RunRecord, row: int) -> IntArray:
         return record.gaps[row].astype(np.int64)
     stages = record.stages
     first, last, tokens = (int(stages[name][row]) for name in ("first_step", "last_step", "output_tokens"))
-    if first < 0:
+    if first < 0 or not tokens:
         return np.empty(0, dtype=np.int64)
     ticks = _decode_steps(record, int(stages["client"][row]))
     if ticks is None:
         return np.arange(first, last + 1)
     stop = int(np.searchsorted(ticks, last, side="right"))
     return np.concatenate(([first], ticks[stop - (tokens - 1):stop]))
+
+
+def tokens_within(record: RunRecord, rows: IntArray, start_ns: int, end_ns: int) -> int:
+    """Return the tokens of some stages that were given after `start_ns` and not after `end_ns`."""
+    count, stages = 0, record.stages
+    for client, mine in _by_client(record, rows):
+        low, high = np.searchsorted(record.step_ends[client], (start_ns, end_ns), side="right")
+        ticks = _decode_steps(record, client)
+        first, last, tokens = (stages[name][mine] for name in ("first_step", "last_step", "output_tokens"))
+        ended = (stages["end_ns"][mine] > start_ns) & (stages["end_ns"][mine] <= end_ns)
+        irregular = np.fromiter((row in record.gaps for row in mine.tolist()), dtype=bool, count=len(mine))
+        for row in mine[irregular].tolist():
+            steps = record.gaps[row]
+            count += int(((steps >= low) & (steps < high)).sum())
+        count += int(tokens[(first < 0) & ended & ~irregular].sum())   # of clients without steps
+        steady = (first >= 0) & ~irregular
+        first, last, tokens = first[steady], last[steady], tokens[steady]
+        if ticks is None:
+            inside = np.clip(np.minimum(last + 1, high) - np.maximum(first, low), 0, None)
+        else:   # after the first token, those of the last ticks
+            stop, (below, above) = np.searchsorted(ticks, last, side="right"), np.searchsorted(ticks, (low, high))
+            inside = np.clip(np.minimum(stop, above) - np.maximum(stop - (tokens - 1), below), 0, None)
+            inside = inside + ((first >= low) & (first < high))
+        count += int(inside.sum())
+    return count
 
 
 def token_times_ns(record: RunRecord, rows: npt.NDArray[Any]) -> IntArray:

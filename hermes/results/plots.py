@@ -202,7 +202,8 @@ def queue(results: Results, bins: int = 200) -> Figure:
     arrived = np.sort(record.arrival_ns[(record.arrival_ns >= 0) & (record.status != STATUS_REJECTED)]) / NS_PER_S
     finished = np.sort(record.finish_ns[record.finish_ns >= 0]) / NS_PER_S
     stages = record.stages
-    assigned, start = np.sort(stages["assigned_ns"]) / NS_PER_S, np.sort(stages["start_ns"]) / NS_PER_S
+    until = np.where(record.started, stages["start_ns"], stages["end_ns"])   # or when its request was given up
+    assigned, start = np.sort(stages["assigned_ns"]) / NS_PER_S, np.sort(until) / NS_PER_S
     begin = float(arrived[0]) if len(arrived) else 0.0
     edges = np.linspace(begin, max(record.end_ns / NS_PER_S, begin), bins + 1)
     for axis, more, fewer in ((axes[0], arrived, finished), (axes[1], assigned, start)):
@@ -210,7 +211,7 @@ def queue(results: Results, bins: int = 200) -> Figure:
     place = np.clip(np.searchsorted(edges, stages["start_ns"] / NS_PER_S, "right") - 1, 0, bins - 1)
     wait = (stages["start_ns"] - stages["assigned_ns"]) / NS_PER_S
     for code, kind in enumerate(record.stage_kinds):
-        mine = stages["kind"] == code
+        mine = (stages["kind"] == code) & record.started
         count = np.bincount(place[mine], minlength=bins)
         if count.any():
             mean = np.bincount(place[mine], weights=wait[mine], minlength=bins)[count > 0] / count[count > 0]

@@ -124,7 +124,10 @@ def _shown(value: Value, there: bool) -> str:
 
 
 def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Flatten nested mappings and lists to one mapping of dotted names to values. Empty ones leave nothing."""
+    """Flatten nested mappings and lists to one mapping of dotted names to values. Empty ones leave nothing.
+
+    `assumes` is left out: it lists what a scenario leaves open, and predicts nothing.
+    """
     out: dict[str, Value] = {}
 
     def walk(prefix: str, value: Any) -> None:
@@ -138,7 +141,7 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
         for key, item in items:
             walk(f"{prefix}.{key}" if prefix else str(key), item)
 
-    walk("", summary)
+    walk("", {key: value for key, value in summary.items() if key != "assumes"})
     return out
 
 

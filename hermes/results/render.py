@@ -12,9 +12,16 @@ MAX_CLIENTS = 16
 MAX_BOTTLENECKS = 12
 _STATS = ("mean", "p50", "p90", "p95", "p99", "max")
 _LATENCIES = {
-    "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "queueing",
-    "communication_s": "communication",
+    "ttft_s": "TTFT", "prefill_ttft_s": "prefill's own", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E",
+    "queue_s": "queueing", "communication_s": "communication",
 }
+
+
+_PER_MILLION = (
+    ("per_million_answer_tokens_dollars", "tokens of answers"),
+    ("per_million_output_tokens_dollars", "generated tokens (all stages)"),
+    ("per_million_tokens_dollars", "tokens with prompts"),
+)
 
 
 def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
@@ -76,9 +83,8 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         rows.append(("watts from", _sources(summary["clients"], "power_source")))
     cost = summary.get("cost")
     if cost is not None:
-        rows.append(("cost", f"${format_number(cost['total_dollars'])}, "
-                             f"${format_number(cost['per_million_output_tokens_dollars'])} per million output tokens, "
-                             f"${format_number(cost['per_million_tokens_dollars'])} per million tokens"))
+        each = [f"${format_number(cost[key])} per million {what}" for key, what in _PER_MILLION if key in cost]
+        rows.append(("cost", ", ".join([f"${format_number(cost['total_dollars'])}", *each])))
         rows.append(("prices from", _sources(summary["clients"], "price_source")))
     if meta.get("interrupted"):
         rows.append(("interrupted", "results up to the interruption"))
@@ -107,7 +113,7 @@ def _measured(measured: dict[str, Any]) -> Section:
     if measured.get("energy_j") is not None:
         each = format_number(measured["per_token_j"])
         rows.append(("energy", f"{format_number(measured['energy_j'])} J, {each} J per token"))
-    rows.append(("accelerators busy", percent(measured["hardware_busy"])))
+    rows.append(("accelerators in a step", percent(measured["hardware_stepping"])))
     title = f"from {format_s(measured['start_s'])} to {format_s(measured['until_s'])}"
     return Section(title, ("", ""), rows)
 
@@ -121,7 +127,7 @@ def _latency(summary: dict[str, Any]) -> Section:
     latency = summary["latency"]
     rows = [
         (label, *(format_s(latency[name][stat]) for stat in _STATS))
-        for name, label in _LATENCIES.items() if latency[name]["max"] or name == "queue_s"
+        for name, label in _LATENCIES.items() if name in latency and (latency[name]["max"] or name == "queue_s")
     ]
     return Section("latency", ("", *_STATS), rows, note="of completed requests")
 
@@ -187,13 +193,13 @@ def _slo_name(name: str, row: dict[str, Any]) -> str:
 def _binds(binds: dict[str, Any]) -> Section:
     """Return the binding resource of each group of clients."""
     rows = [
-        (name, f"{group['clients']:,}", group["what"], *(percent(group[f"{share}_share"]) for share in
-                                                         ("busy", "compute", "slots", "kv_memory")))
+        (name, f"{group['clients']:,}", group["what"], percent(group["stepping_share"]),
+         ", ".join(f"{reason} {share:.0%}" for reason, share in sorted(group["waiting"].items(), key=lambda i: -i[1])))
         for name, group in list(binds["groups"].items())[:MAX_CLIENTS]
     ]
     other = [f"{name} {share:.0%} of the time" for name, share in binds["all"].items()]
-    return Section("what binds", ("clients", "", "binds", "busy", "compute", "slots", "KV memory"), rows,
-                   note="share of the time in which the engine was busy, and in which work waited for each"
+    return Section("what binds", ("clients", "", "binds", "stepping", "work waits for"), rows,
+                   note="share of the time with a step (or a task) under way, and in which work waited for each reason"
                         + (f"; binds: {', '.join(other)}" if other else ""))
 
 
@@ -208,7 +214,7 @@ def grouped_clients(clients: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def _clients(summary: dict[str, Any]) -> Section:
     """Return one row per group: sums, means, and the highest peak."""
     groups = grouped_clients(summary["clients"])
-    head = ("client", "role", "stages", "busy", "batch", "KV mean", "peak", "preempted", "energy")
+    head = ("client", "role", "stages", "stepping", "batch", "KV mean", "peak", "preempted", "energy")
     rows = []
     for name, mine in list(groups.items())[:MAX_CLIENTS]:
         energy = sum(c.get("energy_j") or 0.0 for c in mine)

@@ -47,7 +47,7 @@ def run_charts(runs: Runs) -> list[Chart]:
         ("served_per_s", "Requests a second", "completed in each interval"),
         ("waiting", "Queue", "requests that wait at clients, mean of each interval"),
         ("kv_share", "KV memory", "share of the blocks of all clients in use"),
-        ("busy", "Busy clients", "share of the clients with a step under way"))]
+        ("stepping", "Clients running a step", "share of the clients with a step under way"))]
     charts += [timeline(name, run) for name, run in runs]
     return [chart for chart in charts if chart[2]["data"]["values"]]
 
@@ -126,7 +126,7 @@ def use_over_time(runs: Runs, what: str, title: str, said: str) -> Chart:
     for name, run in runs:
         times, figures = _series(run.record, what)
         values += [{"run": name, "s": x, "y": y} for x, y in zip(_round(times), _round(figures), strict=True)]
-    share = {"format": "%"} if what in ("kv_share", "busy") else {}
+    share = {"format": "%"} if what in ("kv_share", "stepping") else {}
     return title, f"{said[0].upper()}{said[1:]}.", _spec(
         values, 150, params=[_legend()], mark={"type": "line", "interpolate": "step"}, encoding={
             "x": {"field": "s", "type": "quantitative", "title": "time (s)", "scale": {"nice": False}},
@@ -153,7 +153,7 @@ def _series(record: RunRecord, what: str) -> tuple[npt.NDArray[np.float64], npt.
         used = np.asarray(sum(each["kv_blocks"] for each in series), dtype=np.float64)
         return (times, used / blocks) if blocks else (np.empty(0), np.empty(0))
     total = np.asarray(sum(each[what] for each in series), dtype=np.float64)
-    return times, total / len(clients) if what == "busy" else total
+    return times, total / len(clients) if what == "stepping" else total
 
 
 def timeline(name: str, run: Results) -> Chart:

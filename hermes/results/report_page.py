@@ -24,9 +24,12 @@ _COMPARED = (
     ("served", "headline.served_per_s", 1.0, "/s"), ("TTFT p50", "latency.ttft_s.p50", 1e3, " ms"),
     ("TTFT p99", "latency.ttft_s.p99", 1e3, " ms"), ("TPOT p50", "latency.tpot_s.p50", 1e3, " ms"),
     ("TPOT p99", "latency.tpot_s.p99", 1e3, " ms"), ("E2E p50", "latency.e2e_s.p50", 1e3, " ms"),
-    ("E2E p99", "latency.e2e_s.p99", 1e3, " ms"), ("goodput", "goodput.requests_per_s", 1.0, "/s"),
-    ("output tokens", "throughput.output_tokens_per_s", 1.0, "/s"), ("energy", "energy.total_j", 1e-3, " kJ"),
-    ("cost", "cost.total_dollars", 1.0, " $"),
+    ("E2E p99", "latency.e2e_s.p99", 1e3, " ms"), ("goodput", "headline.goodput_per_s", 1.0, "/s"),
+    ("output tokens", "headline.output_tokens_per_s", 1.0, "/s"),
+    ("energy of the whole run", "energy.total_j", 1e-3, " kJ"),
+    ("cost of the whole run", "cost.total_dollars", 1.0, " $"),
+    ("per million tokens of answers", "headline.per_million_answer_tokens_dollars", 1.0, " $"),
+    ("per million generated tokens", "headline.per_million_output_tokens_dollars", 1.0, " $"),
 )
 
 STYLE = """

@@ -18,6 +18,11 @@ NOTHING_S = 1e-9
 STEP_IN_FLIGHT = "front end, and until the step in flight ended"
 PLANNED = "the next step was planned before it came"
 SLOTS, BLOCKS, BUDGET = "all slots of the batch were taken", "KV blocks were taken", "the steps were full of other work"
+STOPPED = {   # by the recorded `Reason`
+    "slots": SLOTS, "KV memory": BLOCKS,
+    "adapter slots": "the adapter slots were taken", "token budget": BUDGET,
+    "batch in flight": "the batch in flight had to end", "host loads": "KV was on its way from host memory",
+}
 IDLE = "front end, or nothing ran"
 
 
@@ -55,14 +60,16 @@ def request_times(results: Results, request: int) -> list[Part]:
 def _stage(results: Results, stage: Mapping[Hashable, Any]) -> Iterator[Part]:
     kind, client, moved = str(stage["kind"]), str(stage["client"]), float(stage["communication_s"])
     asked, start, first, end = (float(stage[f"{name}_s"]) for name in ("assigned", "start", "first_token", "end"))
+    if not np.isfinite(start):
+        yield Part(kind, client, "queue", end - asked, 0, "until its client gave up")
+        return
     runs = results.runs[results.runs["client"] == client]
     if not len(runs) or not np.isfinite(first):
         if start > asked:
             yield Part(kind, client, "queue", start - asked, 0, "for its turn")
         yield Part(kind, client, "service", end - start - moved, 0, "")
     else:
-        limits = results.clients[results.clients["name"] == client].iloc[0]
-        for cause, seconds, steps in _waiting(runs, limits, asked, start, int(stage["prompt_tokens"])):
+        for cause, seconds, steps in _waiting(runs, asked, start):
             yield Part(kind, client, "queue", seconds, 0 if cause == STEP_IN_FLIGHT else steps, cause)
         if first > start:
             inside = _between(runs, start, first)
@@ -86,21 +93,17 @@ def _inside(runs: pd.DataFrame, begin: float, end: float) -> npt.NDArray[np.floa
     return np.asarray(np.minimum(runs["end_s"].to_numpy(), end) - np.maximum(runs["start_s"].to_numpy(), begin))
 
 
-def _waiting(
-    runs: pd.DataFrame, limits: pd.Series, asked: float, start: float, prompt: int
-) -> Iterator[tuple[str, float, int]]:
-    """(cause, seconds, steps) of waiting: what every step that ran meanwhile lacked for this request."""
+def _waiting(runs: pd.DataFrame, asked: float, start: float) -> Iterator[tuple[str, float, int]]:
+    """(cause, seconds, steps) of waiting, by the reasons that the steps which ran meanwhile recorded."""
     if start <= asked:
         return
     meanwhile = _between(runs, asked, start)
     seconds, steps = _inside(meanwhile, asked, start), meanwhile["num_steps"].to_numpy()
-    needed = -(-prompt // max(int(limits["block_size"]), 1))
+    stopped = meanwhile["stopped"].astype(str)
     lacks = (   # the first that holds
-        (STEP_IN_FLIGHT, meanwhile["start_s"] < asked),
-        (PLANNED, meanwhile["left_waiting"] == 0),
-        (SLOTS, meanwhile["running"] >= limits["max_num_seqs"]),
-        (BLOCKS, limits["num_blocks"] - meanwhile["used_blocks"] < needed),
-        (BUDGET, meanwhile["running"] >= 0),
+        (STEP_IN_FLIGHT, (meanwhile["start_s"] < asked) & (meanwhile["end_s"] - meanwhile["stopped_s"] >= asked)),
+        (PLANNED, stopped == "none"),
+        *((text, stopped == reason) for reason, text in STOPPED.items()),
     )
     left = np.ones(len(meanwhile), dtype=bool)
     for cause, holds in lacks:

@@ -20,7 +20,6 @@ from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.slo import SloConfig, slo_given, slo_groups, within_slo
-from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ class Results:
         self.meta = dict(meta or {})
         self.slo = slo or SloConfig()
         self.measure = measure
+        self.find_assumed: Callable[[Results], list[dict[str, Any]]] | None = None
+        """Finds the defaults that decide, with their effects, for `assumes` of the summary."""
         self._frames: dict[str, pd.DataFrame] = {}
 
     @cached_property
@@ -74,7 +75,15 @@ class Results:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
+        """Nested dicts of plain numbers in a fixed order; None for what is undefined. After a simulation with
+        `assumes`: the defaults that the answer rests on (`hermes.results.assumes`)."""
+        if self.find_assumed is None:
+            return self.summary_of_run
+        return {**self.summary_of_run, "assumes": self.find_assumed(self)}
+
+    @cached_property
+    def summary_of_run(self) -> dict[str, Any]:
+        """The summary without `assumes`."""
         from hermes.results.summary import summarise
 
         summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
@@ -146,6 +155,8 @@ class Results:
 
     def client_index(self, client: str | int) -> int:
         """Return a client's index from its name or index; `InputError` for an unknown one."""
+        from hermes.results.usage import client_names
+
         names = client_names(self.record)
         if isinstance(client, str) and client in names:
             return names.index(client)

@@ -11,7 +11,7 @@ group then has its own table, and every request is compared with the limits of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -25,8 +25,8 @@ from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
 
-__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "slo_given", "slo_groups", "slo_summary", "slo_table",
-           "within_slo"]
+__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "own_limits_missed", "slo_given", "slo_groups",
+           "slo_summary", "slo_table", "within_slo", "without_limit"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -164,8 +164,9 @@ def slo_table(slo: SloConfig, samples: dict[str, Distribution], rejected: int = 
     row per given limit. samples: Of "ttft", "tpot" and "e2e", of completed requests.
 
     A rejected request misses every per-request limit, so that value_s is None if the percentile falls on one. Limits
-    over baselines are of completed requests alone. share: Of both, those within the limit. `pass` is None without a
-    completed request or a limit. TPOT limits hold trivially if every answer is a single token.
+    over baselines are of completed requests alone. share: Of both, those within the limit. `pass` is None where a limit
+    applies to no completed request: without any, and for limits of tokens where no request has some. TPOT limits hold
+    trivially if every answer is a single token.
     """
     out: dict[str, Any] = {}
     for metric in METRICS:
@@ -179,8 +180,8 @@ def slo_table(slo: SloConfig, samples: dict[str, Distribution], rejected: int = 
             value = float(sample.percentiles((float(name.removeprefix("p")),))[0]) if sample.count else None
             passed = None if not samples["ttft"].count else value is None or value <= limit
             out[f"{metric}_{name}"] = {"limit_s": limit, "value_s": value, "pass": passed}
-    verdicts = [row["pass"] for row in out.values()]
-    out["pass"] = None if None in verdicts or not verdicts else all(verdicts)
+    verdicts = [row["pass"] for row in out.values() if row["pass"] is not None]
+    out["pass"] = all(verdicts) if verdicts else None
     return out
 
 
@@ -190,7 +191,7 @@ def _request_row(samples: dict[str, Distribution], metric: str, percentile: floa
     if not samples["e2e"].count:
         return {"limit_s": limit, "value_s": None, "share": None, "pass": None}
     if not count:   # no answer has a second token, or a first
-        return {"limit_s": limit, "value_s": None, "share": None, "pass": True}
+        return {"limit_s": limit, "value_s": None, "share": None, "pass": True if samples["ttft"].count else None}
     rank = percentile / 100 * (count + rejected - 1)   # with rejected requests at the end of the sample
     missed = rank > count - 1 + 1e-9
     value = None if missed else float(sample.percentiles((min(rank / max(count - 1, 1), 1.0) * 100,))[0])
@@ -231,10 +232,12 @@ def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: Bool
                 ) -> dict[str, Any]:
     """Return `slo` of the summary (the table of the requests without limits of their own, and `pass` for all) and, if
     there are groups, `slo_of` (the tables of the others)."""
-    tables = {}
+    tables, silent = {}, set()
     for group in groups:
         done = completed & group.rows
         answered = done & (metrics.ttft_ns >= 0)
+        if done.any() and not answered.any() and group.slo.e2e is None:   # no limit applies to any of them
+            silent.add(group.name)
         tables[group.name] = slo_table(group.slo, {
             "ttft": Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S),
             "tpot": Distribution(metrics.tpot_s[done]),
@@ -243,12 +246,30 @@ def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: Bool
     own = tables.pop("")
     if not tables:
         return {"slo": own}
-    limited = [table for table in tables.values() if len(table) > 1]
+    limited = [table for name, table in tables.items() if len(table) > 1 and name not in silent]
     verdicts = [table["pass"] for table in limited]
-    if groups[0].rows.any() and len(own) > 1:
+    if groups[0].rows.any() and len(own) > 1 and "" not in silent:
         verdicts.append(own["pass"])
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
     return {"slo": own | {"pass": passed}, "slo_of": tables}
+
+
+def own_limits_missed(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return each limit that a pipeline or workload with limits of its own misses, with its value and the limit.
+
+    tables: `slo_of` of the summary.
+    """
+    from hermes.results.layout import format_s  # a run that prints nothing needs no layout
+
+    out = []
+    for group, table in tables.items():
+        for name, row in table.items():
+            if name != "pass" and row["pass"] is False:
+                metric, _, percentile = name.partition("_")
+                value = "is a rejected request" if row["value_s"] is None else format_s(row["value_s"])
+                out.append(f"{group}: {metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])} {value}, "
+                           f"limit {format_s(row['limit_s'])}")
+    return out
 
 
 def slo_given(groups: list[SloGroup]) -> bool:
@@ -257,17 +278,29 @@ def slo_given(groups: list[SloGroup]) -> bool:
 
 
 def within_slo(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
-    """Return which requests completed within the per-request thresholds of their group, shape (requests,)."""
+    """Return which requests completed within the per-request thresholds of their group, shape (requests,). A request to
+    which none applies is not among them (`without_limit`)."""
     ok = np.zeros(len(completed), dtype=bool)
     for group in groups:
         ok |= group.rows & _within(group.slo.thresholds(), metrics)
-    return ok & completed
+    return ok & completed & ~without_limit(groups, metrics, completed)
+
+
+def without_limit(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
+    """Return which completed requests have no token, and only limits of tokens (an embedding under `slo.ttft`), shape
+    (requests,). Goodput counts them apart."""
+    out = np.zeros(len(completed), dtype=bool)
+    for group in groups:
+        limits = group.slo.thresholds()
+        if limits["e2e_s"] is None and any(limit is not None for limit in limits.values()):
+            out |= group.rows
+    return out & completed & (metrics.ttft_ns < 0)
 
 
 def _within(limits: dict[str, float | None], metrics: RequestMetrics) -> BoolArray:
     ok = np.ones(len(metrics.tpot_s), dtype=bool)
     if limits["ttft_s"] is not None:
-        ok &= metrics.ttft_ns / NS_PER_S <= limits["ttft_s"]  # holds for requests without a token
+        ok &= metrics.ttft_ns / NS_PER_S <= limits["ttft_s"]   # a request without a token has a limit of `e2e`
     if limits["tpot_s"] is not None:
         ok &= ~(metrics.tpot_s > limits["tpot_s"])
     if limits["e2e_s"] is not None:

@@ -7,11 +7,16 @@ whole conversations from their first turn to the last answer, including the user
 
 **End.** The last arrival; in a closed loop, the time at which a user first finds no request left. With several
 workloads, the first of these times, and the start is not before the last of their first arrivals. Conversations end
-when their number begins to fall: the same rule, from the end backwards.
+when their number begins to fall: the same rule, from the end backwards, and not after the last one begins.
 
 **None.** Everything arrives at once, the queue grows (by the number in the system, or because in the part found more
 than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too
-short: fewer than 100 requests complete in the steady state, or it is shorter than the mean request takes.
+short: fewer than 100 requests complete in the steady state, or it is shorter than the mean request, or the mean
+conversation, takes.
+
+**Growing or filling.** A system whose requests stay long fills for as long as the longest of them before it serves what
+is offered. A number that grows while the longest one per cent could still be in it counts as a growing queue only if
+requests that wait are at least half of the growth.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ __all__ = ["Window", "find_window", "mser"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 BATCHES, PER_BATCH = 100, 5
 MIN_REQUESTS = 100
@@ -80,8 +86,14 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
         return Window("whole", *whole, why=f"too short: {int(done.sum())} requests", stable=stable)
     if end - start < metrics.e2e_ns[completed].mean():
         return Window("whole", *whole, why="too short: a request takes longer", stable=stable)
+    came_at, left_at, conversations = _stays(record)
+    left = np.isfinite(left_at)
+    if conversations and left.any() and end - start < float((left_at - came_at)[left].mean()):
+        return Window("whole", *whole, why="too short: a conversation takes longer", stable=stable)
     came = int(((record.arrival_ns > start) & (record.arrival_ns <= end)).sum())
     if came - int(done.sum()) > max(FLOW * came, 3.0 * np.sqrt(came)):
+        if _fills(record, metrics, start, end):
+            return Window("whole", *whole, why="too short to settle", stable=None)
         return Window("whole", *whole, why="the queue grows", stable=False)
     return Window("steady", start, end, stable=stable)
 
@@ -93,8 +105,32 @@ def _keeps_up(record: RunRecord, metrics: RequestMetrics) -> bool | None:
     seen: Stability = stability(record, float(served.mean()) if completed.any() else 0.0)
     if seen.stable is not False:
         return seen.stable
-    arrived = int((record.arrival_ns >= 0).sum())
-    return bool(seen.in_system_late - seen.in_system_early <= MIN_DRIFT * arrived / 2)
+    arrived = record.arrival_ns[record.arrival_ns >= 0]
+    if seen.in_system_late - seen.in_system_early <= MIN_DRIFT * len(arrived) / 2:
+        return True
+    first, last = int(arrived.min()), int(arrived.max())
+    return None if _fills(record, metrics, first + (last - first) // 4, last) else False
+
+
+def _fills(record: RunRecord, metrics: RequestMetrics, start: int, end: int) -> bool:
+    """Whether growth from `start` to `end` is a system that fills: the longest one per cent of the requests stay longer
+    than a third of that time, without waiting, and waiting requests make less than half of the growth."""
+    completed = record.status == STATUS_COMPLETED
+    if not completed.any():
+        return False
+    served = metrics.e2e_ns[completed] - metrics.queue_ns[completed]
+    width = (end - start) / 3
+    if width >= float(np.percentile(served, 99)):
+        return False
+
+    def held(low: float, waiting: bool) -> float:
+        """Return the time integral, over `width` from `low` on, of requests that wait, or of all."""
+        begin = record.arrival_ns[completed]
+        stay = metrics.queue_ns[completed] if waiting else metrics.e2e_ns[completed]
+        return float(np.clip(np.minimum(begin + stay, low + width) - np.maximum(begin, low), 0, None).sum())
+
+    growth, waiting = (held(end - width, which) - held(start, which) for which in (False, True))
+    return waiting < 0.5 * growth
 
 
 def _settled(record: RunRecord) -> tuple[int, int] | None:
@@ -113,8 +149,9 @@ def _settled(record: RunRecord) -> tuple[int, int] | None:
 
 
 def _arrivals_span(record: RunRecord) -> tuple[int, int]:
-    """Return the time in which all workloads have arrivals: from the latest first to the earliest last one."""
-    arrived = record.arrival_ns >= 0
+    """Return the time in which all workloads have arrivals: from the latest first to the earliest last one. Of a
+    conversation only the beginning counts: later turns arrive while the system drains."""
+    arrived = (record.arrival_ns >= 0) & _begins(record)
     codes = record.labels["workload"][0] if "workload" in record.labels else np.zeros(len(arrived), dtype=np.int64)
     firsts, lasts = [], []
     for code in np.unique(codes[arrived]):
@@ -124,6 +161,16 @@ def _arrivals_span(record: RunRecord) -> tuple[int, int]:
     if record.out_of_requests_ns >= 0:
         lasts.append(record.out_of_requests_ns)
     return max(firsts), min(min(lasts), record.end_ns)
+
+
+def _begins(record: RunRecord) -> BoolArray:
+    """Return which requests are not later turns of a conversation, shape (requests,)."""
+    session = record.session
+    rows = np.flatnonzero((session >= 0) & (record.arrival_ns >= 0))
+    out = np.ones(len(session), dtype=bool)
+    rows = rows[np.lexsort((record.arrival_ns[rows], session[rows]))]
+    out[rows[1:][session[rows[1:]] == session[rows[:-1]]]] = False
+    return out
 
 
 def _stays(record: RunRecord) -> tuple[FloatArray, FloatArray, bool]:

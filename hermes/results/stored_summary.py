@@ -105,6 +105,7 @@ class _Energy(_Part):
 class _Cost(_Part):
     total_dollars: Number = None
     per_request_dollars: Number = None
+    per_million_answer_tokens_dollars: Number = None
     per_million_output_tokens_dollars: Number = None
     per_million_tokens_dollars: Number = None
 

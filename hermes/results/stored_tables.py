@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config.files import parquet_table
+from hermes.core.reasons import NAMES
 from hermes.core.record import RUN_COLUMNS, RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.errors import InputError, Verbatim
 from hermes.results.frames import STATUSES, Coded, Columns, table_columns
@@ -28,8 +29,10 @@ __all__ = ["read_record", "read_table"]
 
 _LABELS = ("workload", "pipeline", "model")
 _LATER = {   # columns that earlier versions did not write
-    "stages": {"fork", "branch", "communication_s", "on_path", "energy_j"}, "runs": {"left_waiting", "kv_block_ns"},
+    "stages": {"fork", "branch", "communication_s", "on_path", "energy_j"},
+    "runs": {"stopped", "stopped_s", "kv_block_ns", "kv_block_s"},
 }
+_OPTIONAL = {"background": "bool"}   # columns that are written where they say something
 _MANY = 1_000_000_000   # rows of a table of a run
 _MAX_S = 9e9            # seconds as integer nanoseconds in 64 bits
 
@@ -91,7 +94,8 @@ def _check_type(name: str, column: Any, expected: dict[str, str], table: str, fi
     """Refuse nulls except for missing texts: an undefined number is NaN."""
     kind, wanted = _stored_kind(column), expected.get(name)
     if wanted is None:
-        wanted = "float" if name.startswith("note_") else "text" if name in _LABELS else kind
+        other = "float" if name.startswith("note_") else "text" if name in _LABELS else kind
+        wanted = _OPTIONAL.get(name, other) if table == "stages" else other
     if table in ("clients", "utilisation") and {kind, wanted} == {"int", "float"}:
         wanted = kind   # integers or floats, depending on the clients
     if kind != wanted:
@@ -207,11 +211,17 @@ def _client_infos(clients: _Reader) -> list[ClientInfo]:
     return infos
 
 
+def _background(stages: _Reader) -> npt.NDArray[np.int64]:
+    """Return the rows of stages in the background; the column is written where there are any."""
+    return np.flatnonzero(stages.columns["background"]) if "background" in stages else np.empty(0, dtype=np.int64)
+
+
 def _stages(stages: _Reader, kinds: list[str], by_name: dict[str, int], requests: int) -> dict[str, Any]:
     codes = {"kind": {name: code for code, name in enumerate(kinds)}, "client": by_name}
     old = tuple(name for name in ("fork", "branch") if name not in stages)   # older results have no branches
     names = tuple(name for name in STAGE_FIELDS if name not in old)
-    out = stages.fields(names, codes, ("first_token_ns",), ("request", "first_step", "last_step", "fork", "branch"))
+    out = stages.fields(names, codes, ("start_ns", "first_token_ns"),
+                        ("request", "first_step", "last_step", "fork", "branch"))
     stages.ints("request", 0, requests)
     return {name: out[name] if name in out else np.full(len(out["request"]), -1, dtype=np.int64)
             for name in STAGE_FIELDS}
@@ -219,8 +229,9 @@ def _stages(stages: _Reader, kinds: list[str], by_name: dict[str, int], requests
 
 def _runs(runs: _Reader, by_name: dict[str, int]) -> dict[str, Any]:
     written = tuple(name for name in RUN_COLUMNS if name in runs or name.removesuffix("_ns") + "_s" in runs)
-    out = runs.fields(written, {"client": by_name})
-    out.setdefault("left_waiting", np.zeros_like(out["client"]))   # missing in older results
+    out = runs.fields(written, {"client": by_name, "stopped": {name: int(code) for code, name in NAMES.items()}})
+    for name in ("stopped", "stopped_ns"):
+        out.setdefault(name, np.zeros_like(out["client"]))   # missing in older results
     return out
 
 
@@ -270,7 +281,8 @@ def read_record(folder: Path, run: StoredRun, counters: dict[str, int]) -> RunRe
         labels=_labels(requests),
         notes={name.removeprefix("note_"): np.asarray(column, dtype=np.float64)
                for name, column in requests.columns.items() if name.startswith("note_")},
-        **resources,
+        **resources,  # type: ignore[arg-type]  # a list for each of some fields
+        background=_background(stages),
         out_of_requests_ns=-1 if run.out_of_requests_s is None else round(run.out_of_requests_s * NS_PER_S),
     )
     _check_steps(record, stages, tokens)

@@ -19,10 +19,12 @@ from hermes.results.energy import attribute, cost_summary, stage_energy
 from hermes.results.groups import summary_by_label
 from hermes.results.headline import headline_summary
 from hermes.results.kv_capacity import memory_summary
+from hermes.results.limit_parts import missed, nearest_limit
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
+from hermes.results.settling import settling_summary
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, slo_given, slo_groups, slo_summary, within_slo
+from hermes.results.slo import SloConfig, slo_given, slo_groups, slo_summary, within_slo, without_limit
 from hermes.results.steady import find_window
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
@@ -61,44 +63,55 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     usages = client_usages(record)
     answered = completed & (metrics.ttft_ns >= 0)
     ttft = Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S)
+    handed_over = completed & (metrics.prefill_ttft_ns >= 0)
     tpot = Distribution(metrics.tpot_s[completed])
     latency = {"ttft_s": ttft, "tpot_s": tpot, "itl_s": itl(record, parts)} | {
         f"{name}_s": Distribution(getattr(metrics, f"{name}_ns")[completed], divisor=NS_PER_S)
         for name in ("e2e", "queue", "compute", "communication")
     }
-    output = int(metrics.emitted_tokens[completed].sum())
+    if handed_over.any():
+        latency["prefill_ttft_s"] = Distribution(metrics.prefill_ttft_ns[handed_over], divisor=NS_PER_S)
+    answers, output = (int(tokens[completed].sum()) for tokens in (metrics.answer_tokens, metrics.emitted_tokens))
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
-    good = within_slo(groups, metrics, completed)
+    good, apart = within_slo(groups, metrics, completed), without_limit(groups, metrics, completed)
+    judged = int(((record.arrival_ns >= 0) & ~apart).sum()) if (~apart & completed).any() or not apart.any() else 0
     limited = slo_given(groups)   # without limits there is no goodput
     window = find_window(record, metrics, chosen)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     path = critical_path(record)
+    headline = headline_summary(record, parts, metrics, good if limited else None, apart, window)
+    verdict = slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED)
+    binds, nearest = binding_summary(record, window), nearest_limit(record, metrics, path, verdict["slo"])
     return {
         "requests": _requests(record, metrics),
-        "headline": headline_summary(record, metrics, good if limited else None, window),
+        "headline": headline,
+        "settling": settling_summary(record, metrics, groups, window, headline),
         "makespan_s": makespan,
         "latency": {name: sample.stats() for name, sample in latency.items()},
         "tokens": {
-            "output": output, "prompt": prompt, "cached": int(metrics.cached_tokens[completed].sum()),
+            "answers": answers, "output": output, "prompt": prompt,
+            "cached": int(metrics.cached_tokens[completed].sum()),
         },
         "throughput": {
             "requests_per_s": _ratio(int(completed.sum()), makespan),
             "output_tokens_per_s": _ratio(output, makespan),
             "total_tokens_per_s": _ratio(output + prompt, makespan),
         },
-        **slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED),
+        **verdict,
         "goodput": {
             "limits": slo.thresholds(), **({"limits_of": limits_of} if limits_of else {}),
             "requests": int(good.sum()) if limited else None,
-            "share": _ratio(int(good.sum()), int((record.arrival_ns >= 0).sum())) if limited else None,
+            "share": _ratio(int(good.sum()), judged) if limited else None,
             "requests_per_s": _ratio(int(good.sum()), makespan) if limited else None,
             "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
+            **({"without_limit": int(apart.sum())} if apart.any() else {}),
         },
-        "binds": binding_summary(record, window),
+        "binds": binds if nearest is None else missed(record, nearest, binds),
+        **({} if nearest is None else {"nearest_limit": nearest}),
         "stages": _stages(record),
         "breakdown": breakdown(record, path),
-        "by": summary_by_label(record, metrics, path, good if limited else None),
+        "by": summary_by_label(record, metrics, path, good if limited else None, apart, window),
         "transfers": _transfers(record),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
@@ -106,7 +119,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
-        "cost": cost_summary(record, makespan, output, output + prompt, int(completed.sum())),
+        "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
     }
@@ -128,11 +141,11 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
 
 
 def _stages(record: RunRecord) -> dict[str, Any]:
-    """Return waiting (assigned to start, with transfers) and service per kind of stage, over all completed stages."""
+    """Return waiting (assigned to start, with transfers) and service by kind, over all stages that were served."""
     stages = record.stages
     out: dict[str, Any] = {}
     for code, name in enumerate(record.stage_kinds):
-        mine = stages["kind"] == code
+        mine = (stages["kind"] == code) & record.started
         if not mine.any():
             continue
         wait = Distribution((stages["start_ns"] - stages["assigned_ns"])[mine], divisor=NS_PER_S)

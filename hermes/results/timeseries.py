@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import RunRecord
+from hermes.results.measure import streamed
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 
@@ -20,8 +21,8 @@ def client_timeseries(
     """Return columns of shape (bins,) over equal bins of [start_s, end_s] (default: the window, see `usage`).
 
     t_s: Middle of the bin.
-    busy: Share of the bin with a run under way.
-    hardware_busy: The same without the serving stack's time.
+    stepping: Share of the bin with a run under way.
+    hardware_stepping: The same without the serving stack's time.
     running, waiting, batch, kv_blocks: Means over the bin, zero while no run is under way (between runs a client with
     work waits for hardware or transfers only).
     steps_per_s, prefill_tokens_per_s, output_tokens_per_s: Rates.
@@ -48,13 +49,13 @@ def client_timeseries(
 
     return {
         "t_s": (edges[:-1] + edges[1:]) / 2,
-        "busy": per_second(span),
-        "hardware_busy": per_second(span - runs["overhead_ns"] / NS_PER_S),
+        "stepping": per_second(span),
+        "hardware_stepping": per_second(span - runs["overhead_ns"] / NS_PER_S),
         "running": per_second(runs["running"] * span),
         "waiting": per_second(runs["waiting"] * span),
         "batch": per_second((runs["prefill_seqs"] + runs["decode_seqs"]) * span),
         "kv_blocks": per_second(runs["kv_block_ns"] / NS_PER_S),
         "steps_per_s": per_second(steps),
         "prefill_tokens_per_s": per_second(runs["prefill_tokens"] * steps),
-        "output_tokens_per_s": per_second(runs["sampled"] * steps),
+        "output_tokens_per_s": per_second(streamed(record)[rows] * steps),
     }

@@ -144,7 +144,10 @@ def _stages(record: RunRecord, rows: IntArray) -> Iterator[Event]:
             if stage["branch"] and kind != "decode":   # the prompt is computed with the first branch
                 start = stage["first_token_ns"]
             kind = f"{kind} branch {stage['branch']}"
-        yield from _span(pid, "stage", row, kind, start, stage["end_ns"], args)
+        if start >= 0:
+            yield from _span(pid, "stage", row, kind, start, stage["end_ns"], args)
+        else:   # its request was given up before
+            yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], stage["end_ns"], args)
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics, rows: IntArray) -> Iterator[Event]:

@@ -1,7 +1,8 @@
 """Usage of clients: busy time, batch sizes, KV blocks, energy.
 
 The *window* of a simulation runs from the first arrival to the last completion, or to the end of the clock if requests
-are unfinished. Rates, utilisation and idle energy refer to it.
+are unfinished. Work that goes on after the last completion (stages in the background, requests that were given up) is
+in it. Rates, utilisation and idle energy refer to it, so that no client is busy for longer.
 
 Busy = a run of steps was under way, whatever its batch size; for a client without runs (retrieval, pre-processing), it
 served at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`,
@@ -34,7 +35,8 @@ def window_ns(record: RunRecord) -> tuple[int, int]:
     start = int(arrived.min())
     if (record.status == STATUS_UNFINISHED).any():
         return start, max(record.end_ns, start)
-    return start, int(max(record.finish_ns.max(), arrived.max()))
+    ends = (record.finish_ns, arrived, record.runs["end_ns"], record.stages["end_ns"])
+    return start, max(int(column.max(initial=0)) for column in ends)
 
 
 def client_names(record: RunRecord) -> list[str]:
@@ -69,7 +71,7 @@ class ClientUsage:
     steps: int = 0
     batch: int = 0               # sequences, summed over steps
     max_batch: int = 0
-    waiting_ns: int = 0          # between assignment and start, summed over completed stages
+    waiting_ns: int = 0          # between assignment and start, or until a request was given up; summed over stages
     block_ns: int = 0            # used blocks times time, over the busy time
     peak_blocks: int = 0
     preemptions: int = 0
@@ -101,8 +103,9 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
     client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
     prefill = runs["prefill_seqs"] > 0
     batch = runs["prefill_seqs"] + runs["decode_seqs"]
-    once = stages["branch"] <= 0   # the branches of a generation wait together
-    waiting = np.maximum(stages["start_ns"] - stages["assigned_ns"], 0)
+    once, served = stages["branch"] <= 0, record.started   # the branches of a generation wait together
+    until = np.where(served, stages["start_ns"], stages["end_ns"])   # or until the request was given up
+    waiting = np.maximum(until - stages["assigned_ns"], 0)
     columns = {
         "prefill_ns": _sums(client[prefill], span[prefill], n),
         "decode_ns": _sums(client[~prefill], span[~prefill], n),
@@ -116,7 +119,7 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
                                   np.array([info.peak_blocks_inside for info in record.clients], dtype=np.int64)),
         "preemptions": _sums(client, runs["preempted"], n),
         "out_of_range_steps": np.asarray(record.out_of_range_steps, dtype=np.int64),
-        "stages": np.bincount(stages["client"], minlength=n),
+        "stages": np.bincount(stages["client"][served], minlength=n),
     }
     usages = [ClientUsage(**{name: int(column[c]) for name, column in columns.items()}) for c in range(n)]
     _add_service_without_steps(record, usages)
@@ -132,7 +135,7 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
 def _add_service_without_steps(record: RunRecord, usages: list[ClientUsage]) -> None:
     stages = record.stages
     stepless = np.array([usage.runs == 0 for usage in usages], dtype=bool)
-    rows = np.flatnonzero(stepless[stages["client"]]) if len(stepless) else np.empty(0, dtype=np.int64)
+    rows = np.flatnonzero(stepless[stages["client"]] & record.started) if len(stepless) else np.empty(0, dtype=np.int64)
     rows = rows[np.argsort(stages["client"][rows], kind="stable")]
     bounds = np.searchsorted(stages["client"][rows], np.arange(len(usages) + 1))
     for c in np.flatnonzero(stepless):
@@ -155,7 +158,7 @@ def client_usage(
         "kind": info.kind, "role": info.role, "model": info.model, "hardware": info.hardware,
         "num_devices": info.num_devices,
         "stages": usage.stages,
-        "busy_s": usage.busy_ns / NS_PER_S,
+        "stepping_s": usage.busy_ns / NS_PER_S,
         "utilisation": _share(usage.busy_ns, end - start),
         "runs": usage.runs, "steps": usage.steps,
         "mean_batch": _share(usage.batch, usage.steps), "max_batch": usage.max_batch,

@@ -130,7 +130,8 @@ def _machines(record: RunRecord, window: int) -> Iterator[Use]:
 
 def _clients(record: RunRecord, edges: FloatArray) -> Iterator[Use]:
     """Yield the use of clients. Runs of steps do not overlap; stages of clients without runs may."""
-    runs, stages, n = record.runs, record.stages, len(record.clients)
+    runs, n, served = record.runs, len(record.clients), record.started
+    stages = {name: record.stages[name][served] for name in ("client", "start_ns", "end_ns")}
     by_run, by_stage = (np.argsort(table["client"], kind="stable") for table in (runs, stages))
     ranges = np.arange(n + 1)
     run_at = pairwise(np.searchsorted(runs["client"][by_run], ranges))

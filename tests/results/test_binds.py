@@ -27,7 +27,7 @@ def test_arrivals() -> None:
     """An engine that is always busy, with room for more."""
     found = run(6.0)
     assert (found["what"], found["where"], found["all"]) == ("arrivals", None, {})
-    assert found["groups"]["llm"]["busy_share"] > 0.95
+    assert found["groups"]["llm"]["stepping_share"] > 0.95
     assert found["groups"]["llm"]["what"] == "arrivals"
 
 
@@ -69,3 +69,123 @@ def test_alike_clients_are_one_group() -> None:
     assert list(found["groups"]) == ["llm"]
     assert found["groups"]["llm"]["clients"] == 3
     assert (found["what"], found["where"]) == ("slots", "llm")
+
+
+# -- causes ------------------------------------------------------------------------------------------------------------
+
+
+def test_adapter_slots_at_little_memory() -> None:
+    """Sequences of other adapters wait while blocks and slots are free."""
+    found = hermes.simulate({
+        "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": 30.0}, "adapters": {"count": 40},
+                     "lengths": {"kind": "fixed", "prompt": 100, "output": 100}},
+        "clients": [{"name": "llm", "model": "llama-3.1-8b", "hardware": HARDWARE, "memory": {"num_blocks": 40_000},
+                     "scheduler": {"kind": "chunked", "max_loras": 2}, "allow_mismatch": True}],
+    }).summary
+    assert found["clients"]["llm"]["kv_peak_share"] < 0.1
+    assert (found["binds"]["what"], found["binds"]["where"]) == ("adapter slots", "llm")
+
+
+def pipeline(rerank_s: float, seqs: int = 64, rate: float = 8.0, **slo: Any) -> dict[str, Any]:
+    return hermes.simulate({
+        "workload": {"requests": 400, "arrivals": {"kind": "poisson", "rate": rate}, "pipeline": "steps",
+                     "lengths": {"kind": "fixed", "prompt": 100, "output": 20}},
+        "pipelines": {"steps": {"stages": {"rerank": {"kind": "rerank"},
+                                           "answer": {"kind": "generate", "after": "rerank"}}}},
+        "clients": [
+            {"kind": "rag", "name": "reranker", "cores": 1, "max_batch": 4,
+             "serves": {"rerank": {"kind": "per_item", "per_item": rerank_s}}},
+            {"name": "llm", "hardware": HARDWARE, "memory": {"num_blocks": 50_000},
+             "scheduler": {"kind": "chunked", "max_num_seqs": seqs}}],
+        "slo": slo,
+    }).summary
+
+
+def test_a_reranker_with_a_growing_queue_goes_before_the_llm_after_it() -> None:
+    found = pipeline(0.2)["binds"]
+    assert (found["what"], found["where"]) == ("compute", "reranker")
+    assert found["groups"]["llm"]["what"] == "arrivals"
+
+
+def test_the_growing_queue_furthest_downstream_binds() -> None:
+    """Both are overloaded: a faster reranker would only feed the LLM's queue."""
+    found = pipeline(0.2, seqs=2, rate=40.0)["binds"]
+    assert (found["what"], found["where"]) == ("slots", "llm")
+    assert found["groups"]["reranker"]["what"] != "arrivals"
+
+
+def test_a_full_batch_that_the_hardware_cannot_grow_is_compute() -> None:
+    """Slots stop admission, and a step of twice the batch takes nearly twice as long."""
+    found = run(60.0, requests=1500, lengths=(200, 300), scheduler={"kind": "chunked", "max_num_seqs": 512})
+    assert found["groups"]["llm"]["waiting"]["slots"] > 0.5
+    assert (found["what"], found["where"]) == ("compute", "llm")
+
+
+def test_a_small_token_budget_is_named() -> None:
+    found = run(40.0, lengths=(400, 4), scheduler={"kind": "chunked", "max_num_batched_tokens": 32, "max_num_seqs": 32})
+    assert (found["what"], found["where"]) == ("token budget", "llm")
+
+
+def test_a_queue_limit_binds_where_the_engine_has_room() -> None:
+    found = run(40.0, scheduler={"kind": "chunked", "max_num_queued_reqs": 4})
+    assert (found["what"], found["where"]) == ("queue limit", "llm")
+    assert 0.05 < found["share"] < 1
+
+
+def test_the_front_end_thread() -> None:
+    found = run(20.0, request_overhead={"mode": "overlapped", "generate": 0.1})
+    assert (found["what"], found["where"]) == ("front end", "llm")
+
+
+def test_a_missed_latency_names_what_it_is_made_of() -> None:
+    """Nothing stops admission; steps are longer than the TPOT allows."""
+    summary = hermes.simulate({
+        "workload": {"requests": 400, "arrivals": {"kind": "poisson", "rate": 4.0},
+                     "lengths": {"kind": "fixed", "prompt": 400, "output": 40}},
+        "clients": [{"name": "llm", "hardware": HARDWARE, "memory": {"num_blocks": 50_000}}],
+        "slo": {"tpot": 0.02},
+    }).summary
+    nearest = summary["nearest_limit"]
+    assert nearest["metric"] == "tpot"
+    assert nearest["share"] == pytest.approx(nearest["value_s"] / 0.02)
+    assert sum(nearest["parts"].values()) == pytest.approx(1, abs=0.02)
+    binds = summary["binds"]
+    assert (binds["what"], binds["where"], binds["of"]) == ("compute", "llm", "TPOT p99")
+
+
+def test_parts_of_a_ttft() -> None:
+    """Most of a late first token's time is the reranker's queue; the parts add up to the latencies."""
+    nearest = pipeline(0.2, ttft=1.0)["nearest_limit"]
+    assert nearest["metric"] == "ttft"
+    assert next(iter(nearest["parts"])) == "queue reranker"
+    assert nearest["parts"]["queue reranker"] > 0.9
+    assert sum(nearest["parts"].values()) == pytest.approx(1, abs=0.02)
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reason", "client"), [
+    ("slots", {"scheduler": {"kind": "chunked", "max_num_seqs": 4}}),
+    ("slots", {"scheduler": {"kind": "continuous", "max_num_seqs": 4}}),
+    ("slots", {"scheduler": {"kind": "mixed", "max_num_seqs": 4}}),
+    ("slots", {"scheduler": {"kind": "static", "max_num_seqs": 4}}),
+    ("slots", {"scheduler": {"kind": "sglang", "max_running_requests": 4}}),
+    ("KV memory", {"memory": {"num_blocks": 64}}),
+    ("KV memory", {"memory": {"num_blocks": 64}, "scheduler": {"kind": "continuous"}}),
+    ("KV memory", {"memory": {"num_blocks": 64}, "scheduler": {"kind": "mixed"}}),
+    ("KV memory", {"memory": {"num_blocks": 64}, "scheduler": {"kind": "static"}}),
+    ("KV memory", {"memory": {"num_blocks": 1024}, "scheduler": {"kind": "sglang"}}),
+    ("token budget", {"scheduler": {"kind": "chunked", "max_num_batched_tokens": 8, "max_num_seqs": 8}}),
+])
+def test_runs_record_why_sequences_wait(reason: str, client: dict[str, Any]) -> None:
+    results = hermes.simulate({
+        "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": 20.0},
+                     "lengths": {"kind": "fixed", "prompt": 200, "output": 40}},
+        "clients": [{"name": "llm", "hardware": HARDWARE, "memory": {"num_blocks": 50_000}, **client}],
+    })
+    runs = results.runs
+    waited = runs.groupby("stopped", observed=True)["stopped_s"].sum()
+    assert waited.get("none", 0.0) == 0
+    assert waited.idxmax() == reason
+    assert (runs["stopped_s"] <= runs["end_s"] - runs["start_s"] + 1e-9).all()

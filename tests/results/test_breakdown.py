@@ -106,7 +106,7 @@ def test_the_parts_add_up_to_the_latency(stages: dict[str, Any]) -> None:
     # joules: of all clients, services included, power times time; and those of stages are all that is not idle
     energy, window = results.summary["energy"], results.summary["makespan_s"]
     by_client = sum(
-        info.idle_w * (window - client["busy_s"]) + client["prefill_j"] + client["decode_j"]
+        info.idle_w * (window - client["stepping_s"]) + client["prefill_j"] + client["decode_j"]
         for info, client in zip(record.clients, results.summary["clients"].values(), strict=True)
     )
     assert energy["total_j"] == pytest.approx(by_client)

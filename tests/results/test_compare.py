@@ -315,8 +315,8 @@ def test_run_against_run(slow: Results, tmp_path: Path) -> None:
     assert (table.names, table.joined) == (("two", "one"), 12)
     assert {row.metric for row in table.rows} == {"ttft", "tpot", "itl", "e2e", "queue"}
     totals = {row.name: row.error for row in table.totals}
-    assert totals["throughput.requests_per_s"] == pytest.approx(0)
-    assert {"goodput.share", "energy.total_j", "cost.total_dollars"} <= set(totals)
+    assert totals["headline.served_per_s"] == pytest.approx(0)
+    assert {"headline.goodput_share", "energy.total_j", "cost.dollars_per_hour"} <= set(totals)
     assert "difference" in table.to_text()
     assert json.loads(json.dumps(table.to_dict(), allow_nan=False))["totals"]
     with pytest.raises(InputError, match="a run needs no mapping"):

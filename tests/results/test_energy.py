@@ -85,7 +85,7 @@ def test_simulated_energy_adds_up_and_is_power_times_time(tmp_path: Path, change
     total = 0.0
     for info, client in zip(results.record.clients, results.summary["clients"].values(), strict=True):
         busy = client["prefill_j"] + client["decode_j"]
-        idle_s = results.summary["makespan_s"] - client["busy_s"]
+        idle_s = results.summary["makespan_s"] - client["stepping_s"]
         assert client["energy_j"] == pytest.approx(busy + info.idle_w * idle_s)
         total += client["energy_j"]
     assert results.summary["energy"]["total_j"] == pytest.approx(total)
@@ -119,7 +119,9 @@ def test_dollars_are_price_times_window(tmp_path: Path) -> None:
     client = results.summary["clients"]["both-0"]
     assert client["dollars"] == pytest.approx(cost["total_dollars"])
     assert client["price_source"] == "given"
-    assert "per million output tokens" in results.to_text(verbose=True)
+    assert cost["per_million_answer_tokens_dollars"] == cost["per_million_output_tokens_dollars"]
+    text = " ".join(results.to_text(verbose=True).split())
+    assert text.index("per million tokens of answers") < text.index("per million generated tokens")
 
 
 def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:

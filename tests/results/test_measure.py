@@ -51,7 +51,7 @@ def test_rates_latencies_and_utilisation_are_those_of_the_window(record) -> None
     assert found["tokens_per_s"] == pytest.approx(tokens / seconds)
     assert found["embeddings_per_s"] == pytest.approx(embedded / seconds)
     assert embedded == found["served"]["embed"]["completed"]
-    assert 0 < found["hardware_busy"] < 1
+    assert 0 < found["hardware_stepping"] < 1
 
 
 def test_the_whole_run_is_the_sum_of_its_parts(record) -> None:
@@ -67,7 +67,7 @@ def test_the_whole_run_is_the_sum_of_its_parts(record) -> None:
 def test_a_scenario_asks_for_it_and_the_summary_tells() -> None:
     results = simulate(SCENARIO | {"measure": {"start": 0.1, "weights": {"embed": 1}}})
     assert results.summary["measured"]["start_s"] == pytest.approx(0.1)
-    assert "accelerators busy" in results.to_text(verbose=True)
+    assert "accelerators in a step" in results.to_text(verbose=True)
     assert "measured" not in simulate(SCENARIO).summary
 
 

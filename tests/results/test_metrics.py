@@ -20,8 +20,9 @@ def test_by_hand() -> None:
         "ttft_s": [0.010, 0.080, 0.035, NAN, NAN, 0.115],
         "tpot_s": [0.010, 0.015, 0.110 / 3, NAN, NAN, NAN],
         "e2e_s": [0.030, 0.110, 0.145, NAN, NAN, 0.115],
-        "queue_s": [0.0, 0.070, 0.045, 0.0, 0.0, 0.020],  # request 2 waits 25 ms, then 50 ms of which 30 ms transfer
-        "compute_s": [0.030, 0.040, 0.070, 0.0, 0.0, 0.045],
+        # request 2 waits 25 ms, then 50 ms of which 30 ms transfer; request 3 is rejected
+        "queue_s": [0.0, 0.070, 0.045, NAN, 0.0, 0.020],
+        "compute_s": [0.030, 0.040, 0.070, NAN, 0.0, 0.045],
         "communication_s": [0.0, 0.0, 0.030, 0.0, 0.0, 0.0],
     }
     for name, values in expected.items():

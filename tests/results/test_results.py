@@ -59,15 +59,15 @@ def test_timeseries_by_hand() -> None:
     series = Results(by_hand()).client_timeseries("llm-a", bins=30)  # 100 ms to 400 ms: bins of 10 ms
     assert len(series) == 30
     np.testing.assert_allclose(series["t_s"][:2], [0.105, 0.115])
-    np.testing.assert_allclose(series["busy"], [1, 1, 1] + [0] * 8 + [1] * 4 + [0] * 15, atol=1e-9)
+    np.testing.assert_allclose(series["stepping"], [1, 1, 1] + [0] * 8 + [1] * 4 + [0] * 15, atol=1e-9)
     np.testing.assert_allclose(series["kv_blocks"][11:15], [9, 10, 8, 7], atol=1e-6)
     np.testing.assert_allclose(series["waiting"][10:15], [0, 1, 1, 1, 0], atol=1e-6)
     np.testing.assert_allclose(series["prefill_tokens_per_s"][0], 100 / 0.01)
     np.testing.assert_allclose(series["output_tokens_per_s"].sum() * 0.01, 8)  # a sampled sequence per step, two once
     narrow = Results(by_hand()).client_timeseries("llm-a", bins=2, start_s=0.1, end_s=0.12)
-    np.testing.assert_allclose(narrow["busy"], [1, 1])
+    np.testing.assert_allclose(narrow["stepping"], [1, 1])
     idle = Results(by_hand()).client_timeseries("rag", bins=4)
-    assert not idle["busy"].any()
+    assert not idle["stepping"].any()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50))
@@ -80,7 +80,7 @@ def test_timeseries_conserves(seed: int, bins: int) -> None:
         series = results.client_timeseries(client, bins, start_s=0.0, end_s=end)
         width = end / bins
         busy = (record.runs["end_ns"] - record.runs["start_ns"])[mine].sum() / 1e9
-        assert series["busy"].sum() * width == pytest.approx(busy)
+        assert series["stepping"].sum() * width == pytest.approx(busy)
         assert series["steps_per_s"].sum() * width == pytest.approx(record.runs["num_steps"][mine].sum())
         assert series["running"].max() <= record.runs["running"][mine].max() + 1e-9
 

@@ -13,9 +13,14 @@ from synthetic_records import random_record
 
 import hermes
 import hermes.scenario
+from hermes.cli import main
 from hermes.config.yaml_document import parse_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
+from hermes.explore.figures import figures, flatten
+from hermes.explore.objective import limits_text, missed
 from hermes.results.export import write_results
+from hermes.results.layout import format_s
 from hermes.results.results import Results
 from hermes.results.slo import OwnSlo, SloConfig, slo_groups
 from hermes.scenario import load_scenario
@@ -117,3 +122,29 @@ def test_every_request_is_in_one_group(seed, data):
         for row in np.flatnonzero(group.rows):
             names = [record.labels[label][1][record.labels[label][0][row]] for label in ("pipeline", "workload")]
             assert group.slo == slo.of(*names)
+
+
+def test_a_missed_limit_of_a_workload_is_named_with_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]
+                                                              ) -> None:
+    """`run`, the searches' verdict, a sweep's table and the list of limits say which workload, which limit, how far."""
+    one = scenario(ttft="1 min", workloads={"reports": {"e2e": "1 ms", "percentile": 90}})
+    result = hermes.simulate(one)
+    reports = result.requests.query("workload == 'reports'").e2e_s
+    said = f"workload reports: E2E p90 {format_s(float(reports.quantile(0.9)))}, limit 1 ms"
+    assert f"misses   {said}\n" in result.to_text()
+    assert missed(figures(result)) == said
+    assert limits_text(load_scenario(one).slo).endswith("; workload reports: TTFT p90 <= 60 s, E2E p90 <= 1 ms, "
+                                                        "TPOT p50 <= 125 ms, TPOT p90 <= 150 ms, TPOT p99 <= 500 ms")
+    (tmp_path / "sweep.yaml").write_text(to_yaml({"name": "s", "scenario": one, "grid": {"clients.0.count": [1]}}, ""))
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "-o", str(tmp_path / "out"), "--workers", "0", "-q"]) == 0
+    assert f"1 misses: {said}\n" in capsys.readouterr().out
+
+
+def test_names_with_dots_and_rejected_requests_in_a_verdict() -> None:
+    """The flat figures join keys by dots, and a workload's name may hold some."""
+    limit = {"percentile": 99.0, "limit_s": 1.0, "share": 0.5, "pass": False}
+    row = dict(flatten({"slo": {"pass": False}, "slo_of": {
+        "workload a.b.e2e": {"ttft": {**limit, "value_s": 2.5}, "e2e": {**limit, "value_s": None}, "pass": False},
+        "workload fine": {"ttft": {**limit, "value_s": 0.5, "pass": True}, "pass": True}}}))
+    assert missed(row) == ("workload a.b.e2e: TTFT p99 2.5 s, limit 1 s; "
+                           "workload a.b.e2e: E2E p99 is a rejected request, limit 1 s")

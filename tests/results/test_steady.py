@@ -170,3 +170,15 @@ def test_mser_finds_a_level_after_a_ramp() -> None:
     assert 98 <= last <= 103
     assert mser(np.full(100, 3.0)) == (0, 100)
     assert mser(np.arange(100.0))[0] == 50   # the last that is looked at: it never settles
+
+
+def test_the_drain_of_conversations_is_no_steady_state() -> None:
+    """300 conversations begin in 300 s and last for 400 s each: they are never as many as they would become, and most
+    of the time in which their number hardly changes lies after the last one began."""
+    begin = np.arange(300.0)
+    arrival = np.concatenate([begin + 50 * turn for turn in range(9)])
+    order = np.argsort(arrival, kind="stable")
+    record = queue(arrival[order], np.full(len(arrival), 0.01), session=np.tile(np.arange(300), 9)[order])
+    summary = Results(record).summary
+    assert summary["headline"]["window"] == "whole"
+    assert summary["settling"]["settled"] is False

@@ -35,7 +35,7 @@ def test_by_hand() -> None:
         "reject_reasons": {"llm-a: needs 812 blocks, has 10": 1},
     }
     assert summary["makespan_s"] == pytest.approx(0.3)  # first arrival to the end: one request is unfinished
-    assert summary["tokens"] == {"output": 11, "prompt": 400, "cached": 32}
+    assert summary["tokens"] == {"answers": 11, "output": 11, "prompt": 400, "cached": 32}
     assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(11 / 0.3)
     assert summary["throughput"]["total_tokens_per_s"] == pytest.approx(411 / 0.3)
     assert summary["latency"]["ttft_s"]["mean"] == pytest.approx(0.060)
@@ -51,7 +51,7 @@ def test_by_hand() -> None:
 
 def test_clients_by_hand() -> None:
     a, b, rag = Results(by_hand()).summary["clients"].values()
-    assert a["busy_s"] == pytest.approx(0.070)
+    assert a["stepping_s"] == pytest.approx(0.070)
     assert a["utilisation"] == pytest.approx(70 / 300)
     assert a["mean_batch"] == pytest.approx(8 / 7)
     assert (a["kv_peak_blocks"], a["kv_peak_share"]) == (10, 1.0)
@@ -61,9 +61,9 @@ def test_clients_by_hand() -> None:
     assert a["prefill_j"] == pytest.approx(0.040 * 1000)
     assert a["decode_j"] == pytest.approx(0.030 * 500)
     assert a["idle_j"] == pytest.approx(0.230 * 100)
-    assert b["busy_s"] == pytest.approx(0.050)
+    assert b["stepping_s"] == pytest.approx(0.050)
     assert b["energy_j"] == 0.0
-    assert rag["busy_s"] == pytest.approx(0.035)  # no runs: its stage's service
+    assert rag["stepping_s"] == pytest.approx(0.035)  # no runs: its stage's service
     assert rag["energy_j"] == pytest.approx(0.035 * 20 + 0.265 * 10)
     assert (rag["mean_batch"], rag["kv_blocks"], rag["kv_mean_share"]) == (None, None, None)
 
@@ -105,7 +105,7 @@ def test_invariants(seed: int) -> None:
         assert energy[state] == pytest.approx(sum(c[state] for c in clients))
     assert energy["total_j"] == pytest.approx(sum(c["energy_j"] for c in clients))
     for info, client in zip(record.clients, clients, strict=True):
-        idle_s = max(summary["makespan_s"] - client["busy_s"], 0)
+        idle_s = max(summary["makespan_s"] - client["stepping_s"], 0)
         assert client["idle_j"] == pytest.approx(info.idle_w * idle_s, abs=1e-12)
     assert summary["steps"]["steps"] == sum(len(ends) for ends in record.step_ends)
     assert sum(c["steps"] for c in clients) == summary["steps"]["steps"]

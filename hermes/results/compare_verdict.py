@@ -1,0 +1,193 @@
+"""What separates two runs: SLO, rates and dollars of both, the noise of their latencies, and a verdict in words.
+
+**Noise.** Another seed would give other requests, and another difference. The half-width of the difference's 95%
+interval comes from a jackknife over 20 blocks of requests in order of arrival: each statistic is computed again
+without each block. Where both runs serve the same requests, the same block leaves both, so that what the requests have
+in common cancels. For means this equals batch means; it holds for percentiles, too, as blocks are long. Blocks of one
+run say nothing of what takes longer than a block: a second seed does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.headline import RATE_BATCHES, STUDENT_T
+from hermes.results.layout import format_s
+from hermes.results.steady import MIN_REQUESTS
+
+__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "noise_s", "slo_rows", "totals", "verdict"]
+
+FloatArray = npt.NDArray[np.float64]
+Statistic = Callable[[FloatArray], float]
+
+# figure of the summary -> (its name, more is better: 1, less: -1, neither: 0)
+FIGURES: dict[str, tuple[str, int]] = {
+    "headline.offered_per_s": ("offered, requests/s", 0),
+    "headline.served_per_s": ("served, requests/s", 1),
+    "headline.goodput_per_s": ("goodput within the SLO, requests/s", 1),
+    "headline.goodput_share": ("share within the SLO", 1),
+    "headline.output_tokens_per_s": ("generated tokens/s", 1),
+    "cost.dollars_per_hour": ("$ per hour", -1),
+    "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
+    "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
+    "headline.per_output_token_j": ("J per generated token", -1),
+    "energy.total_j": ("J, whole run", 0),
+    "cost.total_dollars": ("$, whole run", 0),
+}
+SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
+_JUDGED_FIGURES = ("headline.served_per_s", "cost.dollars_per_hour")
+_JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
+SMALL = 1e-9   # relative difference that is none
+
+
+@dataclass(frozen=True)
+class TotalRow:
+    """One figure of the summaries of two runs, named as there (`headline.served_per_s`); `error` is relative.
+
+    noise: Half-width of the 95% interval of the difference; 0 for prices, None where it is unknown.
+    """
+
+    name: str
+    ours: float | None
+    reference: float | None
+    error: float | None
+    noise: float | None = None
+
+
+def _blocks(arrival: FloatArray) -> npt.NDArray[np.int64]:
+    """Return the block of each request, by its place in the order of arrival, shape (requests,)."""
+    place = np.empty(len(arrival), dtype=np.int64)
+    place[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
+    return place * RATE_BATCHES // max(len(arrival), 1)
+
+
+def _without_each(values: FloatArray, blocks: npt.NDArray[np.int64], statistic: Statistic) -> FloatArray:
+    """Return the statistic without each block, shape (blocks,)."""
+    known = ~np.isnan(values)
+    return np.array([statistic(values[known & (blocks != block)]) for block in range(RATE_BATCHES)])
+
+
+def _half_width(replicates: FloatArray) -> float:
+    spread = float(((replicates - replicates.mean()) ** 2).sum())
+    return STUDENT_T * math.sqrt((RATE_BATCHES - 1) / RATE_BATCHES * spread)
+
+
+def noise_s(
+    ours: FloatArray, theirs: FloatArray, arrivals: tuple[FloatArray, FloatArray], stat: str, *, same: bool
+) -> float | None:
+    """Return the half-width of the 95% interval of a difference in seconds; None for fewer than 100 requests.
+
+    Args:
+        ours, theirs: Latency of each request, NaN for none, shape (requests,).
+        arrivals: Arrival of each request of both.
+        stat: "mean", or a percentile: "p99".
+        same: Whether both have the same requests, by number.
+    """
+    if min(int((~np.isnan(side)).sum()) for side in (ours, theirs)) < MIN_REQUESTS:
+        return None
+    percent = None if stat == "mean" else float(stat.removeprefix("p"))
+
+    def statistic(values: FloatArray) -> float:
+        return float(values.mean() if percent is None else np.percentile(values, percent))
+
+    blocks = _blocks(arrivals[0])
+    other = blocks if same and len(ours) == len(theirs) else _blocks(arrivals[1])
+    a, b = _without_each(ours, blocks, statistic), _without_each(theirs, other, statistic)
+    if other is blocks:
+        return _half_width(a - b)
+    return math.hypot(_half_width(a), _half_width(b))
+
+
+def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
+    """Return figures of two summaries, without those that neither has."""
+    rows = []
+    for key in FIGURES:
+        part, name = key.split(".")
+        a, b = ((side.get(part) or {}).get(name) for side in (ours, theirs))
+        if a is not None or b is not None:
+            error = (a - b) / b if a is not None and b else None
+            noise = 0.0 if key == "cost.dollars_per_hour" else None
+            if key == "headline.served_per_s":
+                noise = _rate_noise(ours, theirs)
+            rows.append(TotalRow(key, a, b, error, noise))
+    return rows
+
+
+def _rate_noise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
+    """Return the noise of the difference of the served rates, from the interval of each."""
+    halves = []
+    for side in (ours, theirs):
+        head = side.get("headline") or {}
+        if head.get("served_low_per_s") is None:
+            return None
+        halves.append((head["served_high_per_s"] - head["served_low_per_s"]) / 2)
+    return math.hypot(*halves)
+
+
+def slo_rows(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return a row per limit of either run: its name, and value, limit and verdict of both; empty without limits."""
+    sides = [_limits(side) for side in (ours, theirs)]
+    names = list(dict.fromkeys(name for side in sides for name in side))
+    rows = [(name, *(side.get(name, "-") for side in sides)) for name in names]
+    if rows:
+        rows.append(("SLO", *(SLO_TEXT[side["slo"]["pass"]] for side in (ours, theirs))))
+    return [(name, first, second) for name, first, second in rows]
+
+
+def _limits(summary: Mapping[str, Any]) -> dict[str, str]:
+    out = {}
+    for group, table in {"": summary["slo"], **summary.get("slo_of", {})}.items():
+        for name, row in table.items():
+            if name == "pass":
+                continue
+            metric, _, percentile = name.partition("_")
+            label = f"{metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])}"
+            text = f"{format_s(row['value_s'])} of {format_s(row['limit_s'])}, {SLO_TEXT[row['pass']]}"
+            out[f"{group}: {label}" if group else label] = text
+    return out
+
+
+def verdict(rows: Sequence[Any], figures: Sequence[TotalRow], passed: tuple[bool | None, bool | None],
+            names: tuple[str, str]) -> str:
+    """Return in one sentence on what the first run is better or worse than the second, beyond noise.
+
+    Args:
+        rows: `CompareRow`s of the latencies. Those at p99 are judged.
+        passed: Whether each run meets its SLO; None without one.
+    """
+    found: dict[str, list[str]] = {"better": [], "worse": [], "within noise": [], "equal": [], "of unknown noise": []}
+    for metric, label in _JUDGED:
+        for row in rows:
+            if (row.metric, row.stat) == (metric, "p99") and row.difference_s is not None:
+                _judge(found, f"{label} p99", -row.difference_s, row.noise_s, row.error)
+    for one in figures:
+        label, sign = FIGURES[one.name]
+        if one.name in _JUDGED_FIGURES and one.ours is not None and one.reference is not None:
+            _judge(found, label, sign * (one.ours - one.reference), one.noise, one.error)
+    words = [f"{what} on {', '.join(items)}" if what in ("better", "worse") else f"{what}: {', '.join(items)}"
+             for what, items in found.items() if items]
+    first, second = passed
+    if first is not None or second is not None:
+        text = {True: "meets the SLO", False: "misses the SLO", None: "has no verdict on an SLO"}
+        both = "both meet the SLO" if first else "both miss the SLO"
+        words.append(both if first == second else f"{text[first]}, {names[1]} {text[second]}")
+    return f"{names[0]} against {names[1]}: {'; '.join(words) or 'nothing to compare'}"
+
+
+def _judge(found: dict[str, list[str]], label: str, gain: float, noise: float | None, error: float | None) -> None:
+    """Add a figure to the class of its difference. gain: How much better the first run is, in the figure's unit."""
+    size = "" if error is None else f" ({error:+.1%})"
+    if error is not None and abs(error) <= SMALL:
+        found["equal"].append(label)
+    elif noise is None:
+        found["of unknown noise"].append(label + size)
+    elif abs(gain) <= noise:
+        found["within noise"].append(label + size)
+    else:
+        found["better" if gain > 0 else "worse"].append(label + size)

@@ -1,0 +1,142 @@
+"""The latency nearest its limit, and what it is made of: queues, transfers, prompts, decode steps.
+
+The parts are those of the requests with the largest values of that latency: as many as the limit's percentile leaves
+out, at least `FEWEST`. Stages on the critical path count (`hermes.results.breakdown`), up to the first token for TTFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.core.reasons import NAMES, Reason
+from hermes.core.record import STATUS_COMPLETED, RunRecord
+from hermes.results.breakdown import CriticalPath
+from hermes.results.metrics import RequestMetrics
+from hermes.results.waiting import client_groups, merged, overlaps
+from hermes.units import NS_PER_S
+
+__all__ = ["limit_of_row", "limit_text", "missed", "nearest_limit"]
+
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+FEWEST = 20
+LEAST = 0.01   # share of a part that is listed
+GENERATIONS = ("generate", "prefill", "decode")
+
+IntArray = npt.NDArray[np.int64]
+
+
+def nearest_limit(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, slo: dict[str, Any]
+                  ) -> dict[str, Any] | None:
+    """Return `nearest_limit` of the summary; None without a limit that requests of the run can miss."""
+    rows = {name: slo.get(name) or {} for name in METRICS}
+    found = {name: row for name, row in rows.items() if row.get("limit_s") and row.get("value_s")}
+    if not found:
+        return None
+    name = max(found, key=lambda one: found[one]["value_s"] / found[one]["limit_s"])
+    row = found[name]
+    values = {"ttft": metrics.ttft_ns / NS_PER_S, "tpot": metrics.tpot_s, "e2e": metrics.e2e_ns / NS_PER_S}[name]
+    valid = np.flatnonzero((record.status == STATUS_COMPLETED) & np.isfinite(values) & (values >= 0))
+    count = min(max(FEWEST, round(len(valid) * (1 - row["percentile"] / 100))), len(valid))
+    chosen = np.zeros(len(record.arrival_ns), dtype=bool)
+    chosen[valid[np.argsort(values[valid], kind="stable")[len(valid) - count:]]] = True
+    parts = _steps(record, path, chosen) if name == "tpot" else _parts(record, metrics, path, chosen, name == "ttft")
+    total = sum(parts.values())
+    shares = {part: ns / total for part, ns in sorted(parts.items(), key=lambda item: -item[1]) if ns >= LEAST * total}
+    return {"metric": name, "percentile": row["percentile"], "value_s": row["value_s"], "limit_s": row["limit_s"],
+            "share": row["value_s"] / row["limit_s"],
+            "parts": {f"{what} {where}": share for (what, where), share in shares.items()}}
+
+
+def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chosen: npt.NDArray[np.bool_], first: bool
+           ) -> dict[tuple[str, str], float]:
+    """Return nanoseconds by part and group of clients, of some requests; up to the first token if `first`."""
+    stages = record.stages
+    until = metrics.first_token_ns if first else record.finish_ns
+    out: dict[tuple[str, str], float] = {}
+    rows = np.flatnonzero(path.on_path & chosen[stages["request"]] & record.started)
+    ends = until[stages["request"][rows]]
+    assigned, start, end = (stages[name][rows] for name in ("assigned_ns", "start_ns", "end_ns"))
+    token = np.where(stages["first_token_ns"][rows] >= 0, stages["first_token_ns"][rows], end)
+    wait = np.maximum(np.minimum(start, ends) - assigned, 0)
+    moved = np.minimum(path.communication_ns[rows], wait)
+    kinds = [record.stage_kinds[code] for code in stages["kind"][rows].tolist()]
+    groups = {index: name for name, members in client_groups(record.clients).items() for index in members}
+    where = [groups[index] for index in stages["client"][rows].tolist()]
+    columns = zip(kinds, where, (wait - moved).tolist(), moved.tolist(),
+                  np.maximum(np.minimum(token, ends) - start, 0).tolist(),
+                  np.maximum(np.minimum(end, ends) - np.maximum(token, start), 0).tolist(), strict=True)
+    for kind, group, queue, link, prompt, decode in columns:
+        for what, ns in (("queue", queue), ("transfer", link),
+                         ("prompt" if kind in GENERATIONS and kind != "decode" else
+                          "decode" if kind == "decode" else "service", prompt), ("decode", decode)):
+            if ns:
+                out[what, group] = out.get((what, group), 0.0) + ns
+    return out
+
+
+def _steps(record: RunRecord, path: CriticalPath, chosen: npt.NDArray[np.bool_]) -> dict[tuple[str, str], float]:
+    """Return the nanoseconds after the first token, of some requests: steps with prompts of others, other steps, and
+    time without a step of the request (it waited, or its KV moved)."""
+    stages, out = record.stages, dict[tuple[str, str], float]()
+    emits = path.on_path & chosen[stages["request"]] & (stages["output_tokens"] > 0)
+    for group, members in client_groups(record.clients).items():
+        for client in members:
+            rows = np.flatnonzero(emits & (stages["client"] == client))
+            mine = record.runs["client"] == client
+            if not len(rows) or not mine.any():
+                continue
+            prefills = mine & (record.runs["prefill_tokens"] > 0)
+            whole, beside = (merged(record.runs["start_ns"][one], record.runs["end_ns"][one])
+                             for one in (mine, prefills))
+            transferred = stages["kind"][rows] == (record.stage_kinds.index("decode") if "decode" in record.stage_kinds
+                                                   else -1)
+            begin = np.where(transferred, stages["start_ns"][rows], stages["first_token_ns"][rows])
+            end = stages["end_ns"][rows]
+            stepping, prompts = overlaps(begin, end, whole).sum(), overlaps(begin, end, beside).sum()
+            waits = float(np.where(transferred, stages["start_ns"][rows] - stages["assigned_ns"][rows], 0).sum())
+            for what, ns in (("steps without prompts", stepping - prompts), ("steps with prompts of others", prompts),
+                             ("waiting", float((end - begin).sum()) - stepping + waits)):
+                if ns > 0:
+                    out[what, group] = out.get((what, group), 0.0) + float(ns)
+    return out
+
+
+def missed(record: RunRecord, found: dict[str, Any], binds: dict[str, Any]) -> dict[str, Any]:
+    """Return `binds` with what a missed latency is made of, where nothing else binds: the resource of its largest
+    part."""
+    if binds["what"] != "arrivals" or found["share"] <= 1 or not found["parts"]:
+        return binds
+    part, share = next(iter(found["parts"].items()))
+    where = next((name for name in binds["groups"] if part.endswith(f" {name}")), None)
+    if where is None:
+        return binds
+    group = binds["groups"][where]
+    what = NAMES[Reason.COMPUTE]
+    if part.startswith("transfer"):
+        link = max(record.links, key=lambda use: use.full_ns, default=None)
+        what, where = NAMES[Reason.LINK], link.name if link is not None else f"to {where}"
+    elif part.startswith("queue") and group["waiting"]:
+        what = group["resource"]
+    return binds | {"what": what, "where": where, "share": share,
+                    "of": f"{METRICS[found['metric']]} p{found['percentile']:g}"}
+
+
+def limit_of_row(row: Mapping[str, Any]) -> str | None:
+    """Return `limit_text` of a flat row of figures; None without a limit."""
+    if row.get("nearest_limit.metric") is None:
+        return None
+    prefix = "nearest_limit."
+    found = {key: row[prefix + key] for key in ("metric", "percentile", "share")}
+    parts = {name.removeprefix(f"{prefix}parts."): share for name, share in row.items()
+             if name.startswith(f"{prefix}parts.") and share is not None}
+    return limit_text({**found, "parts": dict(sorted(parts.items(), key=lambda item: -item[1]))})
+
+
+def limit_text(found: dict[str, Any]) -> str:
+    """Return one line: the latency nearest its limit, and its parts. `found`: `nearest_limit` of the summary."""
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in list(found["parts"].items())[:4])
+    return (f"{METRICS[found['metric']]} p{found['percentile']:g} at {found['share']:.0%} of its limit: {parts}")
