@@ -17,9 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.explore.capacity import RATIO, Trials, axis_of, capacity
+from hermes.explore.capacity import RATIO, axis_of, capacity
 from hermes.explore.executor import executor
 from hermes.explore.objective import missed, slo_overrides
+from hermes.explore.trials import Trials
 from hermes.scenario import load_scenario
 
 MOST_RUNS, MOST_DIFFERENCE = 12, 0.02

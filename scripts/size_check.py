@@ -18,11 +18,11 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hermes.explore.capacity import Trials
 from hermes.explore.executor import executor
 from hermes.explore.objective import missed, slo_overrides
 from hermes.explore.size import Found, Kind, Sizing, changes, size
 from hermes.explore.size_files import from_options
+from hermes.explore.trials import Trials
 
 
 def candidates(found: Found, most: int, below: int) -> Iterator[tuple[int, ...]]:

@@ -14,21 +14,21 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.errors import HermesError, InputError
+from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
-from hermes.explore.config import load_sweep
 from hermes.explore.executor import Executor, executor
+from hermes.explore.lengthening import replays
 from hermes.explore.objective import missed, need_slo
-from hermes.explore.runner import run_sweep
+from hermes.explore.trials import Trials
 from hermes.scenario import Overrides, Scenario, load_scenario
 from hermes.workload.base import ArrivalProcess
 
-__all__ = ["Answer", "Capacity", "Trial", "Trials", "axis_of", "capacity"]
+__all__ = ["Answer", "Capacity", "Trial", "axis_of", "capacity"]
 
 RATIO = 1.01          # of neighbouring loads
 FIRST_STRIDE = 70     # levels of a doubled load
@@ -125,46 +125,6 @@ class Capacity:
         return sum(len(answer.trials) for answer in self.answers)
 
 
-@dataclass
-class Trials:
-    """Simulations on demand: each once, side by side, kept in the folder of a sweep."""
-
-    name: str
-    scenario: Scenario
-    folder: Path
-    engine: Executor
-    told: Callable[[str], None] | None = None
-    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rows: dict[str, Row] = field(default_factory=dict)
-
-    def run(self, wanted: Mapping[str, tuple[Mapping[str, Any], int]]) -> dict[str, Row]:
-        """Return the figures of simulations, by label. wanted: label -> (settings by dotted path, seed)."""
-        new = {label: {"label": label, "set": dict(settings), "seed": seed}
-               for label, (settings, seed) in wanted.items() if label not in self.rows}
-        if new:
-            if self.told is not None:
-                self.told(", ".join(new))
-            self.cases |= new
-            self._sweep(new)
-        return {label: self.rows[label] for label in wanted}
-
-    def finish(self) -> None:
-        """Make the folder a sweep of all simulations; until then it is one of the latest."""
-        self._sweep(self.cases)
-
-    def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> None:
-        sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values())})
-        source = self.scenario.source   # with the overrides, which a case may set again
-        assert source.node is not None
-        done = run_sweep(replace(sweep, base=source.node, base_dir=source.base_dir), self.folder, engine=self.engine)
-        for number, label in enumerate(cases):
-            row = done.outcome(number)
-            assert row is not None
-            if row["status"] != "ok":
-                raise HermesError(f"{label}: {row['reason']}")
-            self.rows[label] = row
-
-
 def capacity(
     scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Overrides = (), seeds: int = 5,
     within: float = 0.02, max_runs: int = 12, workers: int = 1, out: str | Path | None = None,
@@ -246,7 +206,7 @@ def axis_of(scenario: Scenario, over: str) -> _Axis:
         for i, workload in enumerate(workloads):
             path = f"workload.{i}" if several else "workload"
             out |= {f"{path}.arrivals.{key}": value for key, value in workload.arrivals.scaled(factor).items()}
-            if workload.requests is not None and not _replays(workload):
+            if workload.requests is not None and not replays(workload):
                 out[f"{path}.requests"] = max(round(workload.requests * factor), min(workload.requests, FEWEST))
         return out
 
@@ -263,11 +223,6 @@ def axis_of(scenario: Scenario, over: str) -> _Axis:
     if only is None or rate is None:
         return _Axis("rate", "times the scenario's load", 1.0, settings)
     return _Axis("rate", f"{only.counted.get('arrivals', 'requests')}/s", rate, settings)
-
-
-def _replays(workload: Any) -> bool:
-    """Whether a workload has no more rows than its trace."""
-    return any(part.replays and not part.repeat for part in (workload.arrivals, workload.lengths))
 
 
 def _clients(scenario: Scenario, group: str) -> _Axis:

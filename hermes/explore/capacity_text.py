@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.explore.capacity import Answer, Capacity, Trial
+from hermes.explore.objective import settled
 from hermes.results.layout import format_s
+from hermes.results.limit_parts import limit_of_row
 
 __all__ = ["lines", "plain", "trial_rows"]
 
@@ -18,12 +20,13 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
     if at is not None:
         out.append((f"at {_load(found, at)}", _figures(at)))
         out.append(("binds", _binds(at, beyond)))
+        stops = limit_of_row((beyond if beyond is not None and beyond.misses is not None else at).row)
+        if stops is not None:
+            out.append(("stops", stops))
     if beyond is not None and beyond.misses is not None:
         out.append((f"at {_load(found, beyond)}", f"misses: {beyond.misses}"))
     if not first.complete:
         out.append(("warning", f"the search ended after {len(first.trials)} runs; more narrow it down: --runs"))
-    if at is not None and at.row.get("headline.stable") is None:
-        out.append(("warning", "too short to tell whether the queue grows: give the workload more requests"))
     if found.value is not None and len(found.answers) > 1 and not found.narrow:
         out.append(("warning", _wide(found)))
     return out
@@ -35,6 +38,8 @@ def _headline(found: Capacity) -> str:
         loads = [trial.load for answer in found.answers for trial in answer.trials if answer.load is None]
         if found.over == "clients":
             return f"none: even {max(loads):g} {found.unit} miss the SLO ({runs})"
+        if not any(settled(trial.row) for answer in found.answers for trial in answer.trials):
+            return f"none: no simulation settled ({runs}); give the workload more requests, or a longer trace"
         return f"none: already {found.base * min(loads):.4g} {found.unit} miss the SLO ({runs})"
     if found.over == "clients":
         each = ", ".join(f"{value:g}" for value in found.values)
@@ -53,7 +58,9 @@ def _wide(found: Capacity) -> str:
         return "the seeds differ; the most of them is given: a longer workload settles it"
     assert found.half_width is not None
     share = found.half_width / (found.value or 1.0)
-    return f"the seeds differ by {share:.1%} of the answer; a longer workload, or more --seeds, narrow it down"
+    spread = (max(found.values) - min(found.values)) / (found.value or 1.0)
+    return (f"the 95% interval is +-{share:.1%} of the answer with {len(found.answers)} seeds, which differ by "
+            f"{spread:.1%}; a longer workload, or more --seeds, narrow it down")
 
 
 def _load(found: Capacity, trial: Trial) -> str:
@@ -65,8 +72,10 @@ def _figures(trial: Trial) -> str:
     parts = [f"{name} p50 {format_s(row[f'latency.{key}.p50'])}, p99 {format_s(row[f'latency.{key}.p99'])}"
              for name, key in (("TTFT", "latency.ttft_s"), ("TPOT", "latency.tpot_s"))
              for key in (key.removeprefix("latency."),) if row.get(f"latency.{key}.p50") is not None]
-    dollars = row.get("headline.per_million_output_tokens_dollars")
-    return "; ".join([*parts, *([f"${dollars:.3g} per million output tokens"] if dollars is not None else [])])
+    for key, what in (("answer", "tokens of answers"), ("output", "generated")):
+        dollars = row.get(f"headline.per_million_{key}_tokens_dollars")
+        parts += [f"${dollars:.3g} per million {what}"] if dollars is not None else []
+    return "; ".join(parts)
 
 
 def _binds(at: Trial, beyond: Trial | None) -> str:

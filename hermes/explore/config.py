@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node, load_yaml
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.scenario.document import Overrides
 from hermes.scenario.loading import (
     SUFFIXES,
@@ -51,7 +51,7 @@ _ZIPS = WithJsonSchema({"anyOf": [_ZIP, {"type": "array", "items": _ZIP}]})
 class Case(ConfigModel):
     """A configuration that differs from others in more than one value."""
 
-    label: Annotated[str, Field(min_length=1, max_length=200)]
+    label: Name
     """Its label in the column `case`."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Values by dotted path, as in `grid`."""
@@ -62,7 +62,7 @@ class Case(ConfigModel):
 class SweepConfig(ConfigModel):
     """Many simulations: every case with every combination of zip, grid and seeds."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "sweep"
+    name: Name = "sweep"
     """Name of the sweep."""
     description: str = ""
     """Purpose of the sweep."""
@@ -119,7 +119,7 @@ def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Overri
         path = _find(source)
         node = load_yaml(path)
     if not isinstance(node.value, dict):
-        raise node.mark.error("a mapping with the keys of a sweep", node.plain())
+        raise node.mark.error("a mapping with the keys of a sweep", Verbatim("something else"))
     config = validate(SweepConfig, node)
     own = [i for i, case in enumerate(config.cases or ()) if case.seed is not None]
     if own and config.seeds is not None:

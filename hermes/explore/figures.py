@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from hermes.config.folder_packages import folder_package
+from hermes.config.own_code import check_own_code
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
@@ -67,6 +68,7 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     A module in `folder` takes precedence. It is read anew each time, unless a study has imported it, since other sweeps
     may have a module of the same name. Raises `InputError` if there is no such function.
     """
+    check_own_code(f"the sweep runs {name}", field="extract")
     module, _, attribute = name.partition(":")
     file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
     beside = file.is_file() and module.split(".")[0] != "hermes"   # `hermes` always means this package

@@ -8,10 +8,10 @@ from typing import Any
 
 from hermes.errors import InputError, Verbatim
 from hermes.results.layout import format_s
-from hermes.results.slo import METRICS, SloConfig
+from hermes.results.slo import METRICS, SloConfig, own_limits_missed
 from hermes.scenario import Scenario
 
-__all__ = ["limits_text", "missed", "need_slo", "slo_overrides"]
+__all__ = ["limits_text", "missed", "need_slo", "own_missed", "settled", "slo_overrides"]
 
 Row = Mapping[str, Any]
 
@@ -51,18 +51,43 @@ def need_slo(scenario: Scenario) -> None:
                          field="slo")
 
 
+def settled(row: Row) -> bool:
+    """Whether a simulation is long enough for a verdict: it settled, or misses its SLO however long it is."""
+    return row.get("settling.settled") is not False or bool(row.get("settling.late_misses")) \
+        or row.get("headline.stable") is False
+
+
 def missed(row: Row) -> str | None:
-    """Return what a simulation misses, in a few words, or None if it meets its SLO. row: Its flat figures."""
+    """Return what a simulation misses, in a few words, or None if it meets its SLO. row: Its flat figures.
+
+    A simulation that has not settled (`hermes.results.settling`) never meets its SLO.
+    """
     if row.get("requests.unfinished"):
         return f"{row['requests.unfinished']:,} requests unfinished at the horizon"
     if row.get("headline.stable") is False:
         return "the queue grows"
     verdict = row.get("slo.pass")
-    if verdict:
-        return None
     if verdict is None:
         return "no request was completed"
-    return ", ".join(_limits_missed(row)) or "the SLO of a pipeline or workload"
+    if verdict and row.get("settling.settled") is False:
+        return f"did not settle: {row['settling.why']}"
+    if verdict and row.get("settling.late_misses"):
+        return "the SLO in the steady state, after the warm-up"
+    if verdict:
+        return None
+    return "; ".join([*filter(None, [", ".join(_limits_missed(row))]), *own_missed(row)])
+
+
+def own_missed(row: Row) -> list[str]:
+    """Return what pipelines and workloads with limits of their own miss, and by how much."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key in row:
+        if key.startswith("slo_of.") and key.endswith(".limit_s"):   # a name of a workload may hold dots
+            path = key.removesuffix(".limit_s")
+            group, _, name = path.removeprefix("slo_of.").rpartition(".")
+            tables.setdefault(group, {})[name] = {
+                field: row.get(f"{path}.{field}") for field in ("limit_s", "value_s", "percentile", "pass")}
+    return own_limits_missed(tables)
 
 
 def _limits_missed(row: Row) -> list[str]:
@@ -79,9 +104,14 @@ def _limits_missed(row: Row) -> list[str]:
 
 def limits_text(slo: SloConfig) -> str:
     """Return the limits of a scenario in words."""
+    own = [f"pipeline {name}: {_own_text(slo.of(name, ''))}" for name in slo.pipelines]
+    own += [f"workload {name}: {_own_text(slo.of('', name))}" for name in slo.workloads]
+    return "; ".join(filter(None, [_own_text(slo), *own]))
+
+
+def _own_text(slo: SloConfig) -> str:
     parts = [f"{name.upper()} p{slo.percentile:g} <= {format_s(limit)}"
              for name in METRICS if (limit := getattr(slo, name)) is not None]
     parts += [f"{name.upper()} {percentile} <= {format_s(limit)}"
               for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
-    others = [*slo.pipelines, *slo.workloads]
-    return "; ".join([", ".join(parts), *([f"limits of their own for {', '.join(others)}"] if others else [])])
+    return ", ".join(parts)

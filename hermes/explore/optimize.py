@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.errors import HermesError, InputError, Verbatim, suggest
 from hermes.explore.config import load_sweep
 from hermes.explore.executor import Executor
 from hermes.explore.figures import Scalar
+from hermes.explore.lengthening import Arrivals, arrivals_of
+from hermes.explore.objective import settled
 from hermes.explore.runner import run_sweep
 from hermes.explore.space import Dimension, Space
+from hermes.explore.trials import MOST_TIMES
 from hermes.scenario.build import build
 from hermes.scenario.document import resolved_yaml, scenario_of
 from hermes.scenario.loading import overridden
@@ -37,6 +40,10 @@ class Tried:
         values: The objectives, in the order of the file; empty if the settings cannot be simulated.
         excess: How far constraints are missed, largest first in the file's order; empty without constraints.
         refused: Why they cannot be simulated; "" if they can.
+        failed: How their simulation ended without a result (a worker was killed, an exception); "" if it did not. Such
+            settings might belong to the front.
+        unsettled: Why the simulation is too short to say whether constraints are met (`hermes.results.settling`);
+            "" if it settled, and without constraints.
         long: Whether the figures are of the long simulation.
     """
 
@@ -44,12 +51,19 @@ class Tried:
     values: tuple[float, ...] = ()
     excess: tuple[float, ...] = ()
     refused: str = ""
+    failed: str = ""
+    unsettled: str = ""
     long: bool = True
     row: Row = field(default_factory=dict)
 
     @property
     def feasible(self) -> bool:
-        return not self.refused and all(excess <= 0 for excess in self.excess)
+        return self.judged and not self.unsettled and all(excess <= 0 for excess in self.excess)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a result."""
+        return not self.refused and not self.failed
 
 
 @dataclass(frozen=True)
@@ -61,18 +75,27 @@ class Found:
     front: tuple[Tried, ...]
     whole: bool   # whether the space was tried whole
 
+    @property
+    def failed(self) -> tuple[Tried, ...]:
+        """The settings whose simulation ended without a result: without them the front may be another."""
+        return tuple(one for one in self.tried if one.failed)
+
 
 def optimize(
     space: Space, folder: Path, engine: Executor, told: Callable[[str], None] | None = None,
 ) -> Found:
     """Search, with the simulations kept in `folder`/simulations.
 
-    Raises `InputError` for figures that a simulation does not have, and if no settings at all can be simulated.
+    Raises `InputError` for figures that a simulation does not have, and if no settings at all can be simulated, and
+    `HermesError` if no simulation has a result.
     """
     search = _Search(space, folder / "simulations", engine, told or (lambda text: None))
     whole = space.combinations()
     listed = search.try_all(whole) if whole is not None else search.sampled()
-    if not any(not tried.refused for tried in listed):
+    failed = [tried for tried in listed if tried.failed]
+    if failed and not any(tried.judged for tried in listed):
+        raise HermesError(f"no simulation has a result; the first failed: {failed[0].failed}")
+    if not any(tried.judged for tried in listed):
         raise InputError(Verbatim(f"no settings can be simulated; the first: {listed[0].refused}"), field="space")
     if space.config.fidelity is not None:
         listed = search.longer(listed)
@@ -120,6 +143,8 @@ class _Search:
     def __init__(self, space: Space, folder: Path, engine: Executor, told: Callable[[str], None]) -> None:
         self._space, self._folder, self._engine, self._told = space, folder, engine, told
         self._cases: dict[str, dict[str, Any]] = {}
+        self._arrivals: dict[str, Arrivals] = {}   # of settings that can be simulated
+        self._number = 0
         self._tried: dict[str, Tried] = {}
 
     def try_all(self, settings: Iterable[Mapping[str, Any]]) -> list[Tried]:
@@ -153,12 +178,12 @@ class _Search:
             self.try_all(new[:config.trials - len(seen)])
             for trial, one in zip(trials, settings, strict=True):
                 result = self._tried.get(_key(one))
-                if result is None or result.refused:
+                if result is None or not result.judged:
                     study.tell(trial, state=optuna.trial.TrialState.FAIL)
                     seen |= {} if result is None else {_key(one): result}
                     continue
                 seen[_key(one)] = result
-                trial.set_user_attr("excess", list(result.excess))
+                trial.set_user_attr("excess", [*result.excess, 1.0 if result.unsettled else 0.0])
                 study.tell(trial, list(result.values))
         return list(seen.values())
 
@@ -166,7 +191,7 @@ class _Search:
         """Simulate the best at full length; the others stay as they are."""
         fidelity = self._space.config.fidelity
         assert fidelity is not None
-        good = [one for one in tried if one.feasible] or [one for one in tried if not one.refused]
+        good = [one for one in tried if one.feasible] or [one for one in tried if one.judged]
         kept: list[Tried] = []
         for front in fronts(good, _signs(self._space)):
             if kept and len(kept) + len(front) > fidelity.keep * len(tried):
@@ -195,12 +220,12 @@ class _Search:
             if said:
                 self._tried[key] = Tried(one, refused=said)
                 continue
-            label = f"{len(self._cases) + len(cases)}"
+            label = f"{self._number + len(cases)}"
             cases[label] = ({"label": label, "set": {**one, **more}}, one)
         if not cases:
             return
-        self._cases |= {label: case for label, (case, _) in cases.items()}
-        rows = self._sweep({label: case for label, (case, _) in cases.items()})
+        self._number += len(cases)
+        rows = self._rows({label: case for label, (case, _) in cases.items()}, settle=not short)
         for label, (_, one) in cases.items():
             self._tried[_key(one)] = self._judged(one, rows[label], long=not short)
         self._told(f"{len(self._tried)} settings tried, "
@@ -210,27 +235,56 @@ class _Search:
         """Return why settings cannot be simulated, "" if they can."""
         sweep = self._space.sweep
         try:
-            build(scenario_of(overridden(sweep.base, settings, sweep.base_dir), sweep.base_dir))
+            scenario = scenario_of(overridden(sweep.base, settings, sweep.base_dir), sweep.base_dir)
+            build(scenario)
         except InputError as error:
             return str(error)
+        self._arrivals[_key(settings)] = arrivals_of(scenario)
         return ""
 
+    def _rows(self, cases: Mapping[str, dict[str, Any]], *, settle: bool) -> dict[str, Row]:
+        """Simulate cases; with `settle`, those that have not settled again, with longer arrivals."""
+        self._cases |= cases
+        rows, factors, left = self._sweep(cases), dict.fromkeys(cases, 1.0), dict(cases)
+        for _ in range(MOST_TIMES if settle else 0):
+            longer: dict[str, dict[str, Any]] = {}
+            for label, case in left.items():
+                arrivals = self._arrivals[_key(case["set"])]
+                rows[label] = arrivals.judged(rows[label])
+                more = arrivals.longer(rows[label], factors[label])
+                if more is not None:
+                    factors[label] = more
+                    longer[label] = {"label": f"{label}, arrivals x {more:.4g}", "set": arrivals.settings(
+                        case["set"], more)}
+            if not longer:
+                break
+            self._cases |= {one["label"]: one for one in longer.values()}
+            found = self._sweep({one["label"]: one for one in longer.values()})
+            rows |= {label: found[one["label"]] for label, one in longer.items()}
+            left = {label: left[label] for label in longer}
+        return rows
+
     def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
-        """Simulate cases; a case whose simulation failed has no row of figures."""
+        """Simulate cases, those that fail twice: a worker may have been killed for others' use of memory."""
         sweep = load_sweep({"name": self._space.config.name, "scenario": {}, "cases": list(cases.values())})
         base = self._space.sweep
-        done = run_sweep(replace(sweep, base=base.base, base_dir=base.base_dir), self._folder, engine=self._engine)
+        sweep = replace(sweep, base=base.base, base_dir=base.base_dir)
+        done = run_sweep(sweep, self._folder, engine=self._engine)
+        if done.failed():
+            done = run_sweep(sweep, self._folder, engine=self._engine)
         return {label: done.outcome(number) or {} for number, label in enumerate(cases)}
 
     def _judged(self, settings: Mapping[str, Any], row: Row, *, long: bool) -> Tried:
         config = self._space.config
         if row.get("status") != "ok":
-            return Tried(settings, refused=str(row.get("reason")), long=long)
+            return Tried(settings, failed=str(row.get("reason")), long=long)
         values = [self._figure(row, name, "objectives") for name in config.objectives]
         excess = [limit.excess(self._figure(row, name, "constraints")) for name, limit in config.constraints.items()]
         if not all(map(math.isfinite, [*values, *excess])):
             return Tried(settings, refused="a figure is undefined: no request completed", long=long)
-        return Tried(settings, tuple(values), tuple(excess), long=long, row=row)
+        unsettled = excess and long and not settled(row) and row["settling.needed_s"] is not None
+        why = str(row["settling.why"]) if unsettled else ""
+        return Tried(settings, tuple(values), tuple(excess), unsettled=why, long=long, row=row)
 
     @staticmethod
     def _figure(row: Row, name: str, field_name: str) -> float:

@@ -10,9 +10,10 @@ from typing import Any
 from hermes.config.writing import replacing, write_text
 from hermes.explore.optimize import Found, Tried, scenario_text
 
-__all__ = ["front_rows", "plain", "write"]
+__all__ = ["failed_lines", "front_rows", "plain", "write"]
 
 MOST_SCENARIOS = 10
+MOST_FAILED = 5
 
 
 def plain(found: Found) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def plain(found: Found) -> dict[str, Any]:
     return {
         "name": config.name, "whole": found.whole, "tried": len(found.tried),
         "feasible": sum(one.feasible for one in found.tried),
-        "refused": sum(bool(one.refused) for one in found.tried),
+        "refused": sum(bool(one.refused) for one in found.tried), "failed": len(found.failed),
         "objectives": dict(config.objectives), "front": [_entry(found, one) for one in found.front],
         "all": [_entry(found, one) for one in found.tried],
     }
@@ -30,10 +31,22 @@ def plain(found: Found) -> dict[str, Any]:
 def _entry(found: Found, one: Tried) -> dict[str, Any]:
     config = found.space.config
     entry: dict[str, Any] = {"settings": dict(one.settings), "long": one.long}
+    if one.unsettled:
+        entry = {**entry, "unsettled": one.unsettled}
     if one.refused:
         return {**entry, "refused": one.refused}
+    if one.failed:
+        return {**entry, "failed": one.failed}
     return {**entry, "objectives": dict(zip(config.objectives, one.values, strict=True)),
             "excess": dict(zip(config.constraints, one.excess, strict=True)), "feasible": one.feasible}
+
+
+def failed_lines(found: Found) -> list[str]:
+    """Return a line about each of the first settings whose simulation failed: what they are, and how it ended."""
+    lines = [", ".join(f"{name}={_shown(value)}" for name, value in one.settings.items()) + f": {one.failed}"
+             for one in found.failed[:MOST_FAILED]]
+    more = len(found.failed) - MOST_FAILED
+    return lines + ([f"and {more} more: front.json has all"] if more > 0 else [])
 
 
 def front_rows(found: Found) -> tuple[list[str], list[list[Any]]]:

@@ -93,8 +93,11 @@ def _latency(axis: Any, frame: pd.DataFrame, name: str, title: str) -> None:
 
 def _throughput(axis: Any, frame: pd.DataFrame) -> None:
     rows = np.arange(len(frame))
-    done, good = (_values(frame, f"{part}.requests_per_s").to_numpy() for part in ("throughput", "goodput"))
+    done, good = (_values(frame, f"headline.{part}_per_s").to_numpy() for part in ("served", "goodput"))
     axis.barh(rows, np.nan_to_num(done), color=_RATE, height=0.7, label="completed")
+    for row, (rate, window) in enumerate(zip(done, frame.get("headline.window", ["steady"] * len(frame)), strict=True)):
+        if window == "whole" and np.isfinite(rate):   # as in the table: no steady state
+            axis.annotate("*", (rate, row), textcoords="offset points", xytext=(2, -4))
     if np.isfinite(good).any():   # without an SLO there is no goodput
         axis.barh(rows, np.nan_to_num(good), color=_GOOD, height=0.35, label="within the SLO")
     axis.set_xlabel("requests/s")

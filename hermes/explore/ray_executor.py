@@ -8,7 +8,9 @@ HERMES, and see the files that scenarios name under the same paths, as does the 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,10 +18,11 @@ from hermes.errors import InputError, Verbatim
 from hermes.explore.executor import Executor
 from hermes.explore.jobs import Job, Outcome, perform
 
-__all__ = ["OnRay"]
+__all__ = ["OnRay", "check_address"]
 
 AHEAD = 2        # jobs under way for each core, so that none waits for the driver
 TRIES = 4        # of a job whose node or process died
+ANSWERS_S = 5.0  # in which a cluster takes a connection
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -31,6 +34,31 @@ def _perform(job: Job, modules: Sequence[str]) -> Outcome:
     for module in modules:
         importlib.import_module(module)
     return perform(job)
+
+
+def check_address(address: str) -> None:
+    """Raise `InputError` for a HOST:PORT where nothing listens. Ray itself would try for minutes.
+
+    address: HOST:PORT, ray://HOST:PORT, or a word such as auto, which is not checked.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    problems = [f"no answer in {ANSWERS_S:g} s"]
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_S).close()
+            problems.clear()
+        except (OSError, OverflowError, UnicodeError) as error:
+            problems[:] = [str(error)]
+
+    thread = threading.Thread(target=connect, daemon=True)   # looking up a name has no time limit of its own
+    thread.start()
+    thread.join(ANSWERS_S)
+    if problems:
+        raise InputError("the address of a Ray cluster, HOST:PORT or auto",
+                         Verbatim(f"{address}, where nothing listens ({problems[0]})"[:200]), field="--address")
 
 
 class OnRay(Executor):
@@ -51,6 +79,7 @@ class OnRay(Executor):
             paths = os.pathsep.join(path for path in sys.path if path and os.path.isdir(path))
             options: dict[str, Any] = {"runtime_env": {"env_vars": {**ONE_THREAD, "PYTHONPATH": paths}},
                                        "log_to_driver": False, "logging_level": "ERROR"}
+            check_address(address or os.environ.get("RAY_ADDRESS", ""))
             try:
                 if address:
                     ray.init(address=address, **options)

@@ -4,11 +4,14 @@ A *layout* is a kind of client (so many devices of a kind) and how the clients s
 prompts and answers, or `pd`, some prefill and the others decode. Each layout is searched for the fewest clients that
 meet the SLO, all layouts side by side:
 
-- mixed: one client shows how much it serves when it is overloaded; the search (`hermes.explore.bracket`) goes on from
-  the number of clients that this makes.
+- mixed: the search (`hermes.explore.bracket`) begins at a closed-form lower bound (`hermes.explore.bounds`), or else at
+  one client, which shows how much it serves when it is overloaded.
 - pd: the mixed answer, split by the share of its time in steps with prompts. What misses gets a client more: the side
   whose queue grows, prefill for the TTFT, decode for the TPOT. Once the SLO is met, a client less is tried on each
   side.
+
+A simulation counts only if it has settled (`hermes.results.settling`); it is lengthened until it has. At last the
+cheapest layout is checked (`hermes.explore.size_check`): other seeds, longer arrivals, and one client less.
 """
 
 from __future__ import annotations
@@ -17,19 +20,28 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, inside
+from hermes.explore.bounds import demand_of, fewest_clients
 from hermes.explore.bracket import Bracket
-from hermes.explore.capacity import RATIO, Trials, axis_of
+from hermes.explore.capacity import RATIO, axis_of
 from hermes.explore.executor import Executor, executor
-from hermes.explore.objective import missed, need_slo
+from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
+from hermes.explore.objective import missed, need_slo, settled
+from hermes.explore.own_layout import OwnLayout, as_composed, run_own
+from hermes.explore.size_check import Check, check_answer
+from hermes.explore.trials import Trials
 from hermes.hardware.devices import load_device
+from hermes.hardware.files import shipped_name
+from hermes.hardware.info import hardware_info
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
+from hermes.scenario.loading import overridden
 
 __all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "hourly", "size"]
 
@@ -38,7 +50,9 @@ MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
 STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
-LINK = {"kind": "link", "bandwidth": "50 GB/s"}   # between clients of a pd layout: a 400 Gb/s port
+RANKS = ("tp", "pp", "dp", "ep")                                     # keys of composed hardware that the layout sets
+OF_DEVICE = ("device", "kernels", "link", "hop", "terms", "beside")  # and those that are of one device
+LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
 
 Row = Mapping[str, Any]
 
@@ -49,6 +63,8 @@ class Kind:
 
     device: str
     tp: int
+    price: float | None = None   # dollars per hour of one device, if known
+    given: bool = False          # whether the user gave the price
 
     @property
     def name(self) -> str:
@@ -104,12 +120,16 @@ class Left:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The answers of all layouts, cheapest first.
+    """The answers of all layouts.
 
     Args:
         document: The scenario that each layout's clients are put into.
         headroom: How much more load the cheapest layout takes, relative, in steps of 1%.
+        check: What longer simulations with other seeds say of the cheapest layout.
+        length: How many times as long as the document's the arrivals were, for the simulations to settle.
         path: Folder of the simulations, a sweep; None if they were not kept.
+        assumed: Links that nobody named, one line each.
+        own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
     name: str
@@ -118,35 +138,59 @@ class Sizing:
     found: list[Found]
     left: list[Left]
     headroom: float | None = None
+    check: Check | None = None
+    length: float = 1.0
     path: Path | None = None
+    assumed: list[str] = field(default_factory=list)
+    own: OwnLayout | None = None
 
     @property
     def ranked(self) -> list[Tried]:
-        """Return the best of every layout that meets the SLO: by dollars per hour if all have a price, then devices."""
-        best = [found.best for found in self.found if found.best is not None]
-        priced = all(hourly(tried) is not None for tried in best)
-        return sorted(best, key=lambda tried: (hourly(tried) or 0.0 if priced else 0.0, tried.devices, tried.label))
+        """Return the best of every layout that meets the SLO and whose devices have a price, cheapest first."""
+        priced = [(dollars, tried) for tried in self._best() if (dollars := hourly(tried)) is not None]
+        return [tried for _, tried in sorted(priced, key=lambda one: (one[0], one[1].devices, one[1].label))]
+
+    @property
+    def unpriced(self) -> list[Tried]:
+        """Return the best of every layout that meets the SLO and whose devices have no price, by devices: nothing says
+        which of them costs least, nor whether one costs less than those that are ranked."""
+        return sorted((tried for tried in self._best() if hourly(tried) is None),
+                      key=lambda tried: (tried.devices, tried.label))
+
+    @property
+    def meets(self) -> list[Tried]:
+        """Return the best of every layout that meets the SLO: the ranked ones, then those without a price."""
+        return [*self.ranked, *self.unpriced]
+
+    def _best(self) -> list[Tried]:
+        return [found.best for found in self.found if found.best is not None]
 
     @property
     def tried(self) -> list[Tried]:
         return [tried for found in self.found for tried in found.tried]
 
+    @property
+    def settled(self) -> bool:
+        """Whether any simulation is long enough for a verdict."""
+        return any(settled(tried.row) for tried in self.tried)
+
     def settings(self, tried: Tried) -> dict[str, Any]:
-        """Return the scenario's document with the clients of a layout."""
-        return {**self.document, **changes(self.document["clients"], tried.kind, tried.clients)}
+        """Return the scenario's document with the clients of a layout, and requests enough to settle."""
+        document = {**self.document, **changes(self.document["clients"], tried.kind, tried.clients)}
+        longer = arrivals_of(self.scenario).settings({}, self.length)
+        return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
 
 
 def hourly(tried: Tried) -> float | None:
-    """Return the dollars per hour of all devices; None if a price is unknown."""
-    rate, price = tried.row.get("headline.output_tokens_per_s"), tried.row.get(
-        "headline.per_million_output_tokens_dollars")
-    return None if rate is None or price is None else rate * price * 3600 / 1e6
+    """Return the dollars per hour of all clients; None if the price of the layout's devices is unknown."""
+    return None if tried.kind.price is None else tried.row.get("cost.dollars_per_hour")
 
 
 def size(
     document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
     out: str | Path | None = None, engine: Executor | None = None, told: Callable[[str], None] | None = None,
+    prices: Mapping[str, float] | None = None,
 ) -> Sizing:
     """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
 
@@ -159,64 +203,138 @@ def size(
         layouts: "mixed", "pd".
         max_devices: Most devices of a layout.
         workers, out, engine, told: As in `hermes.explore.capacity`.
+        prices: Dollars per hour of one device, by its name in `devices`. Left out, the scenario's for the device that
+            it names, else the description's.
 
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
     """
-    base = dict(document)
-    for device in devices:
-        with inside("device"):
-            load_device(device, Path(base_dir))
-    asked = [Kind(device, tp) for device in devices for tp in tps if tp <= max_devices]
+    own, folder_of = dict(document), Path(base_dir)
+    base, prices = as_composed(own, folder_of), {_named(name): dollars for name, dollars in (prices or {}).items()}
+    devices = list(dict.fromkeys(_named(name) for name in devices))
+    unknown = next((name for name in prices if name not in devices), None)
+    if unknown is not None:
+        raise InputError(f"a price of one of the devices {', '.join(devices)}", unknown, field="--price")
+    priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
+    asked = [Kind(device, tp, dollars, given) for device, dollars, given in priced for tp in tps if tp <= max_devices]
     if not asked:
         raise InputError(f"at least {min(tps)} devices, those of one client", max_devices, field="max_devices")
-    kinds, left, checked = _kinds(base, Path(base_dir), asked)
+    left, checked, starts, assumed = _kinds(base, Path(base_dir), asked)
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
         trials = Trials(f"size {checked.name}", checked, Path(folder), doing, told)
-        found = _all(trials, base["clients"], kinds, max_devices, layouts)
-        sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out))
-        if sizing.ranked:
-            sizing = replace(sizing, headroom=_headroom(trials, base["clients"], sizing.ranked[0]))
+        trials.length = max([1.0, *(start.length for start in starts.values())])
+        found = _all(trials, base["clients"], starts, max_devices, layouts)
+        sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out),
+                        assumed=assumed)
+        sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
+                              {kind: start.clients for kind, start in starts.items()})
+        if sizing.meets:
+            sizing = replace(sizing, headroom=_headroom(trials, base["clients"], sizing.meets[0]),
+                             length=trials.length)
+        sizing = replace(sizing, own=run_own(trials, own, folder_of))
         if out is not None:
             trials.finish()
     return sizing
 
 
+def _named(device: str) -> str:
+    """Return a shipped device's own name for another one of it."""
+    return shipped_name("devices", device) or device
+
+
+def _price(device: str, clients: Sequence[Mapping[str, Any]], prices: Mapping[str, float], base_dir: Path) -> tuple[
+        float | None, bool]:
+    """Return the dollars per hour of one device, None if unknown, and whether the user gave them for this search."""
+    with inside("device"):
+        described = load_device(device, base_dir).price_per_hour
+    if device in prices:
+        return prices[device] or None, True
+    own = _own(_llm(clients), device).get("price_per_hour")
+    return (own if isinstance(own, int | float) else described) or None, False   # what it is else, the scenario says
+
+
+def _llm(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next(client for client in clients if client.get("kind", "llm") == "llm")
+
+
+def _own(llm: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return what the clients of a layout keep of the scenario's.
+
+    Price, links and tables are of the device that the scenario names. Hardware is composed by now.
+    """
+    own = {key: value for key, value in llm.items() if key not in ("name", "count", "role", "devices", "hardware")}
+    hardware = llm.get("hardware")
+    mine = llm.get("device", device) == device
+    if not mine:
+        own.pop("price_per_hour", None)
+    if isinstance(hardware, Mapping) and hardware.get("kind", "composed") == "composed":
+        left = RANKS if mine and hardware.get("device", device) == device else (*RANKS, *OF_DEVICE)
+        own["hardware"] = {key: value for key, value in hardware.items() if key not in left}
+    return own
+
+
 def changes(clients: Sequence[Mapping[str, Any]], kind: Kind, numbers: tuple[int, ...]) -> dict[str, Any]:
     """Return the keys of the scenario that make a layout.
 
-    The hardware of each client is composed for its device (`hardware` left out): a fitted profile is of one device.
+    The hardware of each client is composed for its device (see `_own`).
     """
-    others = [client for client in clients if client.get("kind", "llm") != "llm"]
-    llm = next(client for client in clients if client.get("kind", "llm") == "llm")
-    own = {**{key: value for key, value in llm.items() if key not in ("name", "count", "role", "devices", "hardware")},
-           "device": kind.device, "parallel": {"tp": kind.tp}}
+    llm = _llm(clients)   # the first; others, of other models, stay as they are
+    others = [client for client in clients if client is not llm]
+    several = any(client.get("kind", "llm") == "llm" for client in others)
+    name, ahead = (str(llm.get("name", "llm")), f"{llm.get('name', 'llm')}-") if several else ("llm", "")
+    own = {**_own(llm, kind.device), "device": kind.device, "parallel": {"tp": kind.tp},
+           **({"price_per_hour": kind.price or 0.0} if kind.given else {})}
     if len(numbers) == 1:
-        return {"clients": [{"name": "llm", "count": numbers[0], **own}, *others]}
-    sides = [{"name": role, "role": role, "count": count, **own}
+        return {"clients": [{"name": name, "count": numbers[0], **own}, *others]}
+    sides = [{"name": f"{ahead}{role}", "role": role, "count": count, **own}
              for role, count in zip(("prefill", "decode"), numbers, strict=True)]
-    return {"clients": [*sides, *others], "network": LINK}
+    return {"clients": [*sides, *others]}
 
 
-def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]) -> tuple[list[Kind], list[Left], Scenario]:
-    """Return the kinds that can serve the model, those that cannot, and a checked scenario."""
-    kinds, left = [], []
+@dataclass(frozen=True)
+class _Start:
+    """Where the search of a kind of client begins: a number of clients, and how long the arrivals should be."""
+
+    clients: int
+    length: float
+
+
+def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
+           ) -> tuple[list[Left], Scenario, dict[Kind, _Start], list[str]]:
+    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and links assumed."""
+    left: list[Left] = []
+    starts: dict[Kind, _Start] = {}
+    assumed: dict[str, None] = {}
     checked, first = None, None
     for kind in asked:
         try:
             scenario = scenario_of(as_node({**base, **changes(base["clients"], kind, (1,))}), base_dir)
-            build(scenario)
+            clients = build(scenario).clients
         except InputError as error:
             first = first or error
             left.append(Left(kind, str(error)))
             continue
-        kinds.append(kind)
+        starts[kind] = _start(scenario)
         checked = checked or scenario
+        assumed |= {link.text: None for client in clients if hasattr(client, "hardware")
+                    for link in hardware_info(client.hardware).assumed_links}
     if checked is None:
         assert first is not None
         raise first
     need_slo(checked)
-    return kinds, left, checked
+    return left, checked, starts, list(assumed)
+
+
+def _start(scenario: Scenario) -> _Start:
+    """Begin at the closed-form bound, with arrivals that let the longest answers settle; else at one client."""
+    demand = demand_of(scenario)
+    bound = None if demand is None else fewest_clients(demand)
+    if demand is None or bound is None:
+        return _Start(1, 1.0)
+    clients, state = bound
+    needed_s = LENGTH * demand.long_output * state.token_s
+    most = MOST_REQUESTS / max(demand.rate * demand.arrivals_s, 1.0)
+    return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)))
 
 
 def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
@@ -236,11 +354,12 @@ Numbers = tuple[int, ...]
 Search = Generator[Numbers, Tried, Tried | None]   # yields clients to try, takes the result, returns the best
 
 
-def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], max_devices: int,
+def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[Kind, _Start], max_devices: int,
          layouts: Sequence[str]) -> list[Found]:
     """Run the searches of all layouts side by side; those of pd begin when mixed has an answer."""
     seed = trials.scenario.seed
-    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.tp)) for kind in kinds}
+    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.tp, start.clients))
+               for kind, start in starts.items()}
     done: dict[tuple[Kind, str], _Running] = {}
     while running:
         wanted = {f"{one.label(one.wanted)}": one for one in running.values()}
@@ -283,9 +402,9 @@ class _Running:
             self.best, self.over = end.value, True
 
 
-def _mixed(most: int) -> Search:
-    """Search for the fewest clients, from one client's throughput."""
-    bracket = Bracket(-1, 1, lowest=-most, highest=-1)
+def _mixed(most: int, start: int = 1) -> Search:
+    """Search for the fewest clients. start: A lower bound, from which the search begins."""
+    bracket = Bracket(-min(start, most), 1, lowest=-most, highest=-1)
     results: dict[int, Tried] = {}
     while (level := bracket.choose()) is not None:
         tried = yield (-level,)
@@ -300,7 +419,7 @@ def _mixed(most: int) -> Search:
 def _needed(tried: Tried) -> int | None:
     """Return how many such clients serve the offered rate, by what the overloaded ones served."""
     offered: float | None = tried.row.get("headline.offered_per_s")
-    served: float | None = tried.row.get("throughput.requests_per_s")
+    served: float | None = tried.row.get("throughput.requests_per_s")   # of the whole run: a queue that grows
     if not offered or not served or served > OVERLOADED * offered:
         return None
     return math.ceil(sum(tried.clients) * offered / served)
@@ -352,7 +471,7 @@ def _hopeless(now: Numbers, results: Mapping[Numbers, Tried]) -> bool:
 
 def _short_side(tried: Tried) -> str:
     """Return which side of a split needs more clients."""
-    where = tried.row.get("binds.where")
+    where = str(tried.row.get("binds.where")).rpartition("-")[2]   # of several groups: NAME-prefill
     if where in ("prefill", "decode"):
-        return str(where)
+        return where
     return "prefill" if "TTFT" in (tried.misses or "") else "decode"

@@ -11,6 +11,7 @@ from hermes.config.yaml_document import as_node
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.explore.size import Sizing
+from hermes.explore.size_groups import groups_in, only
 from hermes.explore.size_text import plot
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
@@ -18,7 +19,7 @@ from hermes.units import parse_rate
 from hermes.workload.base import ArrivalProcess
 from hermes.workload.profiles import workload_profile_names
 
-__all__ = ["Start", "from_options", "from_scenario", "write"]
+__all__ = ["Start", "from_options", "from_scenario", "write", "write_best"]
 
 WINDOW_S, FEWEST, MOST = 60.0, 1000, 20_000   # arrivals of a simulation
 TRACES = (".parquet", ".csv")
@@ -68,15 +69,25 @@ def _rate(text: str) -> float:
     return float(value)
 
 
-def from_scenario(source: str, model: str | None, workload: str | None, rate: str | None, overrides: Sequence[str]
-                  ) -> Start:
-    """Return a scenario with the rate asked for (its requests in proportion). It has its own model and workload."""
+def from_scenario(source: str, model: str | None, workload: str | None, rate: str | None, overrides: Sequence[str],
+                  group: str | None = None) -> Start:
+    """Return a scenario with the rate asked for (its requests in proportion). It has its own model and workload.
+
+    group: Group of LLM clients to size, the others staying as they are; its clients stand first.
+    """
+    start = _from_scenario(source, model, workload, rate, overrides)
+    names = list(groups_in(start.document)) if group is None else [group]
+    return start._replace(document=only(start.document, names[0])) if len(names) == 1 else start
+
+
+def _from_scenario(source: str, model: str | None, workload: str | None, rate: str | None, overrides: Sequence[str]
+                   ) -> Start:
     for name, value in (("--model", model), ("--workload", workload)):
         if value is not None:
             raise InputError(Verbatim("the scenario has one of its own; change it with --set"), field=name)
     checked = load_scenario(source, overrides)
-    if sum(client.kind == "llm" for client in checked.clients) != 1:
-        raise InputError("a scenario with one group of LLM clients", source, field="clients")
+    if not any(client.kind == "llm" for client in checked.clients):
+        raise InputError("a scenario with LLM clients", source, field="clients")
     if rate is None:
         return _start(checked)
     workloads = checked.workload
@@ -99,10 +110,15 @@ def write(sizing: Sizing, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "front.png") as path:
         plot(sizing).savefig(path, format="png", dpi=120)
-    if not sizing.ranked:
+    if not sizing.meets:
         return
-    best, base_dir = sizing.ranked[0], sizing.scenario.source.base_dir
-    text = to_yaml(sizing.settings(best), f"hermes size: {best.label}, {best.devices} devices",
-                   lambda value: moved_path(value, base_dir, folder))
+    best = sizing.meets[0]
+    write_best(sizing.settings(best), sizing.scenario.source.base_dir, f"{best.label}, {best.devices} devices", folder)
+
+
+def write_best(document: dict[str, Any], base_dir: Path, what: str, folder: Path) -> None:
+    """Write `best.yaml`: a scenario with the clients found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = to_yaml(document, f"hermes size: {what}", lambda value: moved_path(value, base_dir, folder))
     with replacing(folder / BEST) as path:
         path.write_text(text, encoding="utf-8")

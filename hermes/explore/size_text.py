@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.explore.objective import limits_text
-from hermes.explore.size import LINK, Found, Sizing, Tried, hourly
+from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.results.layout import Section, format_s
+from hermes.results.limit_parts import limit_of_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,23 +25,95 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     models = dict.fromkeys(client.model for client in sizing.scenario.clients if getattr(client, "model", None))
     out = [("serves", f"{f'{rate:g} requests/s' if rate is not None else sizing.name}, {', '.join(models)}; "
                       f"{limits_text(sizing.scenario.slo)}")]
-    ranked = sizing.ranked
-    if ranked:
-        best = ranked[0]
+    if sizing.meets:
+        best = sizing.meets[0]
         price = hourly(best)
         dollars = f", ${price:,.4g} an hour" if price is not None else ""
-        out.append(("answer", f"{best.label}: {best.devices} devices{dollars}"))
+        fewest = "" if sizing.ranked else "; no device has a price: the fewest devices, which need not cost least"
+        out.append(("answer", f"{best.label}: {best.devices} devices{dollars}{fewest}"))
         if sizing.headroom is not None:
             nearest = _nearest(best.row)
             near = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
             out.append(("headroom", f"{sizing.headroom:.0%} more load{near}; binds: {_binds(best)}"))
-    else:
+        stops = limit_of_row(best.row)
+        if stops is not None:
+            out.append(("stops", stops))
+        out += _checked(sizing)
+    elif sizing.settled:
         out.append(("answer", "none of these layouts meets the SLO"))
+    else:
+        out.append(("answer", "none: no simulation settled; give the workload more requests, or a longer trace"))
+    if sizing.unpriced:
+        names = list(dict.fromkeys(tried.kind.device for tried in sizing.unpriced))
+        out.append(("no price", f"{', '.join(names)}: not ranked; give dollars per hour of one device with --price "
+                                + ",".join(f"{name}=DOLLARS" for name in names)))
     if any(found.layout == "pd" for found in sizing.found):
-        out.append(("assumes", f"pd: KV moves over links of {LINK['bandwidth']} for each client"))
+        out.append(("assumes", f"pd: KV moves {_kv_speed(sizing.scenario.network)}"))
+    out += [("assumes", text) for text in sizing.assumed]
+    if sizing.own is not None:
+        out.append(("own", own_text(sizing)))
     out += [("misses", _missing(found)) for found in sizing.found if found.best is None]
     out += [("left out", f"{left.kind.name}: {left.reason}") for left in sizing.left]
     return out
+
+
+def _checked(sizing: Sizing) -> list[tuple[str, str]]:
+    """Return the check of the answer with other seeds, and a warning where they do not decide."""
+    check = sizing.check
+    if check is None:
+        return []
+    text = (f"{check.answer.met} of {len(check.answer.misses)} other seeds meet the SLO, arrivals for "
+            f"{format_s(check.arrivals_s)}")
+    for one in check.fewer:
+        text += f"; {one.tried.label}: {one.met} of {len(one.misses)}, {one.tried.misses}"
+    out = [("checked", text)]
+    if check.within_noise:
+        at = "" if check.answer.near is None else f": {limit_name(check.answer.near)} is too near to its limit"
+        out.append(("warning", f"within noise{at}; a client more is safe"))
+    return out
+
+
+def limit_name(name: str) -> str:
+    """Return the name of a limit of `settling.beyond` as it is printed."""
+    metric, _, rest = name.partition("_")
+    return f"{metric.upper()} {rest}"
+
+
+def own_text(sizing: Sizing) -> str:
+    """Return the scenario's own layout under both hardware models, in words."""
+    own = sizing.own
+    assert own is not None
+    if own.composed is None:
+        return f"{own.label} as written has the hardware {own.kind}, every row here composed: {own.why}"
+    parts: dict[str, list[str]] = {own.kind: [], "composed": []}
+    for metric in ("ttft", "tpot"):
+        ours, theirs = (_at_percentile(row, metric, sizing.scenario.slo.percentile) for row in (own.own, own.composed))
+        if ours is None or theirs is None:
+            continue
+        parts[own.kind].append(f"{metric.upper()} p{sizing.scenario.slo.percentile:g} {format_s(ours)}")
+        parts["composed"].append(f"{format_s(theirs)} ({theirs / ours - 1:+.0%})")
+    return (f"{own.label} as written: {own.kind} {', '.join(parts[own.kind])}; composed, as every row here, "
+            f"{', '.join(parts['composed'])}")
+
+
+def _own_plain(sizing: Sizing) -> dict[str, Any]:
+    """Return the own layout as data for JSON."""
+    own = sizing.own
+    if own is None:
+        return {}
+    def figures(row: Any) -> dict[str, Any] | None:   # Any: flat figures of a simulation
+        return None if row is None else {
+            f"{metric}_s": _at_percentile(row, metric, sizing.scenario.slo.percentile) for metric in ("ttft", "tpot")}
+
+    return {"own": {"clients": own.label, "hardware": own.kind, "as_written": figures(own.own),
+                    "composed": figures(own.composed), "why": own.why or None}}
+
+
+def _kv_speed(network: Any) -> str:   # Any: networks of plug-ins have nothing in common but `kind`
+    """Return how the KV moves from a prefill to a decode client."""
+    if network.kind in ("kv_link", "link"):
+        return f"at {network.bandwidth / 1e9:g} GB/s between two clients"
+    return "in no time" if network.kind == "ideal" else f"over the scenario's network ({network.kind})"
 
 
 def _binds(tried: Tried) -> str:
@@ -53,23 +126,31 @@ def _missing(found: Found) -> str:
     return f"{found.kind.name} {found.layout}: {most.devices} devices as {most.label}: {most.misses}"
 
 
-def ranking(sizing: Sizing) -> Section:
-    """Return the table of layouts that meet the SLO, cheapest first."""
+def ranking(sizing: Sizing) -> list[Section]:
+    """Return the tables of layouts that meet the SLO: by price, and without one."""
+    out = []
+    if sizing.ranked:
+        out.append(_table(sizing, "layouts that meet the SLO, by $/h", sizing.ranked))
+    if sizing.unpriced:
+        out.append(_table(sizing, "layouts that meet the SLO without a price, by devices: not ranked", sizing.unpriced))
+    return out
+
+
+def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
     slo = sizing.scenario.slo
     at = f"p{slo.percentile:g}"
     rows = []
-    for tried in sizing.ranked:
-        row, nearest = tried.row, _nearest(tried.row)
+    for tried in layouts:
+        row, nearest, dollars = tried.row, _nearest(tried.row), hourly(tried)
         rows.append((
-            tried.label, str(tried.devices), _short(hourly(tried)),
-            _short(row.get("headline.per_million_output_tokens_dollars")),
+            tried.label, str(tried.devices), _short(dollars),
+            _short(None if dollars is None else row.get("headline.per_million_answer_tokens_dollars")),
             _short(row.get("headline.output_tokens_per_j")),
             *(format_s(_at_percentile(row, metric, slo.percentile)) for metric in ("ttft", "tpot")),
             _short(row.get("headline.goodput_per_s")), "-" if nearest is None else f"{nearest[1]:.0%}",
         ))
-    return Section("layouts that meet the SLO", ("layout", "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}",
-                                                 "good/s", "used"), rows,
-                   "$/M: per million output tokens; used: the latency nearest to its limit, as a share of it")
+    return Section(title, ("layout", "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}", "good/s", "used"),
+                   rows, "$/M: per million tokens of answers; used: the latency nearest to its limit, as a share of it")
 
 
 def _short(value: float | None) -> str:
@@ -94,7 +175,7 @@ def _nearest(row: Any) -> tuple[str, float] | None:
 
 def speed(tried: Tried) -> tuple[float, float] | None:
     """Return the output tokens per second of one user (the median), and of one device."""
-    tpot, tokens = tried.row.get("latency.tpot_s.p50"), tried.row.get("throughput.output_tokens_per_s")
+    tpot, tokens = tried.row.get("latency.tpot_s.p50"), tried.row.get("headline.output_tokens_per_s")
     return None if not tpot or not tokens else (1.0 / tpot, tokens / tried.devices)
 
 
@@ -126,12 +207,21 @@ def plain(sizing: Sizing) -> dict[str, Any]:
                 "misses": tried.misses,
                 "tokens_per_s_per_user": user, "tokens_per_s_per_device": device}
 
+    check = sizing.check
     return {
-        "ranked": [one(tried) for tried in sizing.ranked], "headroom": sizing.headroom,
+        "ranked": [one(tried) for tried in sizing.ranked], "unranked": [one(tried) for tried in sizing.unpriced],
+        "headroom": sizing.headroom,
+        "check": None if check is None else {
+            "seeds": len(check.answer.misses), "meet": check.answer.met, "within_noise": check.within_noise,
+            "near": check.answer.near, "arrivals_s": check.arrivals_s,
+            "fewer": [{"clients": list(one.tried.clients), "seeds": len(one.misses), "meet": one.met,
+                       "misses": one.tried.misses} for one in check.fewer]},
         "misses": [{"device": found.kind.device, "tp": found.kind.tp, "layout": found.layout, "why": _missing(found)}
                    for found in sizing.found if found.best is None],
+        "assumed_links": sizing.assumed,
         "left_out": [{"device": left.kind.device, "tp": left.kind.tp, "why": left.reason} for left in sizing.left],
         "front": [one(tried) for tried in front(sizing.tried)], "simulations": len(sizing.tried),
+        **_own_plain(sizing),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node, load_yaml
 from hermes.errors import InputError, Verbatim
@@ -107,7 +107,7 @@ class Fidelity(ConfigModel):
 class SpaceConfig(ConfigModel):
     """Keys to vary, figures to improve, figures to keep within limits."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "optimize"
+    name: Name = "optimize"
     """Name of the search."""
     scenario: str | dict[str, Any]
     """Scenario to vary: a file (relative to this one), a built-in name, or the scenario itself."""
@@ -157,7 +157,7 @@ def load_space(source: str | Path | Mapping[str, Any], overrides: Overrides = ()
         path = Path(source)
         node, folder = load_yaml(path), path.parent
     if not isinstance(node.value, dict):
-        raise node.mark.error("a mapping with the keys of a search", node.plain())
+        raise node.mark.error("a mapping with the keys of a search", Verbatim("something else"))
     config = validate(SpaceConfig, node)
     said = config.scenario
     if isinstance(said, str) and (folder / said).is_file():

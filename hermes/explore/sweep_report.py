@@ -13,7 +13,7 @@ from hermes.results.report_page import Section, figure_text, page
 __all__ = ["sweep_page"]
 
 MOST_ROWS = 400
-X, Y = "latency.ttft_s.p99", "throughput.output_tokens_per_s"
+X, Y = "latency.ttft_s.p99", "headline.output_tokens_per_s"
 
 
 def sweep_page(sweep: SweepResults) -> str:

@@ -6,9 +6,11 @@ with a star. If the queue grows, the table says so instead of a number.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hermes.explore.objective import own_missed
 from hermes.results.layout import WIDTH, shortened
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ FIGURES = (
     ("TTFT, ms", "p50", "latency.ttft_s.p50", 1e3), ("TTFT, ms", "p99", "latency.ttft_s.p99", 1e3),
     ("TPOT, ms", "p50", "latency.tpot_s.p50", 1e3), ("TPOT, ms", "p99", "latency.tpot_s.p99", 1e3),
     ("good", "/s", "headline.goodput_per_s", 1.0), ("de-", "vices", "devices", 1.0),
-    ("$/M", "out", "headline.per_million_output_tokens_dollars", 1.0),
+    ("$/M", "answer", "headline.per_million_answer_tokens_dollars", 1.0),
 )
-_PER_TOKEN = ("headline.served_per_s", "headline.goodput_per_s", "headline.per_million_output_tokens_dollars")
+_PER_TOKEN = ("headline.served_per_s", "headline.goodput_per_s", "headline.per_million_answer_tokens_dollars")
 
 
 def point_table(results: SweepResults, shown: int = SHOWN) -> str:
@@ -43,6 +45,11 @@ def point_table(results: SweepResults, shown: int = SHOWN) -> str:
     lines = _laid_out(head, labels, rows)
     if any("*" in cell for row in rows for cell in row):
         lines.append("* of the whole run, warm-up and drain included: too short for a steady state")
+    if any("+" in cell for row in rows for cell in row):
+        lines.append("+ did not settle: arrivals for less than 5 x E2E p99; no verdict on the SLO")
+    for label, number in zip(labels, range(shown), strict=False):
+        lines += [line for text in own_missed(results.outcome(number) or {})
+                  for line in textwrap.wrap(f"{label} misses: {text}", WIDTH, subsequent_indent="  ")]
     if len(points) > shown:
         lines.append(f"and {len(points) - shown:,} more: hermes.open_sweep({str(results.path)!r}).frame()")
     return "\n".join(lines) + "\n"
@@ -60,7 +67,8 @@ def _cells(outcome: Mapping[str, Any] | None) -> list[str]:
             cells.append("grows" if column == "headline.served_per_s" else "-")
         else:
             whole = column == "headline.served_per_s" and outcome.get("headline.window") == "whole"
-            cells.append("-" if value is None else _number(value * factor) + "*" * whole)
+            unsettled = column == "headline.goodput_per_s" and outcome.get("settling.settled") is False
+            cells.append("-" if value is None else _number(value * factor) + "*" * whole + "+" * unsettled)
     return cells
 
 

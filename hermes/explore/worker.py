@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ def main() -> None:
     for module in json.loads(sys.stdin.readline())["modules"]:
         importlib.import_module(module)
     import hermes.explore.jobs  # noqa: F401  (to have it loaded)
+    from hermes.errors import show_warning
 
+    warnings.showwarning = show_warning
     requests = socket.socket(fileno=int(sys.argv[1]))
     forks = _threads() == 1
     gc.collect()

@@ -16,7 +16,7 @@ from hermes.scenario import load_scenario
 from hermes.workload.arrivals import ARRIVALS
 
 SMALL = {
-    "workload": {"requests": 60, "arrivals": {"kind": "poisson", "rate": 4},
+    "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": 4},
                  "lengths": {"kind": "independent", "prompt": 500, "output": 50}},
     "clients": [{"count": 2, "model": "llama-3.1-8b", "device": "l40s"}],
     "slo": {"ttft": "500 ms", "tpot": "60 ms"},
@@ -114,11 +114,11 @@ def test_the_time_of_arrivals_stays():
     found = capacity(SMALL, workers=0, seeds=1)
     rows = [trial.row for trial in found.answers[0].trials]
     for row, trial in zip(rows, found.answers[0].trials, strict=True):
-        assert row["requests.total"] == max(round(60 * trial.load), 60)
+        assert row["requests.total"] == max(round(200 * trial.load), 100)
 
 
 def test_fewest_clients():
-    many = SMALL | {"workload": SMALL["workload"] | {"requests": 300, "arrivals": {"kind": "poisson", "rate": 40}}}
+    many = SMALL | {"workload": SMALL["workload"] | {"requests": 1500, "arrivals": {"kind": "poisson", "rate": 40}}}
     found = capacity(many, over="clients", workers=0, seeds=1)
     count = int(found.value)
     for clients, meets in ((count, True), (count - 1, False)):
@@ -164,4 +164,12 @@ def test_the_command(tmp_path, capsys):
     assert found["seeds"][0]["complete"]
     assert main(["capacity", str(file), "--seeds", "1", "--workers", "0", "--slo", "tpot=1ms"]) == 1
     assert "none: already" in capsys.readouterr().out
-    assert load_scenario(SMALL).workload[0].requests == 60
+    assert load_scenario(SMALL).workload[0].requests == 200
+
+
+def test_an_interval_is_not_called_a_difference(capsys):
+    """Two seeds that differ by a percent have an interval of ten: both are said."""
+    found = capacity(SMALL, workers=0, seeds=2, within=1e-9)
+    said = dict(lines(found, "limits"))["warning"]
+    share, spread = found.half_width / found.value, (max(found.values) - min(found.values)) / found.value
+    assert f"the 95% interval is +-{share:.1%} of the answer with 2 seeds, which differ by {spread:.1%}" in said

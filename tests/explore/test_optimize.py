@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from typer.testing import CliRunner
 
 from hermes.api import simulate
 from hermes.cli import app
-from hermes.errors import InputError
+from hermes.errors import HermesError, InputError
 from hermes.explore import open_sweep
-from hermes.explore.executors import make_executor
+from hermes.explore.executor import InProcess, executor
+from hermes.explore.executors import Job, Outcome, make_executor, perform
 from hermes.explore.optimize import Tried, fronts, optimize
+from hermes.explore.optimize_files import plain
 from hermes.explore.space import load_space
 
 SCENARIO = {
@@ -103,7 +106,10 @@ def test_short_simulations_first(tmp_path: Path) -> None:
     assert 1 <= len(long) <= 8
     assert {id(one) for one in found.front} <= {id(one) for one in long}
     lengths = open_sweep(tmp_path / "simulations").frame()["requests.total"].value_counts().to_dict()
-    assert lengths == {15: 18, 60: len(long)}
+    assert lengths.pop(15) == 18
+    assert lengths.pop(60) == len(long)
+    assert all(requests > 60 for requests in lengths)   # made longer until they settle
+    assert all(one.row["settling.settled"] for one in long)
 
 
 def test_what_cannot_be_simulated_is_counted(tmp_path: Path) -> None:
@@ -154,6 +160,59 @@ def test_the_command(tmp_path: Path) -> None:
     assert again.exit_code == 1
 
 
+KILLER = """
+import os, signal
+from pathlib import Path
+from hermes.explore import jobs
+
+def killed(job, built, run=jobs._run):
+    mark = Path({mark!r})
+    if '"count": 2' in job.document and not ({once} and mark.exists()):
+        mark.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run(job, built)
+
+jobs._run = killed
+"""
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["killed once", "killed always"])
+def test_a_killed_worker_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    data = space(space={"clients.0.count": {"min": 1, "max": 3, "integer": True}})
+    (tmp_path / "a_killer.py").write_text(KILLER.format(mark=str(tmp_path / "mark"), once=once))
+    monkeypatch.syspath_prepend(str(tmp_path))   # workers search what this process does
+    monkeypatch.setattr("hermes.explore.executors.make_executor",
+                        lambda name, workers, modules, address: executor(2, ["a_killer"]))
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    done = CliRunner().invoke(app(), ["optimize", str(path), "-o", str(tmp_path / "out"), "--workers", "2"])
+    said = " ".join(done.output.split())
+    written = json.loads((tmp_path / "out" / "front.json").read_text())
+    if once:
+        assert done.exit_code == 0, said
+        whole = search(data, tmp_path / "whole")
+        assert written == plain(whole)
+        assert ", 0 cannot be simulated, 0 failed" in said
+        return
+    assert done.exit_code == 1
+    assert "front, incomplete" in said
+    assert "0 cannot be simulated, 1 failed" in said
+    assert "failed clients.0.count=2: the process was ended by SIGKILL (out of memory?)" in said
+    assert (written["failed"], written["refused"]) == (1, 0)
+    assert [one["failed"] for one in written["all"] if "failed" in one] == [
+        "the process was ended by SIGKILL (out of memory?)"]
+
+
+def test_a_search_without_a_result_is_an_error(tmp_path: Path) -> None:
+    class Dying(InProcess):
+        def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+            return (Outcome(job.key, "failed", "the process died") if job.task == "run" else perform(job)
+                    for job in jobs)
+
+    with pytest.raises(HermesError, match="no simulation has a result; the first failed: the process died"):
+        optimize(load_space(space()), tmp_path, Dying())
+
+
 @pytest.mark.parametrize(("change", "says"), [
     ({"objectives": {"latency.ttft.p99": "minimize"}}, "latency.ttft_s.p99"),
     ({"objectives": {"latency.ttft_s.p99": "smallest"}}, "objectives.latency"),
@@ -185,3 +244,12 @@ def test_fronts(points: list[tuple[int, int]]) -> None:
             inside = [other for other in beaten if any(other is each for each in front)]
             assert not inside
             assert number == 0 or beaten
+
+
+def test_settings_that_did_not_settle_are_not_within_constraints(tmp_path: Path) -> None:
+    """Constraints need a verdict: a queue that grows has none, whatever the latencies of a short run say."""
+    row = {"status": "ok", "latency.ttft_s.p99": 0.1, "cost.total_dollars": 1.0, "settling.settled": False,
+           "settling.needed_s": 100.0, "settling.why": "too short to settle", "headline.stable": None}
+    tried = Tried({}, (1.0,), (-1.0,), unsettled="too short to settle", row=row)
+    assert not tried.feasible
+    assert Tried({}, (1.0,), (-1.0,), row=row).feasible

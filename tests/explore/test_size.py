@@ -2,24 +2,27 @@
 
 import itertools
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes import simulate
+from hermes import open_sweep, simulate
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore.figures import figures
 from hermes.explore.objective import missed
+from hermes.explore.own_layout import as_composed, own_kind
 from hermes.explore.size import Kind, Tried, _mixed, _split, changes, hourly, size
-from hermes.explore.size_text import front, speed
+from hermes.explore.size_text import front, lines, plain, ranking, speed
 from hermes.hardware.devices import load_device
 
 KIND = Kind("l40s", 1)
 SMALL = {
     "name": "small",
-    "workload": {"requests": 150, "arrivals": {"kind": "poisson", "rate": 15},
+    "workload": {"requests": 900, "arrivals": {"kind": "poisson", "rate": 15},
                  "lengths": {"kind": "independent", "prompt": 1000, "output": 60}},
     "clients": [{"model": "llama-3.1-8b"}], "router": {"kind": "least_loaded", "load": "requests"},
     "slo": {"ttft": "1 s", "tpot": "60 ms"},
@@ -82,6 +85,52 @@ def test_ranked_by_price(sized):
     assert sized.headroom >= 0
 
 
+@pytest.fixture(scope="module")
+def mixed_prices():
+    """b300 has no price, and needs fewer devices than the L40S; the H100 does, and costs more."""
+    return size(SMALL, devices=["b300", "h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+
+
+def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed_prices):
+    assert load_device("b300").price_per_hour is None
+    assert [tried.kind.device for tried in mixed_prices.ranked] == sorted(
+        ("h100-sxm", "l40s"), key=lambda name: next(
+            hourly(found.best) for found in mixed_prices.found if found.kind.device == name))
+    assert [tried.kind.device for tried in mixed_prices.unpriced] == ["b300"]
+    told = dict(lines(mixed_prices))
+    assert told["answer"].startswith(mixed_prices.ranked[0].label)
+    assert "--price b300=DOLLARS" in told["no price"]
+    ranked, unranked = ranking(mixed_prices)
+    assert [row[0] for row in ranked.rows] == [tried.label for tried in mixed_prices.ranked]
+    assert [row[0] for row in unranked.rows] == [mixed_prices.unpriced[0].label]
+    assert "not ranked" in unranked.title
+    data = plain(mixed_prices)
+    assert [one["device"] for one in data["unranked"]] == ["b300"]
+    assert "b300" not in [one["device"] for one in data["ranked"]]
+
+
+def test_a_price_given_ranks_a_card():
+    cheap = size(SMALL, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
+                 prices={"b300": 0.5})
+    assert [tried.kind.device for tried in cheap.ranked] == ["b300", "l40s"]
+    assert hourly(cheap.ranked[0]) == 0.5 * cheap.ranked[0].devices
+    assert simulate(cheap.settings(cheap.ranked[0])).summary["cost"]["dollars_per_hour"] == hourly(cheap.ranked[0])
+
+
+def test_no_price_is_no_ranking_by_cost():
+    none = size(SMALL, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+    assert not none.ranked
+    assert "no device has a price" in dict(lines(none))["answer"]
+    assert ["not ranked" in table.title for table in ranking(none)] == [True]
+
+
+def test_a_scenario_gives_the_price_of_its_own_device_only():
+    clients = [{"model": "llama-3.1-8b", "device": "l40s", "price_per_hour": 3.0}]
+    found = size(SMALL | {"clients": clients}, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], workers=0)
+    assert [tried.kind.device for tried in found.unpriced] == ["b300"]
+    assert hourly(found.ranked[0]) == 3.0 * found.ranked[0].devices
+
+
 def test_the_front_is_beaten_by_nothing(sized):
     kept = front(sized.tried)
     assert kept
@@ -101,10 +150,12 @@ def test_a_model_that_does_not_fit_is_said():
     (["--model", "llama-3.1-8b", "--workload", "azure", "--rate", "5/s"], "--workload: expected a workload profile"),
     (["--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "0"], "--rate: expected a rate"),
     (["--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "5/s"], "slo: missing: what the clients"),
-    (["quickstart", "--device", "h200x"], "device: expected a device description"),
+    (["quickstart", "--device", "h200x"], "device: no device is called 'h200x'; nearest: h200"),
     (["quickstart", "--model", "llama-3.1-8b"], "--model: the scenario has one of its own"),
     (["quickstart", "--tp", "8", "--max-devices", "4"], "max_devices: expected at least 8 devices"),
     (["quickstart", "--layout", "both"], "--layout: expected layouts of mixed, pd"),
+    (["quickstart", "--price", "h200"], "--price: expected dollars per hour"),
+    (["quickstart", "--price", "h200=4"], "--price: expected a price of one of the devices h100-sxm"),
     (["quickstart", "--tp", "1,x"], "--tp: expected numbers of devices"),
 ])
 def test_a_mistake_is_one_line(arguments, said, capsys):
@@ -129,3 +180,47 @@ def test_the_command_writes_a_scenario_that_meets_the_slo(tmp_path, capsys):
     assert found["ranked"][0]["device"] == "h100-sxm"
     assert main([*arguments[:-2], "--slo", "tpot=1ms"]) == 1
     assert "none of these layouts meets the SLO" in capsys.readouterr().out
+
+
+def fitted(**hardware: Any) -> dict[str, Any]:
+    """The question for clients with a fitted profile."""
+    return {
+        "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": 2.0},
+                     "lengths": {"kind": "empirical", "profile": "azure-conv-2023"}},
+        "clients": [{"model": "llama-3.1-70b", "device": "h100-sxm", "hardware": {"kind": "polynomial", **hardware}}],
+        "slo": {"ttft": "1 s", "tpot": "50 ms"},
+    }
+
+
+def test_every_row_has_one_hardware_model_and_the_own_layout_is_shown_with_both(tmp_path: Path) -> None:
+    document = fitted(profile="llama-3.1-70b-h100-tp4-bf16")
+    sizing = size(document, devices=["h100-sxm"], tps=[4], layouts=["mixed"], max_devices=8, workers=0, out=tmp_path)
+    sweep = open_sweep(tmp_path)
+    points = {case: sweep.point(i) for i, case in enumerate(sweep.frame()["case"])}
+    assert {point.clients[0].hardware.kind for case, point in points.items()
+            if not case.startswith("as written")} == {"composed"}
+    own = sizing.own
+    assert own is not None
+    assert own.composed is not None
+    assert own.kind == "polynomial"
+    for kind, row in (("polynomial", own.own), ("composed", own.composed)):
+        found = {simulate(point).summary["latency"]["tpot_s"]["p99"] for case, point in points.items()
+                 if case.startswith("as written") and point.clients[0].hardware.kind == kind}
+        assert found == {row["latency.tpot_s.p99"]}
+    ratio = own.composed["latency.tpot_s.p99"] / own.own["latency.tpot_s.p99"] - 1
+    text = dict(lines(sizing))["own"]
+    assert text.startswith("1 x llm as written: polynomial TTFT p99 ")
+    assert text.endswith(f"({ratio:+.0%})")
+    assert plain(sizing)["own"]["hardware"] == "polynomial"
+
+
+def test_all_layouts_keep_the_precision_of_the_scenario() -> None:
+    document = fitted(profile="llama-3.1-70b-h100-tp2-fp8")
+    assert as_composed(document, Path())["clients"][0]["hardware"] == {"kind": "composed", "dtype": "fp8"}
+
+
+def test_a_scenario_of_composed_hardware_has_no_second_model() -> None:
+    document = fitted(profile="x")
+    del document["clients"][0]["hardware"]
+    assert as_composed(document, Path()) is document
+    assert own_kind(document["clients"]) == "composed"

@@ -31,7 +31,7 @@ def test_a_sweep_prints_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert shown.startswith(table)
     lines = table.splitlines()
     assert "TTFT, ms" in lines[0]
-    for head in ("requests per", "offered", "served", "p50", "p99", "/s", "vices", "out"):
+    for head in ("requests per", "offered", "served", "p50", "p99", "/s", "vices", "answer"):
         assert head in lines[1]
     steady, grows = (line.split() for line in lines[2:4])
     assert steady[0] == "5"

@@ -1,0 +1,175 @@
+"""Check of the answer of `hermes size`: other seeds, longer arrivals, and one client less.
+
+A simulation is one sample. Near a limit its p99 misses with one seed and holds with the next. So the cheapest layout is
+simulated with three other seeds, and with arrivals up to three times as long where there are less than 20,000 requests.
+If a seed misses the SLO, the layout gets a client more, and the layout that is then the cheapest is checked. If all
+seeds meet it, one client less is simulated likewise, until a seed misses, unless the search saw it miss for certain; if
+all seeds meet the SLO with it, it is the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hermes.explore.objective import missed
+from hermes.explore.trials import Trials
+
+if TYPE_CHECKING:
+    from hermes.explore.size import Kind, Sizing, Tried
+
+__all__ = ["Check", "Verdicts", "check_answer", "near_limit"]
+
+Row = Mapping[str, Any]
+Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
+
+SEEDS = 3
+TIMES, ENOUGH = 3.0, 20_000   # arrivals at most so many times as long, as far as that makes so many requests
+MOST_ROUNDS = 12
+BY_FAR = 3.0   # times the share that may be beyond a limit, at the low end of its interval, in a short simulation
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What one layout misses with each of the other seeds; None where it meets the SLO.
+
+    Attributes:
+        near: The limit that the pooled share of requests is too near to for a verdict; None if there is none.
+    """
+
+    tried: Tried
+    misses: list[str | None]
+    near: str | None
+
+    @property
+    def met(self) -> int:
+        return sum(miss is None for miss in self.misses)
+
+
+@dataclass(frozen=True)
+class Check:
+    """The check of an answer.
+
+    Attributes:
+        fewer: The verdicts on layouts with one client less; empty if they were not simulated.
+        arrivals_s: For how long requests arrived.
+    """
+
+    answer: Verdicts
+    fewer: list[Verdicts]
+    arrivals_s: float
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether other seeds might give another answer."""
+        return self.answer.near is not None or self.answer.met < len(self.answer.misses)
+
+
+def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: int,
+                 bounds: Mapping[Kind, int] | None = None) -> Sizing:
+    """Return the answers with the cheapest one checked, and changed where the check changes it.
+
+    bounds: Closed-form bound on the mixed clients of a kind; fewer are not simulated.
+    """
+    seen: dict[str, Verdicts] = {}
+
+    def verdicts(tried: Tried, *, all_seeds: bool = True) -> Verdicts:
+        known = seen.get(tried.label)
+        if known is None or (all_seeds and known.met == len(known.misses) < SEEDS):
+            seen[tried.label] = _verdicts(trials, tried, changes, all_seeds)
+        return seen[tried.label]
+
+    for _ in range(MOST_ROUNDS):
+        if not sizing.meets:
+            return sizing
+        best = sizing.meets[0]
+        now = verdicts(best)
+        if now.met < len(now.misses):
+            more = _more(now, max_devices)
+            sizing = _changed(sizing, best, None if more is None else verdicts(more))
+            continue
+        fewer = [verdicts(one, all_seeds=False) for one in _fewer(best)
+                 if not _misses_by_far(sizing, one)
+                 and (len(one.clients) > 1 or one.clients[0] >= (bounds or {}).get(one.kind, 1))]
+        better = next((one for one in fewer if one.met == SEEDS), None)
+        if better is None:
+            sizing = _changed(sizing, best, now)
+            return replace(sizing, check=Check(now, fewer, float(now.tried.row.get("settling.arrivals_s") or 0.0)))
+        sizing = _changed(sizing, best, better)
+    return sizing
+
+
+def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
+    """Simulate a layout with the other seeds: with all of them, or with one after the other until one misses."""
+    first = trials.scenario.seed + 1
+    settings = changes(tried.kind, tried.clients)
+    total = float(tried.row.get("requests.total") or ENOUGH)
+    times = min(max(ENOUGH / total, 1.0), TIMES)
+    rows: list[Row] = []
+    for batch in ([range(first, first + SEEDS)] if all_seeds else [[seed] for seed in range(first, first + SEEDS)]):
+        rows += trials.run({f"{tried.label}, seed {seed}": (settings, seed) for seed in batch}, times).values()
+        if missed(rows[-1]) is not None:
+            break
+    misses = [missed(row) for row in rows]
+    miss = next((one for one in misses if one is not None), None)
+    return Verdicts(replace(tried, misses=miss, row=rows[0]), misses, near_limit(rows))
+
+
+def near_limit(rows: Sequence[Row]) -> str | None:
+    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are."""
+    for key in rows[0]:
+        name = key.removeprefix("settling.beyond.").removesuffix(".share")
+        if key != f"settling.beyond.{name}.share":
+            continue
+        mine = [row for row in rows if isinstance(row.get(key), float)]
+        share = sum(row[key] for row in mine) / len(mine)
+        half = math.sqrt(sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine)) / len(mine)
+        if abs(share - mine[0][f"settling.beyond.{name}.allowed"]) < half:
+            return name
+    return None
+
+
+def _more(now: Verdicts, max_devices: int) -> Tried | None:
+    """Return the layout with one client more, of a pd layout where it is short; None if there is no room."""
+    tried = now.tried
+    if tried.devices + tried.kind.tp > max_devices:
+        return None
+    if len(tried.clients) == 1:
+        return replace(tried, clients=(tried.clients[0] + 1,))
+    prefill, decode = tried.clients
+    short_of_prefill = "TTFT" in (tried.misses or "") or tried.row.get("binds.where") == "prefill"
+    return replace(tried, clients=(prefill + 1, decode) if short_of_prefill else (prefill, decode + 1))
+
+
+def _fewer(tried: Tried) -> list[Tried]:
+    smaller = [tuple(count - (i == side) for i, count in enumerate(tried.clients))
+               for side in range(len(tried.clients))]
+    return [replace(tried, clients=numbers) for numbers in smaller if min(numbers) >= 1]
+
+
+def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:
+    """Whether the search saw these clients miss the SLO, by more than other seeds could change."""
+    row = next((one.row for one in sizing.tried if (one.kind, one.clients) == (tried.kind, tried.clients)), None)
+    if row is None:
+        return False
+    if row.get("headline.stable") is False:
+        return True
+    far = BY_FAR if row["requests.total"] < ENOUGH else 1.0
+    return any(row[key] > far * row[key.removesuffix("low") + "allowed"] for key in row
+               if key.startswith("settling.beyond.") and key.endswith(".low"))
+
+
+def _changed(sizing: Sizing, old: Tried, new: Verdicts | None) -> Sizing:
+    """Return the answers with one layout's replaced; None: the layout has no answer."""
+    found = []
+    for one in sizing.found:
+        if one.best is None or (one.best.kind, one.best.clients) != (old.kind, old.clients):
+            found.append(one)
+        elif new is None:
+            found.append(replace(one, best=None, tried=[*one.tried, replace(old, misses="the SLO with another seed")]))
+        else:
+            best = replace(new.tried, misses=None)
+            found.append(replace(one, best=best, tried=[*one.tried, new.tried]))
+    return replace(sizing, found=found)

@@ -1,0 +1,95 @@
+"""Simulations on demand for a search: each once, side by side, long enough to settle, kept in the folder of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import HermesError
+from hermes.explore.config import load_sweep
+from hermes.explore.executor import Executor
+from hermes.explore.lengthening import Arrivals, arrivals_of
+from hermes.explore.runner import run_sweep
+from hermes.scenario import Scenario
+
+__all__ = ["MOST_TIMES", "Trials", "Wanted"]
+
+Row = Mapping[str, Any]
+Wanted = Mapping[str, tuple[Mapping[str, Any], int]]   # label -> (settings by dotted path, seed)
+
+MOST_TIMES = 4   # that one simulation is repeated with longer arrivals
+
+
+@dataclass
+class Trials:
+    """See the module's docstring.
+
+    Attributes:
+        length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
+            simulations that settled have needed.
+        lengths: The same of each simulation, as it was at last.
+    """
+
+    name: str
+    scenario: Scenario
+    folder: Path
+    engine: Executor
+    told: Callable[[str], None] | None = None
+    length: float = 1.0
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+    lengths: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arrivals: Arrivals = arrivals_of(self.scenario)
+
+    def run(self, wanted: Wanted, times: float = 1.0) -> dict[str, Row]:
+        """Return the figures of simulations, by label. A simulation that has not settled is repeated with longer
+        arrivals, up to four times and 400,000 requests. times: Factor on the length at first."""
+        left = {label: one for label, one in wanted.items() if label not in self.rows}
+        factors = dict.fromkeys(left, self.length * times)
+        for _ in range(MOST_TIMES):
+            if not left:
+                break
+            rows = self._simulate({label: (self.arrivals.settings(settings, factors[label]), seed)
+                                   for label, (settings, seed) in left.items()}, factors)
+            longer = {label: more for label, row in rows.items()
+                      if (more := self.arrivals.longer(row, factors[label])) is not None}
+            for label, row in rows.items():
+                self.rows[label], self.lengths[label] = self.arrivals.judged(row), factors[label]
+                if label not in longer and row.get("settling.settled"):
+                    self.length = max(self.length, factors[label] / times)
+            left = {label: left[label] for label in longer}
+            factors |= longer
+        return {label: self.rows[label] for label in wanted}
+
+    def finish(self) -> None:
+        """Make the folder a sweep of all simulations; until then it is one of the latest."""
+        self._sweep(self.cases)
+
+    def _simulate(self, wanted: Wanted, factors: Mapping[str, float]) -> dict[str, Row]:
+        names = {label: label if factors[label] == 1.0 else f"{label}, arrivals x {factors[label]:.4g}"
+                 for label in wanted}
+        new = {names[label]: {"label": names[label], "set": dict(settings), "seed": seed}
+               for label, (settings, seed) in wanted.items()}
+        if self.told is not None:
+            self.told(", ".join(new))
+        self.cases |= new
+        rows = self._sweep(new)
+        return {label: rows[names[label]] for label in wanted}
+
+    def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
+        sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values())})
+        source = self.scenario.source   # with the overrides, which a case may set again
+        assert source.node is not None
+        done = run_sweep(replace(sweep, base=source.node, base_dir=source.base_dir), self.folder, engine=self.engine)
+        rows: dict[str, Row] = {}
+        for number, label in enumerate(cases):
+            row = done.outcome(number)
+            assert row is not None
+            if row["status"] != "ok":
+                raise HermesError(f"{label}: {row['reason']}")
+            rows[label] = row
+        return rows

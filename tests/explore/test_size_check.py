@@ -1,0 +1,83 @@
+"""The check of a sizing: other seeds decide, one client less is tried, and noise is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.explore.size import Found, Kind, Sizing, Tried
+from hermes.explore.size_check import check_answer, near_limit
+
+KIND = Kind("h100-sxm", 1)
+
+
+def row(*, ok: bool, share: float = 0.005, half: float = 0.001, stable: bool = True, total: int = 1000
+        ) -> dict[str, Any]:
+    return {"slo.pass": ok, "headline.stable": None if stable else False, "settling.settled": True,
+            "slo.ttft.pass": ok, "slo.ttft.value_s": 1.0, "requests.total": total, "settling.arrivals_s": 60.0,
+            "settling.beyond.ttft_p99.share": share, "settling.beyond.ttft_p99.low": share - half,
+            "settling.beyond.ttft_p99.high": share + half, "settling.beyond.ttft_p99.allowed": 0.01,
+            "headline.output_tokens_per_s": 100.0, "headline.per_million_output_tokens_dollars": 1.0}
+
+
+class Seeds:
+    """Stands in for `Trials`: with so many clients, so many of three seeds meet the SLO."""
+
+    def __init__(self, meets: dict[int, int], share: float = 0.005) -> None:
+        self.meets, self.share, self.ran = meets, share, list[str]()
+        self.scenario = type("S", (), {"seed": 0})()
+
+    def run(self, wanted: Any, times: float) -> dict[str, Any]:
+        out = {}
+        for label, (settings, seed) in wanted.items():
+            self.ran.append(label)
+            out[label] = row(ok=seed <= self.meets.get(settings["n"], 0), share=self.share)
+        return out
+
+
+def sizing(clients: int, known: dict[int, dict[str, Any]]) -> Sizing:
+    tried = [Tried(KIND, (n,), None if r["slo.pass"] else "TTFT p99 1 s", r) for n, r in known.items()]
+    best = next(one for one in tried if one.clients == (clients,))
+    return Sizing("x", None, {}, [Found(KIND, "mixed", best, tried)], [])  # type: ignore[arg-type]
+
+
+def checked(seeds: Seeds, start: Sizing, most: int = 8) -> Sizing:
+    return check_answer(seeds, start, lambda kind, numbers: {"n": numbers[0]}, most)  # type: ignore[arg-type]
+
+
+def test_a_seed_that_misses_adds_a_client() -> None:
+    found = checked(Seeds({3: 2, 4: 3}), sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)}))
+    assert found.meets[0].clients == (4,)
+    assert found.check is not None
+    assert [one.tried.clients for one in found.check.fewer] == [(3,)]
+    assert not found.check.within_noise
+
+
+def test_one_client_less_that_meets_with_all_seeds_is_the_answer() -> None:
+    start = sizing(4, {4: row(ok=True), 3: row(ok=False, share=0.011)})
+    found = checked(Seeds({4: 3, 3: 3, 2: 0}), start)
+    assert found.meets[0].clients == (3,)
+
+
+def test_one_client_less_that_misses_by_far_is_not_simulated() -> None:
+    seeds = Seeds({4: 3})
+    start = sizing(4, {4: row(ok=True), 3: row(ok=False, share=0.2)})
+    assert checked(seeds, start).meets[0].clients == (4,)
+    assert len(seeds.ran) == 3
+
+
+def test_no_room_for_a_client_more() -> None:
+    found = checked(Seeds({3: 1}), sizing(3, {3: row(ok=True)}), most=3)
+    assert not found.meets
+    assert found.found[0].tried[-1].misses == "the SLO with another seed"
+
+
+def test_too_near_to_a_limit_is_within_noise() -> None:
+    start = sizing(1, {1: row(ok=True)})
+    found = checked(Seeds({1: 3}, share=0.0098), start)
+    assert found.check is not None
+    assert found.check.within_noise
+    assert found.check.answer.near == "ttft_p99"
+    assert near_limit([row(ok=True, share=0.004)] * 3) is None
+    # three seeds know the share better than one
+    assert near_limit([row(ok=True, share=0.0092)]) == "ttft_p99"
+    assert near_limit([row(ok=True, share=0.0092)] * 3) is None
