@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 __all__ = [
     "HermesError", "InputError", "InputWarning", "Verbatim", "inside", "printable", "shown", "suggest", "warn_all",
@@ -88,6 +90,14 @@ def warn_all(texts: Iterable[str]) -> None:
     """Issue each line as an `InputWarning` that points at the caller's caller."""
     for text in texts:
         warnings.warn(text, InputWarning, stacklevel=3)
+
+
+def show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line on stderr, without the place in the code that issued it (`warnings.showwarning`)."""
+    print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from hermes.calibration.comparison import compare_times
 from hermes.calibration.fit.estimators import solve
 from hermes.calibration.link_plan import LinkPlan
 from hermes.calibration.records import read_records
-from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.core.noise import Spread, spread, tally
 from hermes.errors import InputError, Verbatim
@@ -100,7 +100,7 @@ class LinkFile(ConfigModel):
     """A `hermes-link/1` file."""
 
     format: Literal["hermes-link/1"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     provenance: LinkProvenance
     links: Annotated[list[MeasuredLink], Field(min_length=1)]
 

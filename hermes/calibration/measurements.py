@@ -22,7 +22,7 @@ from hermes.config import ConfigModel, field_docs
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node, load_yaml
 from hermes.config.yaml_writer import to_yaml
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.scenario.loading import apply_override
 
 __all__ = [
@@ -173,7 +173,7 @@ def load_validation(path: Path | None, overrides: Iterable[str] = ()) -> Validat
 
 def _validated(node: Node, overrides: Iterable[str], base_dir: Path) -> Measurement:
     if not isinstance(node.value, dict):
-        raise node.mark.error("a mapping", node.plain())
+        raise node.mark.error("a mapping", Verbatim("something else"))
     for override in overrides:
         node = apply_override(node, override, base_dir)
     chosen = node.child("measure")

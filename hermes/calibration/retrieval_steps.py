@@ -20,7 +20,7 @@ from hermes.calibration.collect.contention import LIMIT, contended
 from hermes.calibration.records import read_records
 from hermes.calibration.retrieval_plan import RetrievalPlan
 from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.core.noise import classify, spread, tally
@@ -63,7 +63,7 @@ class SearchesHeader(ConfigModel):
     """Source of measured searches."""
 
     format: Literal["hermes-retrieval/1"] = "hermes-retrieval/1"
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     file: Annotated[str, Field(max_length=400)] = ""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     rows: Annotated[int, Field(ge=0)] = 0

@@ -19,7 +19,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError
@@ -48,7 +48,7 @@ class StepsHeader(ConfigModel):
     """Source of measured steps."""
 
     format: Literal["hermes-steps/1"] = "hermes-steps/1"
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     file: Annotated[str, Field(max_length=400)] = ""
     """The Parquet file beside the header; written by `save_steps`."""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""

@@ -20,7 +20,7 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.records import Records, read_records
 from hermes.calibration.table_files import read_rows, sha256, typed_rows, write_header, write_rows
 from hermes.calibration.terms_plan import TermsPlan
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.core.noise import tally
@@ -57,7 +57,7 @@ class TermsHeader(ConfigModel):
     """Source of measured terms."""
 
     format: Literal["hermes-terms/1"] = "hermes-terms/1"
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Name
     file: Annotated[str, Field(max_length=400)] = ""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     rows: Count = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,7 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -28,6 +30,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from hermes.config.registry import Registry
+from hermes.errors import InputError
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
 __all__ = [
@@ -120,6 +123,17 @@ Rate = Annotated[
     quantity(parse_rate, "rate, e.g. '40 /s' or '40 rps'; bare number: per second"),
 ]
 Tokens = Annotated[int, Field(ge=1, le=2**40)]
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _one_line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise InputError("one line of text, without control characters", text)
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+"""A name that a user gives: one line, since names stand in comments of scripts, tables and file names."""
 
 
 class Named:

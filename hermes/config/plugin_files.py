@@ -9,6 +9,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from hermes.config.files import read_bytes
+from hermes.config.own_code import check_own_code
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["import_plugin"]
@@ -20,6 +21,7 @@ def import_plugin(path: Path) -> None:
     The folder of the file is searched for its imports, too. Raises `InputError`, with the line of the file if known, if
     the file cannot be read or its import fails.
     """
+    check_own_code("reading the scenario runs this plug-in", file=str(path))
     source = read_bytes(path, what="a Python file")
     place = path.resolve()
     name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"

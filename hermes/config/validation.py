@@ -56,6 +56,7 @@ _EXPECTED = {  # replaces pydantic's words for these error types
     "too_long": "at most {max_length} item(s)",
 }
 _GROUPED = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)+(?:\.[0-9]*)?\Z")   # a number in YAML 1.1, text in YAML 1.2
+_NO_MAPPING = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
@@ -169,6 +170,8 @@ class _Problem:
         elif self.kind == "union_tag_not_found":
             field.append("kind")
             found = Verbatim("nothing")
+        elif not self.path and self.kind in _NO_MAPPING:
+            found = _outline(self.node)   # any file of this machine can be named: its text is not quoted
         elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
             suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
@@ -198,7 +201,9 @@ class _Problem:
 
 
 def _outline(node: Node) -> Verbatim:
-    return Verbatim("a mapping" if isinstance(node.value, dict) else "a list")
+    value = node.value
+    return Verbatim("a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else
+                    "nothing" if value is None else "a text" if isinstance(value, str) else "a value")
 
 
 _KNOWN_SCHEMAS: dict[type[BaseModel], tuple[int, dict[str, Any]]] = {}

@@ -20,7 +20,8 @@ from yaml import events as ev
 from hermes.config.files import MAX_BYTES, half_character, read_text
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_yaml", "read_text"]
+__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_documents", "parse_yaml",
+           "read_text"]
 
 MAX_DEPTH = 60        # well below Python's recursion limit, for every recursive walk over a document
 MAX_NODES = 500_000   # after aliases are expanded
@@ -130,6 +131,12 @@ def parse_yaml(text: str, file: str | None = None) -> Node:
     return _Composer(text, file).compose()
 
 
+def parse_documents(text: str, file: str | None = None) -> list[Node]:
+    """Parse all YAML documents in `text`, as manifests have them; empty ones are left out. The bounds are those of one
+    document."""
+    return _Composer(text, file).compose_all()
+
+
 def resolve_scalar(text: str, mark: Mark, field: str | None = None) -> object:
     """Return the value of a plain (unquoted) scalar."""
     if text in _SPECIAL:
@@ -163,6 +170,18 @@ class _Composer:
         if not isinstance(extra, ev.StreamEndEvent):
             raise self._mark(extra).error("one YAML document", Verbatim("a second one"))
         return node
+
+    def compose_all(self) -> list[Node]:
+        self.events = self._events()
+        next(self.events)  # stream start
+        found = []
+        while not isinstance(next(self.events), ev.StreamEndEvent):
+            self.anchors.clear()
+            node, _, _ = self._node(next(self.events), 0)
+            next(self.events)  # document end
+            if node.value is not None:
+                found.append(node)
+        return found
 
     def _events(self) -> Iterator[Any]:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.config.yaml_writer import to_yaml
 from hermes.deploy.vllm import TRANSFER, Launch, launches_of
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, printable
 from hermes.scenario import Scenario
 
 __all__ = ["DYNAMO_VERSION", "KINDS", "manifest_text"]
@@ -22,6 +22,7 @@ SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
 START_S, EVERY_S = 3600, 10   # the longest start of an engine: a large model's weights come over the network
 MACHINE = 8                   # devices of a pod
 MOST_NAME = 63                # characters of a name (RFC 1123), which Kubernetes asks of labels
+PICKER = "-epp"               # ends the name of a pool's endpoint picker
 
 
 def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
@@ -33,10 +34,15 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
     Engines that decode what others have prefilled get llm-d's routing sidecar in front of them.
     """
     launches, out, pools = _of_one_machine(scenario), [], {}
-    for launch in launches:
-        pool = _name(launch.model.rsplit("/", 1)[-1])
+    models = list(dict.fromkeys(launch.model for launch in launches))
+    pool_of = dict(zip(models, _names([model.rsplit("/", 1)[-1] for model in models], MOST_NAME - len(PICKER)),
+                       strict=True))
+    deployments = _names([f"{scenario.name}-{launch.name}" for launch in launches])
+    components = _names([launch.name for launch in launches])
+    for launch, deployment, component in zip(launches, deployments, components, strict=True):
+        pool = pool_of[launch.model]
         labels = pools[pool] = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pool}
-        own = {**labels, "app.kubernetes.io/component": _name(launch.name)}
+        own = {**labels, "app.kubernetes.io/component": component}
         if launch.role != "both":
             own["llm-d.ai/role"] = launch.role
         behind = launch.role == "decode"
@@ -52,13 +58,13 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
                 "ports": [{"containerPort": PORT, "name": "proxy"}]}]
         out.append({
             "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": {"name": _name(f"{scenario.name}-{launch.name}"), "labels": labels},
+            "metadata": {"name": deployment, "labels": labels},
             "spec": {"replicas": launch.count, "selector": {"matchLabels": own},
                      "template": {"metadata": {"labels": own}, "spec": pod}}})
     return out + [{
         "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": pool},
         "spec": {"targetPorts": [{"number": PORT}], "selector": {"matchLabels": labels},
-                 "endpointPickerRef": {"name": _name(f"{pool}-epp"), "port": {"number": PICKER_PORT}}}}
+                 "endpointPickerRef": {"name": pool + PICKER, "port": {"number": PICKER_PORT}}}}
         for pool, labels in pools.items()]
 
 
@@ -72,13 +78,15 @@ def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str,
     frontend = {"name": "main", "image": image, "command": ["python3"], "args": ["-m", "dynamo.frontend"]}
     components: list[dict[str, Any]] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
                                          "podTemplate": {"spec": {"containers": [frontend]}}}]
-    for launch in _of_one_machine(scenario):
+    launches = _of_one_machine(scenario)
+    names = _names(["Frontend", *(launch.name for launch in launches)])[1:]   # Dynamo makes small letters of its own
+    for launch, name in zip(launches, names, strict=True):
         role = "worker" if launch.role == "both" else launch.role
         mode = [] if launch.role == "both" else ["--disaggregation-mode", launch.role]
         engine = _container(launch, "main", image, ["python3", "-m", "dynamo.vllm"],
                             ["--model", launch.model, *mode, *launch.flags])
         components.append({
-            "name": _name(launch.name), "type": role, "replicas": launch.count,
+            "name": name, "type": role, "replicas": launch.count,
             "podTemplate": {"spec": {"containers": [engine], "volumes": [_SHARED_MEMORY]}}})
     return [{"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment",
              "metadata": {"name": _name(scenario.name)}, "spec": {"components": components}}]
@@ -102,7 +110,8 @@ def manifest_text(kind: str, scenario: Scenario, image: str | None = None) -> st
             f"# a nodeSelector or affinity for the devices: {', '.join(devices) or 'those of the scenario'}."]
     if kind == "llm-d":
         head.append("# The endpoint picker and the gateway that endpointPickerRef names come from llm-d's charts.")
-    return "\n".join(head) + "\n" + "---\n".join(map(to_yaml, documents))
+    head = [" ".join(line.split()) for line in head]   # a name may not begin a line of its own
+    return "\n".join(map(printable, head)) + "\n" + "---\n".join(map(to_yaml, documents))
 
 
 def _of_one_machine(scenario: Scenario) -> list[Launch]:
@@ -140,8 +149,25 @@ def _vllm_image(launch: Launch) -> str:
     return f"vllm/vllm-openai:v{launch.engine_version}"
 
 
-def _name(text: str) -> str:
+def _names(texts: Sequence[str], most: int = MOST_NAME) -> list[str]:
+    """Return a name that Kubernetes takes for each text, all distinct: the second of two alike ends in -2.
+
+    most: Characters of a name.
+    """
+    found: list[str] = []
+    for text in texts:
+        name = short = _name(text, most)
+        number = 1
+        while name in found:
+            number += 1
+            end = f"-{number}"
+            name = short[:most - len(end)].rstrip("-") + end
+        found.append(name)
+    return found
+
+
+def _name(text: str, most: int = MOST_NAME) -> str:
     """Return a name that Kubernetes takes: small letters, digits and dashes, from a letter to no dash."""
     short = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     short = short if short[:1].isalpha() else f"c-{short}".strip("-")
-    return short[:MOST_NAME].rstrip("-")
+    return short[:most].rstrip("-")

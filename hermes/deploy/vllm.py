@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
-from hermes.errors import InputError, Verbatim, suggest
-from hermes.hardware.files import names_in
+from hermes.errors import InputError, Verbatim, printable, suggest
+from hermes.hardware.files import names_in, shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.scenario import Scenario
 
-__all__ = ["Launch", "Read", "client_of", "commands_of", "launches_of"]
+__all__ = ["Launch", "Read", "client_of", "command_lines", "commands_of", "launches_of"]
 
 _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
 _QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
@@ -35,16 +36,18 @@ class Read:
         beside: Flags that do not change when a token is computed.
         not_modelled: Flags that may, and that the simulator does not model.
         unknown: Flags that are neither.
+        engine: The words, and the container around them.
     """
 
     client: dict[str, Any]
     beside: list[str] = field(default_factory=list)
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    engine: EngineWords | None = None
 
 
-def client_of(command: str, model: str | None = None) -> Read:
-    """Read a command such as `vllm serve MODEL --tensor-parallel-size 2`.
+def client_of(command: str | EngineWords, model: str | None = None) -> Read:
+    """Read a command such as `vllm serve MODEL --tensor-parallel-size 2`, or the words of one.
 
     Args:
         model: A model description of this project, or the path of a config.json, instead of the one that the command
@@ -52,8 +55,9 @@ def client_of(command: str, model: str | None = None) -> Read:
 
     Raises `InputError` for a command that is none, and for a model without a description.
     """
-    words = _words(command)
-    read = Read({})
+    engine = of_command(command) if isinstance(command, str) else command
+    words = engine.words
+    read = Read({}, engine=engine)
     named: list[str] = []
     dtype, lora = None, False
     for name, value in _options(words, named):
@@ -73,6 +77,8 @@ def client_of(command: str, model: str | None = None) -> Read:
             where.append(f"--{name}")
     if not named and model is None:
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
+    if len(named) > 1 and model is None:
+        read.unknown.append("a second model, or a value without its flag")
     own, by_name = (model, None) if model is not None else described(named[0])
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
@@ -107,21 +113,6 @@ def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
         scheduler.pop("max_loras", None)
     if client.get("parallel", {}).get("dp", 1) == 1:
         scheduler.pop("prefill_schedule_interval", None)
-
-
-def _words(command: str) -> list[str]:
-    try:
-        words = shlex.split(command.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise InputError(f"a command that a shell can read ({error})", command, field="command") from None
-    while words and re.match(r"[A-Za-z_]\w*=", words[0]):   # environment variables
-        words.pop(0)
-    if words[:2] == ["vllm", "serve"]:
-        return words[2:]
-    for place, word in enumerate(words):
-        if word.endswith("vllm.entrypoints.openai.api_server"):
-            return words[place + 1:]
-    raise InputError("a command `vllm serve MODEL ...`", command, field="command")
 
 
 def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str | None]]:
@@ -191,6 +182,7 @@ def described(name: str) -> tuple[str, str | None]:
     short = re.sub(r"-fp8(-.*)?$", "", short)
     while short not in known and _ENDINGS.search(short):
         short = _ENDINGS.sub("", short)
+    short = shipped_name("models", short) or short
     if short in known:
         return short, dtype
     raise InputError(
@@ -260,6 +252,13 @@ def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
     return out
 
 
+def command_lines(scenario: Scenario) -> list[str]:
+    """Return the commands as a shell script: a comment with the name and number of each group, then its command."""
+    counts = {str(client.name): client.count for client in scenario.clients if client.kind == "llm"}
+    return [f"# {printable(' '.join(name.split()))}: {counts[name]} of them\n{command}"
+            for name, command in commands_of(scenario)]
+
+
 def _flags(client: Any, tp: int) -> list[str]:
     scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
     words: list[str] = []
@@ -312,7 +311,7 @@ def _reserves(client: Any) -> bool | None:
 
 def hub_name(model: str) -> str:
     """Return the name of a model at Hugging Face, from the source of its description; else its path."""
-    if model not in names_in("models"):
+    if model.lower() not in names_in("models"):   # a name that another model's description stands for is not its own
         return model
     found = re.match(r"https://huggingface\.co/(\S+/\S+)", load_model(model).source or "")
     return found[1] if found else model

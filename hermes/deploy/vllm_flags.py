@@ -77,34 +77,37 @@ SHORT = {
 
 BESIDE = frozenset((
     "allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins", "api-key", "api-server-count",
-    "chat-template", "chat-template-content-format", "code-revision", "config", "config-format", "disable-log-requests",
-    "disable-log-stats", "disable-uvicorn-access-log", "distributed-executor-backend", "download-dir",
-    "enable-auto-tool-choice", "enable-log-requests", "enable-prompt-tokens-details", "enable-request-id-headers",
-    "generation-config", "hf-config-path", "hf-token", "host", "load-format", "logits-processors", "max-log-len",
+    "chat-template", "chat-template-content-format", "code-revision", "config-format", "data-parallel-address",
+    "data-parallel-external-lb", "data-parallel-hybrid-lb", "data-parallel-rank", "data-parallel-rpc-port",
+    "data-parallel-size-local", "data-parallel-start-rank", "disable-access-log-for-endpoints", "disable-fastapi-docs",
+    "disable-log-requests", "disable-log-stats", "disable-uvicorn-access-log", "distributed-executor-backend",
+    "download-dir", "enable-auto-tool-choice", "enable-log-requests", "enable-prompt-tokens-details",
+    "enable-request-id-headers", "enable-server-load-tracking", "generation-config", "headless", "hf-config-path",
+    "hf-token", "host", "load-format", "log-level", "logits-processors", "master-addr", "master-port", "max-log-len",
     "max-logprobs", "middleware", "model-loader-extra-config", "override-generation-config", "port", "reasoning-parser",
     "response-role", "revision", "root-path", "safetensors-load-strategy", "seed", "served-model-name",
-    "skip-tokenizer-init", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "tokenizer", "tokenizer-mode",
-    "tokenizer-revision", "tool-call-parser", "tool-parser-plugin", "trust-remote-code", "uvicorn-log-level",
+    "shutdown-timeout", "skip-tokenizer-init", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "tokenizer",
+    "tokenizer-mode", "tokenizer-revision", "tool-call-parser", "tool-parser-plugin", "trust-remote-code", "uds",
+    "uvicorn-log-level",
 ))
 """Flags that do not change when a token is computed."""
 
 NOT_MODELLED = frozenset((
-    "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "cpu-offload-gb",
-    "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce",
-    "enable-dbo", "enable-eplb",
+    "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "config", "cpu-offload-gb",
+    "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce", "enable-dbo", "enable-eplb",
     "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
-    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank",
-    "mm-processor-cache-gb", "nnodes", "node-rank", "optimization-level",
-    "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls", "speculative-config",
-    "stream-interval",
+    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "mm-processor-cache-gb", "nnodes", "node-rank",
+    "optimization-level", "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls",
+    "speculative-config", "stream-interval",
 ))
 """Flags that may change it, and that no key stands for."""
 
 SWITCHES = frozenset((
-    "allow-credentials", "disable-cascade-attn", "disable-custom-all-reduce",
-    "disable-log-requests", "disable-log-stats", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-dbo",
-    "enable-eplb", "enable-log-requests", "enable-prompt-tokens-details",
-    "enable-request-id-headers", "enforce-eager", "language-model-only", "skip-tokenizer-init", "trust-remote-code",
+    "allow-credentials", "data-parallel-external-lb", "data-parallel-hybrid-lb", "disable-cascade-attn",
+    "disable-custom-all-reduce", "disable-fastapi-docs", "disable-log-requests", "disable-log-stats",
+    "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-dbo", "enable-eplb", "enable-log-requests",
+    "enable-prompt-tokens-details", "enable-request-id-headers", "enable-server-load-tracking", "enforce-eager",
+    "headless", "language-model-only", "skip-tokenizer-init", "trust-remote-code",
 ))
 """Those of the two lists that take no value."""
 

@@ -1,32 +1,125 @@
-"""The scenario of a launch command."""
+"""The scenario of a launch command, or of what a file deploys."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.config.yaml_document import as_node
-from hermes.config.yaml_writer import to_yaml
-from hermes.deploy.vllm import Read
-from hermes.scenario import scenario_of
+from hermes.config.yaml_document import Node
+from hermes.deploy.engine_words import EngineWords, engine_of_image, of_command
+from hermes.deploy.manifests_read import groups_of, is_yaml, placed
+from hermes.deploy.vllm import Read, client_of
+from hermes.errors import InputError, Verbatim
 
-__all__ = ["scenario_text"]
+__all__ = ["Source", "read_source"]
+
+KV_TRANSFER = "--kv-transfer-config"
+FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 
 
-def scenario_text(read: Read, *, device: str, engine: str | None, rate: str, workload: str) -> str:
-    """Return the scenario of a launch command as YAML, with a workload to replace. Raises `InputError` if it is none
-    that can be simulated."""
-    client: dict[str, Any] = {"name": "llm", **read.client, "device": device}
-    if engine is not None:
-        client["engine"] = engine
-    document = {
-        "name": str(read.client["model"]).rsplit("/", 1)[-1],
-        "workload": {"requests": 1000, "arrivals": {"kind": "poisson", "rate": rate},
-                     "lengths": {"kind": "empirical", "profile": workload}},
-        "clients": [client], "slo": {"ttft": "1 s", "tpot": "50 ms"},
-    }
-    scenario_of(as_node(document), Path())
-    left = [f"not modelled: {', '.join(read.not_modelled)}"] if read.not_modelled else []
-    left += [f"unknown: {', '.join(read.unknown)}"] if read.unknown else []
-    header = ["From a vllm serve command. Replace the workload and the SLO by yours.", *left]
-    return to_yaml(document, "\n".join(header), compact=True)
+@dataclass
+class Source:
+    """What was read.
+
+    Args:
+        clients: Groups of LLM clients of a scenario.
+        warnings: What is not modelled or unknown, one each.
+        notes: What stands for something that the command leaves open.
+        router: A kind of router that was asked for, or None.
+        name: The scenario's.
+    """
+
+    clients: list[dict[str, Any]]
+    name: str
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    router: str | None = None
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(str(client["model"]) for client in self.clients))
+
+    def document(self, model: str, workload: str, rate: float | None) -> dict[str, Any]:
+        """Return a scenario of the engines of a model. rate: Requests per second of all engines together."""
+        mine = [client for client in self.clients if client["model"] == model]
+        engines, everyone = (sum(client.get("count", 1) for client in clients) for clients in (mine, self.clients))
+        own = FIRST_RATE * engines if rate is None else rate * engines / everyone
+        load: dict[str, Any] = {"requests": 1000, "arrivals": {"kind": "poisson", "rate": own},
+                                "lengths": {"kind": "empirical", "profile": workload}}
+        if len(self.models) > 1:
+            load = {"name": model.rpartition("/")[2], "model": model, **load}
+        document: dict[str, Any] = {"name": self.name, "workload": load, "clients": mine}
+        if everyone > 1:
+            document["router"] = {"kind": self.router} if self.router else {"kind": "least_loaded", "load": "requests"}
+        return {**document, "slo": {"ttft": "1 s", "tpot": "50 ms"}}
+
+
+def read_source(text: str, file: str | None, *, device: str, engine: str | None, model: str | None) -> Source:
+    """Read a launch command, or a file of manifests or Helm values.
+
+    Args:
+        text: The command, or the file's text.
+        file: The file's name; None for a command.
+        engine: Version for all engines, instead of the one that their image tells.
+        model: Description for all engines, instead of the model that they name.
+
+    Raises `InputError` for what is neither, and for a model without a description.
+    """
+    if file is None and not is_yaml(text):
+        words = of_command(text)
+        source = Source([], "")
+        source.clients.append(_client("llm", 1, "both", words, None, source, device, engine, model))
+    else:
+        found = groups_of(text, file)
+        source = Source([], "", router=found.router)
+        source.warnings += [f"not modelled: {name}" for name in found.not_modelled]
+        source.warnings += [f"unknown: {name}" for name in found.unknown]
+        for group in found.groups:
+            with placed(group.at):
+                source.clients.append(_client(group.name, group.count, group.role, group.engine, group.at, source,
+                                              device, engine, model))
+    source.name = " and ".join(Path(name).stem if "/" in name else name for name in source.models)
+    return source
+
+
+def _client(name: str, count: int, role: str, words: EngineWords, at: Node | None, source: Source, device: str,
+            engine: str | None, model: str | None) -> dict[str, Any]:
+    """Return the keys of a group of clients, and add to the source what the user should know of it."""
+    read = client_of(words, model)
+    whose = "" if at is None else f" of {name}"
+    if role != "both":   # the scenario's clients hand their KV over
+        read.not_modelled = [flag for flag in read.not_modelled if flag != KV_TRANSFER]
+    lines = [*(f"not modelled: {flag}{whose}" for flag in (*read.not_modelled, *words.variables)),
+             *(f"unknown: {flag}{whose}" for flag in (*read.unknown, *words.unread))]
+    source.warnings += [line for line in lines if line not in source.warnings]
+    if engine is None and words.image is not None:
+        engine, note = engine_of_image(words.image)
+        source.notes += [note] if note is not None and note not in source.notes else []
+    _check_gpus(read, words, whose, source)
+    own = {key: value for key, value in read.client.items() if key != "count"}
+    total = count * read.client.get("count", 1)
+    return {"name": name, **({"count": total} if total > 1 else {}), **({"role": role} if role != "both" else {}),
+            **own, "device": device, **({"engine": engine} if engine is not None else {})}
+
+
+def _check_gpus(read: Read, words: EngineWords, whose: str, source: Source) -> None:
+    """Warn if a container has other devices than its engine takes."""
+    parallel = read.client.get("parallel", {})
+    needs = parallel.get("tp", 1) * parallel.get("pp", 1) * parallel.get("dp", read.client.get("count", 1))
+    if words.gpus is not None and words.gpus != needs:
+        source.warnings.append(f"the container{whose} has {words.gpus} GPUs, its engine takes {needs} "
+                               "(--tensor-parallel-size)")
+
+
+def together(documents: Sequence[dict[str, Any]], source: Source) -> dict[str, Any]:
+    """Return one scenario of those of single models; limits of their own stay theirs."""
+    if len(documents) == 1:
+        return documents[0]
+    usual = {"ttft": "1 s", "tpot": "50 ms"}
+    own = {document["workload"]["name"]: document["slo"] for document in documents if document["slo"] != usual}
+    if len({document["workload"]["name"] for document in documents}) < len(documents):
+        raise InputError(Verbatim("two of the models have the same name: import them one by one"), field="model")
+    return {**documents[0], "workload": [document["workload"] for document in documents], "clients": source.clients,
+            "slo": {**usual, **({"workloads": own} if own else {})}}

@@ -22,13 +22,14 @@ from typing import IO, Any, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.own_code import check_own_code
 from hermes.core.stage import Stage
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
-from hermes.schedulers.chunked_config import Speculation
+from hermes.schedulers.chunked_config import Speculation, plans_ahead
 from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
 
@@ -43,7 +44,8 @@ class VllmConfig(ConfigModel):
 
     kind: Literal["vllm"] = "vllm"
     python: str = ""
-    """Interpreter that has vLLM. Left out, the one that runs HERMES."""
+    """Interpreter that has vLLM. Left out, the one that runs HERMES. Simulating the scenario runs this program,
+    whatever it is; `--no-plugins` refuses it."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)
     """Token budget of one step. Left out, the default of the client's `engine` on its device."""
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**31)
@@ -51,7 +53,8 @@ class VllmConfig(ConfigModel):
     policy: Literal["fcfs", "priority"] = "fcfs"
     """Order of the waiting queue."""
     async_scheduling: bool | None = None
-    """Plan each step while the one before runs. Left out, as the client's `engine` does on its device."""
+    """Plan each step while the one before runs. Left out, as the client's `engine` does on its device with this
+    drafter."""
     max_loras: int | None = Field(default=None, ge=1, le=2**20)
     """Slots of LoRA adapters; left out, requests have none."""
     speculative: Speculation | None = None
@@ -70,13 +73,15 @@ class VllmConfig(ConfigModel):
         if double:
             raise InputError(Verbatim(f"is a key of the scheduler itself: write `scheduler.{double[0]}`"),
                              field=f"scheduler.scheduler_config.{double[0]}")
+        if self.python:
+            check_own_code(f"the simulation runs the program {self.python}", field="scheduler.python")
         budget = self.max_num_batched_tokens or defaults.max_num_batched_tokens
         seqs = self.max_num_seqs
         if seqs is None:
             seqs = defaults.max_num_seqs if self.max_num_batched_tokens is None else min(defaults.max_num_seqs, budget)
         built = self.model_copy(update={
             "max_num_batched_tokens": budget, "max_num_seqs": seqs,
-            "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling})
+            "async_scheduling": plans_ahead(self.async_scheduling, defaults.async_scheduling, self.speculative)})
         built._version = defaults.version
         return built
 
@@ -222,8 +227,10 @@ class VllmScheduler(LLMScheduler):
         return False   # every step is planned alone
 
     def plan(self, max_steps: int) -> Plan | None:
-        if not self._stages or not (self.waiting or self.running):
+        idle = not (self.waiting or self.running)
+        if not self._stages or (idle and not self._config.async_scheduling):
             return None
+        # With drafts the engine may have computed a sequence in one batch more than it needed: that batch still runs.
         arrived, self._arrived = self._arrived, []
         row = self._ask({"add": arrived})
         if row is None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -146,3 +147,43 @@ def test_the_command_line(tmp_path, capsys):
         assert main(["export", kind, "quickstart", "-o", str(file)]) == 0
         assert main(["export", kind, "quickstart"]) == 0
         assert file.read_text() in capsys.readouterr().out
+
+
+GROUPS = ["a b", "a-b", "A.b"]
+LONG = ["x" * 80 + " one", "x" * 80 + " two"]
+
+
+@pytest.mark.parametrize("names", [
+    GROUPS, LONG, ["a-b-2", "a b", "a.b"], ["!!", "??"], ["Frontend", "frontend"]], ids=str)
+def test_groups_of_similar_names_stay_apart(names):
+    given = load_scenario({
+        "name": "n" * 70, "workload": scenario("mixed").workload[0].model_dump(),
+        "clients": [{"name": name, "model": "llama-3.1-8b", "device": "h100-sxm", "count": i + 1}
+                    for i, name in enumerate(names)]})
+    documents = list(yaml.safe_load_all(manifest_text("llm-d", given)))
+    deployments = [one for one in documents if one["kind"] == "Deployment"]
+    for document in deployments:
+        validate(document, "io.k8s.api.apps.v1.Deployment")
+    assert [one["spec"]["replicas"] for one in deployments] == list(range(1, len(names) + 1))
+    own = [one["metadata"]["name"] for one in deployments]
+    components = [one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in deployments]
+    [graph] = yaml.safe_load_all(manifest_text("dynamo", given))
+    parts = [one["name"].lower() for one in graph["spec"]["components"]]
+    for found in (own, components, parts):
+        assert len(set(found)) == len(found)
+        assert all(re.fullmatch("[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in found), found
+
+
+def test_models_of_similar_names_have_pools_of_their_own(tmp_path):
+    text = (Path(__file__).parents[2] / "hw_profiles" / "models" / "llama-3.1-8b.yaml").read_text()
+    models = []
+    for name in ("m.1", "m-1", "m" * 90):
+        models.append(str(tmp_path / f"{name}.yaml"))
+        Path(models[-1]).write_text(text)
+    given = load_scenario({"workload": scenario("mixed").workload[0].model_dump(), "clients": [
+        {"name": str(i), "model": model, "device": "h100-sxm"} for i, model in enumerate(models)]})
+    documents = list(yaml.safe_load_all(manifest_text("llm-d", given)))
+    pools = [one for one in documents if one["kind"] == "InferencePool"]
+    names = [one["metadata"]["name"] for one in pools] + [one["spec"]["endpointPickerRef"]["name"] for one in pools]
+    assert len(set(names)) == 6
+    assert all(len(name) <= 63 for name in names)

@@ -1,7 +1,7 @@
 """`scheduler: {kind: vllm}`: a client whose decisions another process takes.
 
 With HERMES_VLLM_PYTHON, an interpreter that has vLLM, that is vLLM's own scheduler; without, a stand-in with HERMES's
-synchronous rules behind the same lines.
+rules (synchronous, or with drafts) behind the same lines.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_engine_conform import CASES, CHUNKED, CLIENT, TIGHT, scenario
+from test_engine_conform import CASES, CHUNKED, CLIENT, DRAFTS, TIGHT, scenario
 
 from hermes.api import simulate
 from hermes.cli import main
@@ -74,6 +74,22 @@ def test_another_process_decides_and_the_times_are_the_same(name, fake):
     given = SMALL[name]
     alike(simulate(given), results := simulate(own(given, fake)))
     assert results.summary["clients"]["llm"]["engine"] == "vllm 0.32.0 (abc)"
+
+
+LONELY = {"requests": 12, "arrivals": {"kind": "uniform", "rate": 0.2}, "lengths": {
+    "kind": "independent", "prompt": {"kind": "uniform", "min": 40, "max": 400},
+    "output": {"kind": "uniform", "min": 20, "max": 90}}}
+
+
+@pytest.mark.parametrize("workload", [LONELY, {**LONELY, "requests": 60, "arrivals": {"kind": "poisson", "rate": 8}}],
+                         ids=["one at a time", "several"])
+@pytest.mark.parametrize("more", DRAFTS.values(), ids=list(DRAFTS))
+def test_no_batch_with_drafts_stays_in_flight_until_the_next_request(workload, more, fake):
+    """The engine may compute a sequence once more than it needs; that step ends before the next request comes."""
+    given = scenario(workload=workload, clients=[
+        {**CLIENT, "memory": WITHOUT_CACHE, "scheduler": {**CHUNKED, **more}}])
+    alike(ours := simulate(given), theirs := simulate(own(given, fake)), blocks=False)
+    assert theirs.record.runs["end_ns"].tolist() == ours.record.runs["end_ns"].tolist()
 
 
 def fleet(python):

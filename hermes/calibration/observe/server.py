@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from collections.abc import AsyncIterator
+
+    from aiohttp import ClientResponse, ClientSession, StreamReader
 
 __all__ = ["Answer", "Server"]
+
+# Most bytes of an answer, so that no server fills the memory, or is read without an end.
+MOST_BODY = 1 << 20       # of a list of models, or of an error
+MOST_BESIDE = 1 << 20     # of a stream, beside its tokens
+MOST_OF_TOKEN = 1 << 14   # of a stream, for each token that was asked for
+MOST_LINE = 1 << 18       # of a stream, for one event
+LIST_S = 30.0             # longest time for the list of models
 
 
 @dataclass
@@ -32,7 +42,8 @@ class Answer:
 
 
 class Server:
-    """An endpoint `/v1/completions` that takes token ids and streams.
+    """An endpoint `/v1/completions` that takes token ids and streams. Redirects are not followed: headers may hold a
+    key, which is for this server alone.
 
     Args:
         url: Address up to and without `/v1`.
@@ -48,13 +59,16 @@ class Server:
     async def find_model(self) -> str:
         """Return the model that requests name, the server's first if none was given. Raises `InputError` if there is no
         server, or it does not have that model."""
-        from aiohttp import ClientError
+        from aiohttp import ClientError, ClientTimeout
 
         try:
-            async with self._session.get(f"{self.url}/v1/models", headers=self._headers) as reply:
-                body = await reply.text()
+            async with self._session.get(f"{self.url}/v1/models", headers=self._headers, allow_redirects=False,
+                                         timeout=ClientTimeout(total=min(LIST_S, self._timeout_s))) as reply:
                 if reply.status != 200:
-                    raise InputError(Verbatim(f"the server answers {reply.status}: {body[:200]!r}"), field=self.url)
+                    raise InputError(Verbatim(f"the server answers {await _refusal(reply, 200)}"), field=self.url)
+                body = await _text(reply.content, MOST_BODY)
+        except _TooLongError as error:
+            raise InputError(Verbatim(f"/v1/models: {error}"), field=self.url) from None
         except (TimeoutError, ClientError, OSError, ValueError) as error:
             raise InputError("the address of an OpenAI-compatible server, up to /v1", Verbatim(_said(error)),
                              field=self.url) from None
@@ -81,24 +95,70 @@ class Server:
         try:
             async with self._session.post(
                 f"{self.url}/v1/completions", data=body, headers={"Content-Type": "application/json", **self._headers},
-                timeout=ClientTimeout(total=self._timeout_s),
+                timeout=ClientTimeout(total=self._timeout_s), allow_redirects=False,
             ) as reply:
                 if reply.status != 200:
-                    answer.error = f"{reply.status}: {(await reply.text())[:300]}"
+                    answer.error = await _refusal(reply, 300)
                     return answer
-                await _read(reply.content, answer)
+                await _read(reply.content, answer, MOST_BESIDE + MOST_OF_TOKEN * output_tokens)
         except TimeoutError:
             answer.error = f"no end after {self._timeout_s:g} s"
-        except (ClientError, OSError, ValueError) as error:
+        except _TooLongError as error:
+            answer.error = str(error)
+        except (ClientError, OSError, ValueError, TypeError, AttributeError) as error:
             answer.error = _said(error)
         if not answer.error and not answer.chunks:
             answer.error = "the answer has no tokens"
         return answer
 
 
-async def _read(lines: Any, answer: Answer) -> None:
-    """Read server-sent events to the end. Any: aiohttp's stream reader, which only tests replace."""
-    async for line in lines:
+class _TooLongError(Exception):
+    """An answer that is longer than any that was asked for."""
+
+
+async def _refusal(reply: ClientResponse, most: int) -> str:
+    """Return what a server says instead of an answer, at most `most` characters of it."""
+    if 300 <= reply.status < 400:
+        place = urlsplit(reply.headers.get("Location", ""))
+        where = f" to {place.scheme}://{place.netloc}"[:most] if place.netloc else ""
+        return f"{reply.status}: a redirect{where}, which is not followed; give the address of the server itself"
+    return f"{reply.status}: {(await _text(reply.content, MOST_BODY))[:most]}"
+
+
+async def _text(content: StreamReader, most: int) -> str:
+    """Return a body of at most `most` bytes. Raises `_TooLongError`."""
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > most:
+            raise _TooLongError(f"an answer of more than {most} bytes: not read further")
+    return body.decode("utf-8", "replace")
+
+
+async def _lines(content: StreamReader, most: int) -> AsyncIterator[bytes]:
+    """Yield the lines of a body of at most `most` bytes. Raises `_TooLongError`."""
+    read, rest = 0, bytearray()
+    async for piece in content.iter_any():
+        read += len(piece)
+        if read > most:
+            raise _TooLongError(f"a stream of more than {most} bytes: not read further")
+        rest += piece
+        if b"\n" in piece:
+            *lines, last = rest.split(b"\n")
+            rest = last
+            for line in lines:
+                yield bytes(line)
+        if len(rest) > MOST_LINE:
+            raise _TooLongError(f"a line of more than {MOST_LINE} bytes: not read further")
+    yield bytes(rest)
+
+
+async def _read(content: StreamReader, answer: Answer, most: int) -> None:
+    """Read server-sent events to the end, of at most `most` bytes.
+
+    Raises `_TooLongError`, and ValueError, TypeError or AttributeError for events that are not what they should be.
+    """
+    async for line in _lines(content, most):
         if not line.startswith(b"data:"):
             continue
         now = time.perf_counter()

@@ -116,7 +116,9 @@ async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, d
     except ImportError:
         raise InputError("the package aiohttp (pip install 'hermes-sim[observe]')", None) from None
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    # nothing is unpacked: a short answer may unpack to a long one
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False,
+                                     headers={"Accept-Encoding": "identity"}) as session:
         server = Server(session, target.url, target.model, target.timeout_s, dict(target.headers))
         await server.find_model()
         for number in range(target.warmup):
