@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,15 @@ def simulate(
     checked = load_scenario(scenario, overrides)
     simulation = build(checked)
     warn_all(simulation.warnings)
-    return run_built(checked, simulation, started, progress)
+    results = run_built(checked, simulation, started, progress)
+    results.find_assumed = partial(_assumed, checked)
+    return results
+
+
+def _assumed(checked: Scenario, results: Results) -> list[dict[str, Any]]:
+    from hermes.scenario.repricing import assumes_of
+
+    return assumes_of(checked, results)
 
 
 def run_built(
@@ -70,8 +79,8 @@ def run_built(
     except InputError as error:   # some amounts depend on the request, and fail only now
         raise checked.source.located(error) from None
     meta: dict[str, Any] = {
-        "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
-        "wall_s": time.perf_counter() - started,
+        "name": checked.name, "version": __version__, "seed": checked.seed,
+        "scenario_text": resolved_yaml(checked, defaults=True), "wall_s": time.perf_counter() - started,
     }
     for kept in ("warnings", "remarks"):
         if getattr(simulation, kept):

@@ -18,15 +18,15 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
 from hermes import __version__
 from hermes.cli.groups import Groups
-from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
+from hermes.cli.paths import plugins_as_overrides, refuse_empty_names, without_plugins
 from hermes.cli.streams import guarded_streams, silence_stdout
-from hermes.errors import HermesError, InputWarning, printable
+from hermes.errors import HermesError, InputWarning, printable, show_warning
 
 __all__ = ["MODULES", "app", "command", "main"]
 
@@ -86,20 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(100_000)
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show_warning
         return _run(sys.argv[1:] if arguments is None else list(arguments))
-
-
-def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning as one line, without the place in the code that issued it."""
-    print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
 
 
 def _run(given: Sequence[str]) -> int:
     try:
+        given, refuses = without_plugins(given)
+        if refuses:
+            from hermes.config.own_code import refusing_own_code
+
+            with refusing_own_code():
+                return _run(given)
         refuse_empty_names(given)
         given = plugins_as_overrides(given)
         module = next((module for module, names in MODULES.items() if given and given[0] in names), "")

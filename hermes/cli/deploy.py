@@ -36,31 +36,61 @@ ManifestFile = Annotated[Path | None, typer.Option(
 
 
 def import_vllm(
-    command: Annotated[str, typer.Argument(metavar="COMMAND", help='In quotes: "vllm serve MODEL ..."; - reads stdin.',
-                                           show_default=False)],
+    command: Annotated[str, typer.Argument(
+        metavar="COMMAND|FILE.yaml", help='In quotes: "vllm serve MODEL ..." or "docker run ..."; or a file with Helm '
+        "values or Kubernetes manifests; - reads stdin.", show_default=False)],
     device: Annotated[str, typer.Option(metavar="NAME", help="The device that it runs on.")],
     model: Annotated[str | None, typer.Option(metavar="NAME", help="A model description, or the path of a config.json, "
                                                                   "instead of the command's.")] = None,
-    engine: Annotated[str | None, typer.Option(metavar="NAME", help="Engine version, such as vllm-0.32.")] = None,
-    rate: Annotated[str, typer.Option(metavar="RATE", help="Requests per second of the scenario.")] = "10/s",
+    engine: Annotated[str | None, typer.Option(
+        metavar="NAME", help="Engine version, such as vllm-0.32, instead of the image's.")] = None,
+    rate: Annotated[str | None, typer.Option(
+        metavar="RATE", help="Requests per second; left out, 80% of the highest that meets the SLO.")] = None,
     workload: Annotated[str, typer.Option(metavar="NAME", help="Workload profile of the scenario.")]
     = "azure-conv-2023",
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
 ) -> None:
-    """Print a scenario for a `vllm serve` command, with a workload to replace by your own.
+    """Print a scenario for a launch command of vLLM or for manifests, at a rate that meets its SLO.
 
-    Flags that are not modelled or unknown are named on stderr.
+    Flags and fields that are not modelled or unknown are named on stderr, one a line.
     """
     from hermes.config.writing import write_text
-    from hermes.deploy.vllm import client_of
-    from hermes.deploy.vllm_scenario import scenario_text
+    from hermes.config.yaml_document import read_text
+    from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.vllm_scenario import read_source, together
+    from hermes.errors import InputError, inside
+    from hermes.explore.first_load import confirmed, fit, lone
+    from hermes.units import parse_rate
 
-    read = client_of(sys.stdin.read() if command == "-" else command, model)
-    text = scenario_text(read, device=device, engine=engine, rate=rate, workload=workload)
-    for names, said in ((read.not_modelled, "not modelled"), (read.unknown, "unknown")):
-        if names:
-            print(f"hermes: warning: {said}: {', '.join(names)}", file=sys.stderr)
+    asked: float | None = None
+    if rate is not None:
+        with inside("--rate"):
+            asked = parse_rate(rate)
+            if not 0 < asked <= 1e9:
+                raise InputError("a rate above 0, such as 50/s", rate)
+    file = command if command.endswith((".yaml", ".yml")) and len(command.split()) == 1 else None
+    text = sys.stdin.read() if command == "-" else command if file is None else read_text(file)
+    source = read_source(text, file, device=device, engine=engine, model=model)
+    for warning in source.warnings:
+        print(f"hermes: warning: {warning}", file=sys.stderr)
+    header = [f"From {'a launch command' if file is None else file}. Replace the workload and the SLO by yours."]
+    documents, notes = [], []
+    for name in source.models:
+        document = source.document(name, workload, asked)
+        alone = lone(document)
+        found = fit(alone, None if asked is None else document["workload"]["arrivals"]["rate"])
+        whose = f"{name}: " if len(source.models) > 1 else ""
+        header.append(f"{whose}parallel: as the command says; an engine holds {alone.memory_text()}")
+        header += [f"{whose}{key}: {why}" for key, why in found.reasons.items()]
+        notes += [f"{whose}{note}" for note in found.notes]
+        documents.append(found.document)
+    document = together(documents, source)
+    if len(documents) > 1:
+        document = confirmed(document)
+    for note in (*source.notes, *notes):
+        print(f"hermes: note: {note}", file=sys.stderr)
+    text = to_yaml(document, "\n".join([*header, *source.warnings, *source.notes]), compact=True)
     if output is None:
         print(text, end="")
     else:
@@ -74,18 +104,15 @@ def export_vllm(
     as_json: Json = False,
 ) -> None:
     """Print a `vllm serve` command for each group of LLM clients; its flags state what is simulated."""
-    from hermes.deploy.vllm import commands_of
+    from hermes.deploy.vllm import command_lines, commands_of
     from hermes.scenario import load_scenario
 
     checked = load_scenario(scenario, overrides)
-    commands = commands_of(checked)
     if as_json:
-        print_json([{"clients": name, "command": text} for name, text in commands])
+        print_json([{"clients": name, "command": text} for name, text in commands_of(checked)])
         return
-    counts = {client.name: client.count for client in checked.clients}
-    for name, text in commands:
-        print(f"# {name}: {counts[name]} of them")
-        print(text)
+    for line in command_lines(checked):
+        print(line)
 
 
 def export_llm_d(scenario: Scenario, overrides: Overrides = [],  # noqa: B006

@@ -10,6 +10,8 @@ from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
 
 __all__ = ["add_to"]
 
+ROUNDING_S = 1e-9
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("explain")(explain)
@@ -35,7 +37,7 @@ def explain(
         _request(scenario, overrides, request, as_json)
         return
     from hermes.clients.llm import LLMClient
-    from hermes.errors import InputError
+    from hermes.errors import InputError, warn_all
     from hermes.hardware.monotone import Batch
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
@@ -44,9 +46,13 @@ def explain(
         raise InputError("a step with at least one decode or one prompt token", 0, field="--decodes")
     stats = Batch(((prompt, past),) if prompt else (), (context,) * decodes).stats()
     seen: dict[int, dict[str, Any]] = {}
-    for client in build(load_scenario(scenario, overrides)).clients:
-        if isinstance(client, LLMClient) and id(client.hardware) not in seen:
-            seen[id(client.hardware)] = {"client": client.name, **_step(client.hardware, stats)}
+    built = build(load_scenario(scenario, overrides))
+    warn_all(built.warnings)
+    for client in built.clients:
+        if isinstance(client, LLMClient):
+            alone = _alone(client.hardware)
+            if id(alone) not in seen:
+                seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
     if as_json:
         print_json(list(seen.values()))
         return
@@ -83,9 +89,20 @@ def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -
          part.steps or "", part.cause] for part in parts])
 
 
-def _notes(hardware: Any) -> list[str]:
-    """Return what a step depends on beside its batch, and how far the tables reach."""
+def _alone(hardware: Any) -> Any:
+    """Return the model of a step without the waits for other batches of a pipeline (`parallel.pp`)."""
+    from hermes.clients.pipeline import StagedBatch
+
+    return hardware.hardware if isinstance(hardware, StagedBatch) else hardware
+
+
+def _notes(hardware: Any, stats: Any) -> list[str]:
+    """Return what a step depends on in addition to its batch, and how far the tables reach."""
     out = []
+    stages = hardware.stages_ns(stats) if hasattr(hardware, "stages_ns") else []
+    if len(stages) > 1:
+        out.append(f"{len(stages)} pipeline stages: one batch alone takes their sum; with {len(stages)} such batches "
+                   f"in flight one ends every {max(stages) / 1e6:.4g} ms")
     history = hardware.history() if hasattr(hardware, "history") else None
     if history is not None:
         if history.idle_ns:
@@ -118,4 +135,7 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     sources = hardware.sources_of()
     rows = [{"term": name, "seconds": ns / 1e9, "source": sources.get(name, "")}
             for name, ns in hardware.terms_ns(stats).items()]
-    return {"step_s": total, "terms": rows, "notes": _notes(hardware)}
+    rest = total - sum(row["seconds"] for row in rows)
+    if rest > ROUNDING_S:
+        rows.append({"term": "host", "seconds": rest, "source": "the engine's host, where the device does not hide it"})
+    return {"step_s": total, "terms": rows, "notes": _notes(hardware, stats)}

@@ -43,13 +43,14 @@ def optimize(
 ) -> None:
     """Search for the settings of a scenario that no others beat in all objectives.
 
-    Writes the front as a table, a figure and scenarios. Exit code 1 if no settings meet the constraints.
+    Writes the front as a table, a figure and scenarios. Exit code 1 if no settings meet the constraints, or if a
+    simulation failed twice (its worker was killed): the front may then lack settings.
     """
     from dataclasses import replace
 
     from hermes.explore.executors import make_executor
     from hermes.explore.optimize import optimize as search
-    from hermes.explore.optimize_files import front_rows, plain, write
+    from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
     from hermes.explore.space import load_space
 
     space = load_space(source, overrides)
@@ -64,12 +65,15 @@ def optimize(
     else:
         refused = sum(bool(one.refused) for one in found.tried)
         feasible = sum(one.feasible for one in found.tried)
-        print_table("front", *front_rows(found))
+        unsettled = sum(bool(one.unsettled) for one in found.tried)
+        print_table("front, incomplete" if found.failed else "front", *front_rows(found))
         print_lines([
             ("tried", f"{len(found.tried)} settings{', all that there are' if found.whole else ''}; {feasible} within "
-                      f"the constraints, {refused} cannot be simulated"),
+                      f"the constraints, {refused} cannot be simulated, {len(found.failed)} failed"
+                      + (f", {unsettled} did not settle" if unsettled else "")),
+            *(("failed", line) for line in failed_lines(found)),
             ("files", f"{output}: {', '.join(files)}" + (
                 f"; next: hermes run {output / 'best-0.yaml'}" if found.front else "")),
         ])
-    if not found.front:
+    if found.failed or not found.front:
         raise typer.Exit(1)

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Overwrite", "free_folder", "is_sweep", "plugins_as_overrides", "refuse_empty_names"]
+__all__ = ["Overwrite", "free_folder", "is_sweep", "plugins_as_overrides", "refuse_empty_names",
+           "without_plugins"]
 
 OUTPUT = ("-o", "--output")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
@@ -38,6 +39,14 @@ def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
         else:
             out.append(argument)
     return out
+
+
+def without_plugins(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Take `--no-plugins` out of the arguments of any command; return the others, and whether it was there."""
+    given = list(arguments)
+    end = given.index("--") if "--" in given else len(given)
+    kept = [text for text in given[:end] if text != "--no-plugins"]
+    return kept + given[end:], len(kept) < end
 
 
 def is_sweep(folder: Path) -> bool:

@@ -55,7 +55,8 @@ def run(
     with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
         results = simulate(checked, progress=not quiet and sys.stderr.isatty())
         if output is not None:
-            results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
+            results.meta["scenario_text"] = resolved_yaml(
+                checked, f"hermes {__version__}", to_dir=output, defaults=True)
             write_results(results, output, trace_events=trace_events, held=True)
     if as_json:
         print_json(results.summary)

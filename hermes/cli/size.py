@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from hermes.cli.output import (
     print_lines,
     show,
 )
+
+if TYPE_CHECKING:
+    from hermes.explore.size_groups import Grouped
 
 __all__ = ["add_to"]
 
@@ -44,7 +47,12 @@ def size(
     layout: Annotated[str, typer.Option(
         metavar="NAMES", help="mixed: each client serves prompts and answers. pd: some prefill, the others decode.")]
     = "mixed,pd",
+    price: Annotated[str, typer.Option(
+        metavar="PRICES", help="Dollars per hour of one device, such as gb200=10.5,h200=4, instead of the "
+                               "description's.")] = "",
     max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64,
+    group: Annotated[str | None, typer.Option(
+        metavar="NAME", help="Size this group of LLM clients alone; the others stay as the scenario has them.")] = None,
     overrides: Overrides = [],  # noqa: B006
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR", help="Write the best scenario, a figure and all simulations here.")] = None,
@@ -56,38 +64,64 @@ def size(
 ) -> None:
     """Find the fewest devices that serve a load within an SLO, by device, parallelism and layout.
 
-    Exit code 1 if no layout meets the SLO.
+    Several groups of LLM clients are sized one by one, then simulated together. Exit code 1 if no layout meets the SLO.
     """
+    from hermes.explore.assumed import assumes_of_best
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import slo_overrides
     from hermes.explore.size import size as find
     from hermes.explore.size_files import from_options, from_scenario, write
+    from hermes.explore.size_groups import groups_in, size_groups
     from hermes.explore.size_text import front_section, lines, plain, ranking
+    from hermes.results.assumes import assumed_lines
     from hermes.results.layout import WIDTH, fitted, sections_rich
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
     start = (from_options(model, workload, rate, settings) if scenario is None
-             else from_scenario(scenario, model, workload, rate, settings))
+             else from_scenario(scenario, model, workload, rate, settings, group))
     told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    options: dict[str, Any] = {
+        "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp),
+        "layouts": _layouts(layout), "max_devices": max_devices, "told": told, "prices": _prices(price),
+        "out": None if output is None else output / "simulations"}
     with closing(make_executor(executor, workers, (), address)) as engine:
-        found = find(
-            start.document, base_dir=start.base_dir, devices=_names(device, "--device"), tps=_numbers(tp),
-            layouts=_layouts(layout), max_devices=max_devices, engine=engine,
-            out=None if output is None else output / "simulations", told=told)
+        if group is None and len(groups_in(start.document)) > 1:
+            _show_groups(size_groups(start.document, engine=engine, **options), start.base_dir, output, as_json)
+            return
+        found = find(start.document, engine=engine, **options)
     if output is not None:
         write(found, output)
-        if found.ranked:
+        if found.meets:
             _write_launch(output)
+    assumes = assumes_of_best(found)
+    if as_json:
+        print_json(plain(found) | {"assumes": assumes})
+    else:
+        print_lines([*lines(found), *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose)),
+                     *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
+                                      if output is not None and found.meets else [])])
+        sections = [*ranking(found), *([front_section(found)] if verbose else [])]
+        if sections:
+            print()
+            show(sections_rich([part for one in sections for part in fitted(one, WIDTH)]), WIDTH)
+    if not found.meets:
+        raise typer.Exit(1)
+
+
+def _show_groups(found: Grouped, base_dir: Path, output: Path | None, as_json: bool) -> None:
+    """Print the answers of several groups, and write the scenario with all of them."""
+    from hermes.explore.size_files import write_best
+    from hermes.explore.size_groups_text import lines, plain
+
+    if output is not None and found.meets:
+        write_best(found.document, base_dir, "each group by its own simulations, then together", output)
+        _write_launch(output)
     if as_json:
         print_json(plain(found))
     else:
         print_lines([*lines(found), *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
-                                      if output is not None and found.ranked else [])])
-        sections = [*([ranking(found)] if found.ranked else []), *([front_section(found)] if verbose else [])]
-        if sections:
-            print()
-            show(sections_rich([part for one in sections for part in fitted(one, WIDTH)]), WIDTH)
-    if not found.ranked:
+                                      if output is not None and found.meets else [])])
+    if not found.meets:
         raise typer.Exit(1)
 
 
@@ -95,13 +129,11 @@ def _write_launch(folder: Path) -> None:
     """Write the commands that start the engines of the best layout, and its Kubernetes manifests."""
     from hermes.config.writing import write_text
     from hermes.deploy.manifests import KINDS, manifest_text
-    from hermes.deploy.vllm import commands_of
+    from hermes.deploy.vllm import command_lines
     from hermes.scenario import load_scenario
 
     best = load_scenario(folder / "best.yaml")
-    counts = {client.name: client.count for client in best.clients}
-    lines = [f"# {name}: {counts[name]} of them\n{command}\n" for name, command in commands_of(best)]
-    write_text(folder / "launch.sh", "\n".join(lines))
+    write_text(folder / "launch.sh", "\n".join(f"{lines}\n" for lines in command_lines(best)))
     for kind in KINDS:
         write_text(folder / f"{kind}.yaml", manifest_text(kind, best))
 
@@ -113,6 +145,21 @@ def _names(text: str, option: str) -> list[str]:
     if not names:
         raise InputError("at least one name", text, field=option)
     return names
+
+
+def _prices(text: str) -> dict[str, float]:
+    from hermes.errors import InputError
+
+    prices: dict[str, float] = {}
+    for part in _names(text, "--price") if text else []:
+        name, equals, dollars = (word.strip() for word in part.partition("="))
+        try:
+            prices[name] = float(dollars)
+        except ValueError:
+            equals = ""
+        if not name or not equals or not 0 < prices[name] <= 1e6:
+            raise InputError("dollars per hour of one device, such as gb200=10.5", part, field="--price")
+    return prices
 
 
 def _numbers(text: str) -> list[int]:

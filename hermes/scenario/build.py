@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterable
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,14 +16,16 @@ from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
-from hermes.core.kv_transfer import Handoff
 from hermes.core.record import RUN_FIELDS, RUN_NARROW, STAGE_FIELDS, TRANSFER_FIELDS
 from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.hardware.files import names_in
+from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site
+from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import GENERATIONS, requested_stages
 from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
@@ -32,6 +35,9 @@ from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_rema
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
+
+if TYPE_CHECKING:
+    from hermes.core.kv_transfer import Handoff
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -53,6 +59,20 @@ def build_with_pipelines(scenario: Scenario) -> tuple[Simulation, list[list[Weig
         return builder.simulation(), builder.pipelines
     except InputError as error:
         raise scenario.source.located(error) from None
+
+
+def _name_remarks(clients: Iterable[Any]) -> list[str]:
+    """Return a line for each name of a device or model that stands for one of several."""
+    found: dict[str, None] = {}
+    for client in clients:
+        for folder, key in (("devices", "device"), ("models", "model")):
+            for part in (client, getattr(client, "hardware", None)):
+                text = getattr(part, key, None)
+                if isinstance(text, str) and text and text not in (names := names_in(folder)):
+                    from hermes.hardware.names import remark  # most names are those of files
+
+                    found |= {line: None for line in [remark(folder, text, names)] if line}
+    return list(found)
 
 
 class _Builder:
@@ -90,11 +110,13 @@ class _Builder:
             self._stages, self.stage_kinds, self.network, self._transfers, handoff,
             local_handoff=scenario.kv_transfer_scope == "local",
         )
+        self._check_engines()
         return Simulation(
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings, remarks=conversation_remarks(scenario.workload, self.streams),
+            warnings=self.warnings,
+            remarks=[*_name_remarks(scenario.clients), *conversation_remarks(scenario.workload, self.streams)],
         )
 
     def _build_handoff(self) -> Handoff | None:
@@ -108,8 +130,10 @@ class _Builder:
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
             raise InputError(Verbatim("all clients only prefill; add one that decodes"), field="clients")
-        return Handoff(self.env, self.clients, self.network, self._transfers, self._events, scenario.kv_transfer,
-                       scenario.kv_transfer_retry)
+        from hermes.core.kv_transfer import Handoff  # most scenarios have no roles
+
+        return Handoff(self.env, self.clients, self._kv_network, self._transfers, self._events, scenario.kv_transfer,
+                       scenario.kv_transfer_retry, prefill_gives=int(scenario.first_token == "prefill"))
 
     def _build_clients(self) -> list[Any]:
         clients: list[Any] = []
@@ -125,24 +149,37 @@ class _Builder:
                     **({} if built is None else {"hardware": built}),
                 )
                 clients += group
+                if config.kind == "llm":
+                    self.warnings += [f"{config.name}: {link.text}"
+                                      for link in hardware_info(group[0].hardware).assumed_links]
                 self._describe += config.describe(group, self.base_dir)
         names: set[str] = set()
         for client in clients:
             if client.name in names:
                 raise InputError(Verbatim(f"two clients are named {client.name!r}; rename one"), field="clients")
             names.add(client.name)
-        if any(workload.adapters is not None for workload in self.scenario.workload):
-            for i, config in enumerate(self.scenario.clients):
-                if config.kind == "llm" and getattr(config.scheduler, "max_loras", None) is None:
+        return clients
+
+    def _check_engines(self) -> None:
+        """Raise `InputError` if an engine cannot serve a workload with adapters or patience that may come to it."""
+        groups = [i for i, config in enumerate(self.scenario.clients) for _ in config.names]
+        for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
+            for client in self._engines_of(entries):
+                if config.adapters is not None and getattr(client.scheduler, "max_loras", None) is None:
                     raise InputError(Verbatim("a workload has adapters: give max_loras (and `kind: chunked`)"),
-                                     field=f"clients.{i}.scheduler")
-        if any(workload.patience is not None for workload in self.scenario.workload):
-            for client in clients:
-                if isinstance(client, LLMClient) and not (client.scheduler.aborts and client.role == "both"):
+                                     field=f"clients.{groups[client.index]}.scheduler")
+                if config.patience is not None and not (client.scheduler.aborts and client.role == "both"):
                     raise InputError(Verbatim(
                         f"{client.name} cannot cancel requests whose clients give up; it needs the scheduler `chunked` "
-                        "without speculation, and no role"), field="workload.patience")
-        return clients
+                        "without speculation, and no role"), field=f"workload.{i}.patience")
+
+    def _engines_of(self, entries: list[WeightedPipeline]) -> list[LLMClient]:
+        """Return the engines that may serve the generations of these pipelines, in order."""
+        asked = {model or entry.model for entry in entries for kind, model in requested_stages(entry.pipeline)
+                 if kind in GENERATIONS}
+        found = {client.index: client for (kind, model), clients in self._candidates.items() for client in clients
+                 if model in asked and kind.split()[0] in GENERATIONS and isinstance(client, LLMClient)}
+        return [found[index] for index in sorted(found)]
 
     def _build_pipelines(self) -> list[list[WeightedPipeline]]:
         """Return, per workload, the pipelines of its requests with the models they ask for."""
@@ -221,6 +258,14 @@ class _Builder:
                 network.check([c.name for c in self.clients])
         return network
 
+    @cached_property
+    def _kv_network(self) -> Network:
+        """The network of the KV between prefill and decode clients; the default one is built when KV first needs it."""
+        config = self.scenario.network
+        if isinstance(config, KvLink):
+            return config.build_for_kv(self.env, [c.name for c in self.clients])
+        return self.network
+
     def _sites(self) -> list[Site]:
         """Return the clients as sites, for networks that place them."""
         sites: list[Site] = []
@@ -294,7 +339,7 @@ class _Builder:
         source, total = stage.source, 0
         if source is not None and source is not client:
             num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-            total = self.network.estimate_ns(source.name, client.name, num_bytes)
+            total = self._kv_network.estimate_ns(source.name, client.name, num_bytes)
         for before, num_bytes in stage.inputs:
             if before.client is not client:
                 total += self.network.estimate_ns(before.client.name, client.name, num_bytes)

@@ -17,6 +17,9 @@ from hermes.scenario.schema import Scenario, Source
 Overrides = Iterable[str] | Mapping[str, Any]
 """Settings of a scenario: texts such as `clients.0.count=4`, or a mapping of dotted paths to values."""
 
+DEFAULTS = "defaults"
+"""Key of a resolved scenario: the keys that hold defaults."""
+
 __all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of"]
 
 
@@ -45,8 +48,9 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     node = write_out_splits(rename_deprecated_keys(node))
+    defaults = _without_defaults(node)
     _import_plugins(node, base_dir)
-    source = Source(node, base_dir)
+    source = Source(node, base_dir, defaults)
     try:
         scenario = _completed(validate(Scenario, node), source)
     except InputError as error:
@@ -54,6 +58,17 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
         raise (discreet(found, base_dir / "scenario") if _holds(node, found.file) else found) from None
     scenario._source = source
     return scenario
+
+
+def _without_defaults(node: Node) -> tuple[str, ...]:
+    """Take `defaults` out of a resolved document: the keys that hold a default, not a choice."""
+    found = node.value.pop(DEFAULTS, None) if isinstance(node.value, dict) else None
+    if found is None:
+        return ()
+    paths = found.plain()
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise found.mark.error("a list of keys that hold defaults, such as [network]", paths, field=DEFAULTS)
+    return tuple(paths)
 
 
 def _holds(node: Node, file: str | None) -> bool:
@@ -84,14 +99,25 @@ def _completed(scenario: Scenario, source: Source) -> Scenario:
     return scenario.model_copy(update={"clients": clients})
 
 
-def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None) -> str:
+def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None, *, defaults: bool = False) -> str:
     """Return the scenario as YAML with every default written out. It validates to the same scenario again.
 
-    to_dir: Folder in which the text will be stored; paths of files become relative to it.
+    Args:
+        to_dir: Folder in which the text will be stored; paths of files become relative to it.
+        defaults: Name, under `defaults`, the keys that nobody chose and that may decide an answer, so that a run of the
+            text assumes what a run of the scenario does.
     """
     base_dir = scenario.source.base_dir
 
     def text(value: str) -> str:
         return value if to_dir is None else moved_path(value, base_dir, to_dir)
 
-    return to_yaml(scenario, header, text)
+    found = to_yaml(scenario, header, text)
+    left = [path for path in _may_decide(scenario) if not scenario.source.chosen(path)] if defaults else []
+    return found + (f"{DEFAULTS}: [{', '.join(left)}]\n" if left else "")
+
+
+def _may_decide(scenario: Scenario) -> list[str]:
+    """Return the keys of `hermes.scenario.assumptions` that a resolved scenario writes out."""
+    groups = [number for number, client in enumerate(scenario.clients) if getattr(client, "kind", "") == "llm"]
+    return ["network", "router", *(f"clients.{number}.{key}" for number in groups for key in ("frontend", "adjust"))]

@@ -28,6 +28,9 @@ def json_schema() -> dict[str, Any]:
     description = workloads.pop("description", "")
     properties["workload"] = {"anyOf": [workloads["items"], workloads], "description": description}
     definitions["Scenario"] = whole
+    whole["properties"] = {**whole["properties"], "defaults": {
+        "type": "array", "items": {"type": "string"},
+        "description": "Of a resolved scenario: keys that hold a default, not a choice."}}
     _require_kinds(whole, definitions)
     for definition in list(definitions.values()):
         _require_kinds(definition, definitions)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from hermes.clients import CLIENTS
-from hermes.config import Component, ConfigModel, Duration, quantity
+from hermes.config import Component, ConfigModel, Duration, Name, quantity
 from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import HardwareModel
@@ -29,14 +29,23 @@ MAX_SEED = 2**128 - 1
 class Source:
     """Origin of a scenario. It does not affect equality: equal scenarios from different places are equal."""
 
-    def __init__(self, node: Node | None = None, base_dir: Path = Path()) -> None:
-        self.node, self.base_dir = node, base_dir
+    def __init__(self, node: Node | None = None, base_dir: Path = Path(), defaults: tuple[str, ...] = ()) -> None:
+        """defaults: Keys of the document that hold defaults, as a resolved scenario names them."""
+        self.node, self.base_dir, self.defaults = node, base_dir, defaults
         self.hardware: dict[int, HardwareModel] = {}   # of each group of LLM clients, built when it was completed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def chosen(self, path: str) -> bool:
+        """Whether the document has a value at a dotted path, which is no default written out."""
+        node = self.node
+        for key in path.split("."):
+            node = None if node is None else node.child(int(key) if key.isdecimal() else key)
+        written = node is not None and node.value is not None
+        return written and not any(f"{path}.".startswith(f"{default}.") for default in self.defaults)
 
     def located(self, error: InputError) -> InputError:
         """Return an error found while building the simulation, with the position of its field."""
@@ -66,13 +75,13 @@ class PipelineConfig(ConfigModel):
 class Scenario(ConfigModel):
     """One simulation: workload, clients, routing and service-level objectives."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "scenario"
+    name: Name = "scenario"
     """Name of the scenario, shown with its results."""
     description: str = ""
     """Purpose of the scenario."""
     plugins: list[Annotated[str, Field(min_length=1, max_length=4096)]] = []
     """Python files, relative to this one, that register components of your own. Reading the scenario runs their
-    code."""
+    code; `--no-plugins` refuses them."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     """Seed of every random number; the same seed gives the same results, byte for byte."""
     stepping: Literal["runs", "every_step"] = "runs"
@@ -93,10 +102,15 @@ class Scenario(ConfigModel):
     """Router: the choice of a client for each stage."""
     routers: dict[str, Annotated[Any, Component(ROUTERS)]] = Field(default_factory=dict)
     """Other routers for some kinds of stage, e.g. `retrieve: {kind: least_loaded}`."""
-    network: Annotated[Any, Component(NETWORKS), Field(default={"kind": "ideal"}, validate_default=True)]
-    """Network: the time to move data between clients."""
+    network: Annotated[Any, Component(NETWORKS), Field(default={"kind": "kv_link"}, validate_default=True)]
+    """Network: the time to move data between clients. Left out, the KV of a disaggregated request moves at 50 GB/s, and
+    all other transfers take no time; `{kind: ideal}` moves everything in no time."""
     kv_transfer: Literal["full", "layerwise"] = "full"
     """Transfer of a disaggregated request's KV: after the prefill, or layer by layer during it."""
+    first_token: Literal["decode", "prefill"] = "decode"
+    """Client that gives the user the first token of a disaggregated request. `decode`: the prefill's token is thrown
+    away, and the decode client computes the prompt's last token again (llm-d's sidecar, vLLM's proxy). `prefill`: the
+    prefill's token goes to the user at once (Splitwise, DistServe). The TTFT is that of this token."""
     kv_transfer_scope: Literal["global", "local"] = "global"
     """Decode clients that may take a request over: any, or only those on the prefill client's `platform`."""
     kv_transfer_retry: Annotated[

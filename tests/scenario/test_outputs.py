@@ -14,6 +14,7 @@ from hermes.cli import main
 
 SMALL = """\
 name: "{name}"
+description: "{description}"
 workload: {{requests: 5, arrivals: {{kind: at_once}}, lengths: {{kind: fixed, prompt: 30, output: 4}}}}
 clients:
   - {{hardware: {{kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}}, memory: {{num_blocks: 100}}}}
@@ -29,7 +30,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
-    path.write_text(SMALL.format(name="µ-é"))
+    path.write_text(SMALL.format(name="µ-é", description=""))
     return path
 
 
@@ -85,17 +86,18 @@ def test_a_run_folder_that_another_process_holds(
 
 def test_escape_sequences_and_markup_in_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "red.yaml"
-    path.write_text(SMALL.format(name="\\e[31mred[/x]"))
+    path.write_text(SMALL.format(name="red[/x]", description="\\e[31mred[/x]"))
     for command in (["run", str(path), "-q", "-v"], ["validate", "--resolved", str(path)], ["validate", str(path)],
                     ["run", str(path), "-q", "--json"], ["run", str(path), "-q", "-o", str(tmp_path / "out")],
                     ["compare", str(tmp_path / "out"), str(tmp_path / "out")]):
         assert main(command) == 0
         assert "\x1b" not in capsys.readouterr().out
-    path.write_text('"\\e[31m": 1\n')
-    assert main(["validate", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "\\x1b[31m" in said
-    assert "\x1b" not in said
+    for text in (SMALL.format(name="\\e[31mred", description=""), '"\\e[31m": 1\n'):
+        path.write_text(text)
+        assert main(["validate", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert "\\x1b[31m" in said
+        assert "\x1b" not in said
 
 
 def test_extends_does_not_quote_foreign_files(

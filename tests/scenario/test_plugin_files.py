@@ -158,9 +158,18 @@ import sys
 import hermes
 from hermes.scenario.editor_schema import json_schema
 from hermes.scenario import load_scenario
-results = hermes.simulate("quickstart", overrides=["workload.requests=5"])
-loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "hermes")
-assert len(loaded) <= 120, loaded
+def loaded():
+    return sorted(name for name in sys.modules if name.partition(".")[0] == "hermes")
+profile = "clients.0.hardware={kind: polynomial, profile: llama-3.1-70b-h100-tp4-bf16}"
+hermes.simulate("quickstart", overrides=["workload.requests=5", profile])
+with_profile = loaded()
+assert len(with_profile) <= 120, with_profile
+results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # step times from kernel tables
+of_tables = {f"hermes.hardware.{name}" for name in (
+    "adapters boxes composed composed_terms efficiency elementwise engine_links kernel_curves kernel_tables links "
+    "operator_curves operator_tables roofline row_curves term_sources").split()}
+loaded = loaded()
+assert set(loaded) - set(with_profile) <= of_tables, sorted(set(loaded) - set(with_profile) - of_tables)
 apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")
 below = [name for name in loaded if name.startswith(apart)]
 assert not below, below

@@ -57,7 +57,7 @@ OK = "part: {kind: wide}\n"
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("", "f:1:1: expected a mapping, found null"),
+    ("", "f:1:1: expected a mapping, found nothing"),
     ("[1]", "f:1:1: expected a mapping, found a list"),
     ("{}", "f:1:1: part: expected a value (required), found nothing"),
     ("part: 3", "f:1:7: part: expected a mapping with `kind`: plain, wide, found 3"),

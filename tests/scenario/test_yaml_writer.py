@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import hermes
 from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_flow, to_yaml
+from hermes.errors import InputError
 from hermes.pipelines.graph import Graph
 from hermes.pipelines.nodes import ServiceNode
 from hermes.pipelines.yaml_export import as_yaml
@@ -60,11 +61,16 @@ def test_a_key_that_no_reader_takes_is_refused():
 
 
 @given(ODD.filter(bool))
+@example("\x1b")
 def test_a_profile_keeps_odd_names(tmp_path_factory, name):
     fitted = [FittedRate(kind, mode, 1.0, 1.0, 0.001, 1.0)
               for kind in ("embed", "generate") for mode in ("serial", "overlapped")]
     name = name.strip()[:100] or "x"
     path = tmp_path_factory.mktemp("overhead") / "fitted.yaml"
+    if re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):   # a name is one line, and moves no cursor
+        with pytest.raises(InputError, match="name: expected one line of text"):
+            write_overhead(fitted, name, [f'"{name}"'], path)
+        return
     assert write_overhead(fitted, name, [f'"{name}"'], path).provenance == [f'"{name}"']
 
 

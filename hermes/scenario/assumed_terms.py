@@ -1,0 +1,100 @@
+"""Defaults of hardware of named terms (`composed`) that may decide an answer: sampler, links, experts, precision.
+
+Each is a change of one field of the hardware, so that the same alternative can be priced and simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from hermes.hardware.adjusted import AdjustedModel
+from hermes.hardware.composed_terms import ComposedModel
+
+__all__ = ["OfTerms", "of_terms"]
+
+ENGINE = 1.5        # times the engine's own time of a step: another host, a later version
+LINK = 2.0          # times an assumed link's time
+WIDENED = 1.25      # times a product whose weights are widened first
+_NOT_PRODUCTS = {"elementwise", "engine", "lm_head", "sampling", "attention_of_prompts", "attention_of_decodes",
+                 "decodes_beside_prompt", "all_reduce", "dispatch", "combine", "hops", "router"}
+_LINKS = {"all_reduce": ("tensor-parallel link", "link"), "hops": ("link between stages", "hop")}
+
+
+
+class OfTerms(NamedTuple):
+    """A default of the hardware.
+
+    Attributes:
+        key, value: Field of the hardware that sets the alternative.
+        scales: The same as factors of terms, where that is all; None where the hardware has to be built anew.
+    """
+
+    name: str
+    default: str
+    alternative: str
+    key: str
+    value: Any
+    scales: dict[str, float] | None = None
+
+
+def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[OfTerms]:
+    """Yield the defaults of one group of LLM clients.
+
+    Args:
+        client: Its configuration (`LLMClientConfig`), completed.
+        built: Its hardware model, if it is built already.
+        said: Whether the scenario has a value at a key of the client.
+    """
+    model = built.base if isinstance(built, AdjustedModel) else built
+    if not isinstance(model, ComposedModel):
+        return
+    sources = model.sources_of()
+
+    def scaled(name: str, default: str, alternative: str, terms: list[str], factor: float) -> OfTerms:
+        own = {term: change.model_dump() for term, change in client.hardware.terms.items()}
+        return OfTerms(name, default, alternative, "terms", {**own, **{term: {"scale": factor} for term in terms}},
+                       dict.fromkeys(terms, factor))
+
+    def free(*terms: str) -> list[str]:
+        return [name for name in terms if name in sources and not said(f"hardware.terms.{name}")]
+
+    if not said("hardware.top_p") and free("sampling"):
+        sorts = model.sources.sampling_ns > 0
+        yield OfTerms("sampling", "top-p" if sorts else "greedy", "greedy" if sorts else "top-p", "top_p", not sorts,
+                      {"sampling": 0.0} if sorts else None)
+    exposed = model.sources.exposed_ns / 1e6
+    if exposed and not said("hardware.step") and free("engine"):
+        yield scaled("engine time", f"{exposed:.2g} ms of each step (vLLM 0.23 on an H100 host)",
+                     f"{ENGINE:g} times that", ["engine"], ENGINE)
+    for term, (name, key) in _LINKS.items():
+        source = sources.get(term, "")
+        if model.base.options.tp == 1 and term == "all_reduce":
+            continue
+        if free(term) and not said(f"hardware.{key}") and ("assumed" in source or source.startswith("datasheet")):
+            yield scaled(name, source.removeprefix("assumed: "), "half as fast", [term], LINK)
+    yield from _experts(client, model, free, scaled)
+    yield from _widened(model, free, scaled)
+
+
+def _experts(client: Any, model: ComposedModel, free: Callable[..., list[str]], scaled: Callable[..., OfTerms]
+             ) -> Iterator[OfTerms]:
+    """Expert parallelism: every rank gets the tokens of all; DeepEP sends a token only to the ranks of its experts."""
+    terms = free("dispatch", "combine")
+    ranks = max(client.parallel.dp, client.hardware.dp)
+    if not terms or not model.sources.whole_experts or ranks == 1:
+        return
+    reached = 1.0 - (1.0 - 1.0 / ranks) ** model.base.model.experts_per_token
+    yield scaled("expert parallelism", "each rank gets all tokens (all-gather)", f"DeepEP, {reached:.0%} of the bytes",
+                 terms, round(reached, 3))
+
+
+def _widened(model: ComposedModel, free: Callable[..., list[str]], scaled: Callable[..., OfTerms]) -> Iterator[OfTerms]:
+    """Weights of a precision that the card does not multiply: they are widened first, here in no time."""
+    dtype, device = model.base.options.dtype, model.base.device
+    if not dtype.startswith("fp8") or device.type != "gpu" or "fp8" in device.flops:
+        return
+    terms = free(*(name for name in model.sources_of() if name not in _NOT_PRODUCTS))
+    if terms:
+        yield scaled("weight-only FP8", f"{device.name} widens the weights in no time",
+                     f"products {WIDENED:g} times as long", terms, WIDENED)

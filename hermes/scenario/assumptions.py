@@ -1,0 +1,201 @@
+"""Defaults of a scenario that may decide its answer, each with a stated alternative.
+
+A default is listed here only while the scenario leaves its key out. A scenario that writes the key, with any value,
+has chosen.
+What an alternative changes is found elsewhere: from one run (`hermes.scenario.repricing`), or by simulating it
+(`hermes.explore.assumed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from hermes.clients.memory import describe_model
+from hermes.hardware.devices import load_device
+from hermes.hardware.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.info import hardware_info
+from hermes.scenario.schema import Scenario, Source
+
+__all__ = ["Assumption", "Change", "assumptions"]
+
+KV_LINK = 50e9          # bytes/s, where KV moves for free otherwise
+OTHER_LINK = 25e9       # bytes/s of the alternative to a network that takes no time
+KERNEL_S = 3e-6         # of one kernel of an adapter
+RANK = 16               # of the adapters in the alternative; vLLM's `max_lora_rank`
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an alternative changes, for pricing a run again; all empty where only a simulation tells.
+
+    Attributes:
+        hardware: Fields of the hardware of named terms to replace, by the number of the client group.
+        scales: Factors of named terms, by group.
+        fixed_s: Seconds added to each step, by group.
+        request_s: Seconds added to each stage of an LLM before its first token, by group.
+        prompt_s: Seconds added to each step for each sequence that computes its prompt, by group.
+        kv_bytes_per_s, other_bytes_per_s: Rate of the links for KV between roles, and for all other transfers.
+        unpriced_dollars: Dollars per hour of each device without a price.
+    """
+
+    hardware: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    scales: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    fixed_s: Mapping[int, float] = field(default_factory=dict)
+    request_s: Mapping[int, float] = field(default_factory=dict)
+    prompt_s: Mapping[int, float] = field(default_factory=dict)
+    kv_bytes_per_s: float | None = None
+    other_bytes_per_s: float | None = None
+    unpriced_dollars: float = 0.0
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A default that the scenario leaves alone.
+
+    Attributes:
+        default, alternative: In words, with figures.
+        settings: Keys of the scenario that set the alternative: dotted paths to values.
+    """
+
+    name: str
+    default: str
+    alternative: str
+    settings: Mapping[str, Any]
+    change: Change = Change()
+
+
+def _chosen(source: Source, path: str, key: str) -> bool:
+    return source.chosen(f"{path}.{key}")
+
+
+def assumptions(scenario: Scenario) -> list[Assumption]:
+    """Return the defaults that a scenario relies on, in a fixed order. Groups of clients that are alike share one."""
+    found: dict[tuple[str, str, str], Assumption] = {}
+    for one in _all(scenario):
+        key = (one.name, one.default, one.alternative)
+        found[key] = one if key not in found else _joined(found[key], one)
+    return list(found.values())
+
+
+def _joined(one: Assumption, other: Assumption) -> Assumption:
+    """Return one assumption of two groups."""
+    a, b = one.change, other.change
+    by_group: dict[str, Any] = {name: {**getattr(a, name), **getattr(b, name)}
+                                for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s")}
+    change = replace(a, **by_group)
+    return Assumption(one.name, one.default, one.alternative, {**one.settings, **other.settings}, change)
+
+
+def _all(scenario: Scenario) -> Iterator[Assumption]:
+    source = scenario.source
+    for number, client in enumerate(scenario.clients):
+        if getattr(client, "kind", "") != "llm":
+            continue
+        path = f"clients.{number}"
+        if client.hardware.kind == "composed":
+            from hermes.scenario.assumed_terms import of_terms  # other hardware leaves its modules unloaded
+
+            model = scenario.source.hardware.get(number)
+            for one in of_terms(client, model, partial(_chosen, source, path)):
+                yield Assumption(
+                    one.name, one.default, one.alternative,
+                    {f"{path}.hardware.kind": "composed", f"{path}.hardware.{one.key}": one.value},
+                    Change(hardware={number: {one.key: one.value}}) if one.scales is None
+                    else Change(scales={number: one.scales}))
+        yield from _front_end(scenario, number)
+        yield from _adapters(scenario, number)
+        if client.count > 1 and not source.chosen("router") and len(scenario.clients) == 1:
+            yield Assumption("router", "round robin", "least loaded", {"router": {"kind": "least_loaded"}})
+    yield from _links(scenario)
+    yield from _prices(scenario)
+
+
+def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:
+    """The API server's time of a request, which no fitted profile and no other machine has measured."""
+    client, path = scenario.clients[number], f"clients.{number}.frontend"
+    if scenario.source.chosen(path) or client.role == "decode":
+        return
+    now = client.frontend
+    if now is None:
+        times = load_engine(client.engine or NEWEST_ENGINE).frontend
+        before, after = times.before, times.after
+        default, alternative = "no time in the API server", f"{_ms(before + after)} a request"
+        extra = before + after
+    else:
+        before, after = 2.0 * now.before, 2.0 * now.after
+        default = f"{_ms(now.before + now.after)} a request in the API server"
+        alternative, extra = "twice that", now.before + now.after
+    if extra:
+        yield Assumption("front end", default, alternative,
+                         {f"{path}.before": f"{before * 1e3:g} ms", f"{path}.after": f"{after * 1e3:g} ms"},
+                         Change(request_s={number: extra}))
+
+
+def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
+    """What LoRA adapters cost: their loads where no size is given, and their kernels in each step."""
+    client, path = scenario.clients[number], f"clients.{number}"
+    wanted = [workload.adapters for workload in scenario.workload if workload.adapters is not None]
+    slots = getattr(client.scheduler, "max_loras", None)
+    if not wanted or slots is None or not client.model:
+        return
+    model, base_dir = describe_model(client.model, scenario.source.base_dir), scenario.source.base_dir
+    if client.adapter_bytes is None and client.device:
+        heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+        sides = (model.hidden_size + heads) + 2 * model.hidden_size + 3 * (model.hidden_size + model.intermediate_size)
+        num_bytes = 2 * RANK * sides * model.num_layers
+        missing = max(0.0, 1.0 - slots / max(sum(one.count for one in wanted), 1))
+        loads = missing * num_bytes / load_device(client.device, base_dir).host_bandwidth
+        yield Assumption("adapter loads", "no time", f"{num_bytes / 1e6:.0f} MB each (rank {RANK})",
+                         {f"{path}.adapter_bytes": num_bytes}, Change(prompt_s={number: loads}))
+    if not scenario.source.chosen(f"{path}.adjust.fixed") and client.parallel.dp * client.parallel.pp == 1:
+        seconds = 8 * model.num_layers * KERNEL_S   # two kernels for each of the four products of a layer
+        yield Assumption("adapter work", "none", f"two kernels of 3 us a product, {_ms(seconds)} a step",
+                         {f"{path}.adjust.fixed": f"{seconds * 1e3:g} ms"}, Change(fixed_s={number: seconds}))
+
+
+def _links(scenario: Scenario) -> Iterator[Assumption]:
+    """Links between clients, where the scenario names no network."""
+    if scenario.source.chosen("network"):
+        return
+    network = scenario.network
+    if any(getattr(client, "role", "") == "prefill" for client in scenario.clients):
+        now = getattr(network, "bandwidth", None)
+        if now is None:
+            yield Assumption("KV link", "KV moves between clients in no time", f"{KV_LINK / GB:g} GB/s",
+                             {"network": {"kind": "link", "bandwidth": f"{KV_LINK / GB:g} GB/s"}},
+                             Change(kv_bytes_per_s=KV_LINK))
+        else:
+            yield Assumption("KV link", f"KV moves at {now / GB:g} GB/s a client", f"{now / 2 / GB:g} GB/s",
+                             {"network": {"kind": network.kind, "bandwidth": f"{now / 2 / GB:g} GB/s"}},
+                             Change(kv_bytes_per_s=now / 2))
+    if len({client.name for client in scenario.clients}) > 1:
+        yield Assumption("network", "data between stages moves in no time", f"links of {OTHER_LINK / GB:g} GB/s",
+                         {"network": {"kind": "link", "bandwidth": f"{OTHER_LINK / GB:g} GB/s"}},
+                         Change(other_bytes_per_s=OTHER_LINK))
+
+
+def _prices(scenario: Scenario) -> Iterator[Assumption]:
+    """Machines without a price: the cost leaves them out."""
+    wanted = []
+    for number, client in enumerate(scenario.clients):
+        path = f"clients.{number}.price_per_hour"
+        if getattr(client, "price_per_hour", 0.0) is not None or scenario.source.chosen(path):
+            continue
+        device = None
+        if getattr(client, "device", ""):
+            device = load_device(client.device, scenario.source.base_dir)
+        elif number in scenario.source.hardware:
+            device = hardware_info(scenario.source.hardware[number]).device
+        if device is None or device.price_per_hour is None:
+            wanted.append(path)
+    if wanted:
+        yield Assumption("prices", "machines without a price cost nothing", "$1 an hour a device",
+                         dict.fromkeys(wanted, 1.0), Change(unpriced_dollars=1.0))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
