@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
-from hermes.results.compare_verdict import FIGURES, TotalRow, noise_s, slo_rows, totals, verdict
+from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
+from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
 from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
@@ -83,6 +84,7 @@ class CompareTable:
         slo: Of two runs with limits: a row per limit with value, limit and verdict of both.
         verdict: Of two runs, on what the first is better and worse, and which meets its SLO.
         whole: Names of the runs whose rates are of the whole run, without a steady state.
+        unsettled: Runs too short, or too loaded, for the noise of their latencies, with the reason.
     """
 
     rows: Sequence[CompareRow]
@@ -99,6 +101,7 @@ class CompareTable:
     slo: Sequence[tuple[str, str, str]] = ()
     verdict: str | None = None
     whole: Sequence[str] = ()
+    unsettled: Sequence[str] = ()
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
         """Return the relative error of one statistic; `InputError` if it was not compared."""
@@ -119,7 +122,8 @@ class CompareTable:
             "interrupted": list(self.interrupted),
             **({"slo": [dict(zip(("limit", "ours", "reference"), row, strict=True)) for row in self.slo]}
                if self.slo else {}),
-            **({"verdict": self.verdict, "whole_run": list(self.whole)} if self.verdict else {}),
+            **({"verdict": self.verdict, "whole_run": list(self.whole), "unsettled": list(self.unsettled)}
+               if self.verdict else {}),
         }
 
     def notes(self) -> list[str]:
@@ -146,7 +150,7 @@ class CompareTable:
             rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
                     for cells, row in zip(rows, self.rows, strict=True)]
             notes = [self.verdict, *notes, "noise: a difference up to this, either way, may be the seed's",
-                     "latencies are those of all completed requests"]
+                     *self._unknown(), "latencies are those of all completed requests"]
         out = [Section("comparison", head, rows, "\n".join(notes))]
         if self.slo:
             out.append(Section("SLO: value and limit", ("", *self.names), list(self.slo)))
@@ -171,6 +175,14 @@ class CompareTable:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
         return out
+
+    def _unknown(self) -> list[str]:
+        """Return why latencies of two runs have no known noise."""
+        if self.unsettled:
+            return [f"noise unknown: {one}; compare longer runs, or several seeds" for one in self.unsettled]
+        if any(row.noise_s is None and row.difference_s is not None for row in self.rows if row.metric in _OF_RUNS):
+            return ["noise -: one seed says too little; compare longer runs, or several seeds"]
+        return []
 
     def table(self) -> Any:
         """Rich tables."""
@@ -277,10 +289,12 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     _refuse(different, allowed)
     rows: list[CompareRow] = []
     arrivals = _arrivals(results), _arrivals(other)
+    stays = _mean(ours["e2e"]), _mean(theirs["e2e"])
+    unsettled = _unsettled((results, other), _called(names))
     for metric in _METRICS:
         if metric in _OF_RUNS:
-            rows += [replace(row, noise_s=noise_s(ours[metric], theirs[metric], arrivals, row.stat,
-                                                  same=different is None))
+            rows += [row if unsettled else replace(row, noise_s=noise_s(
+                ours[metric], theirs[metric], arrivals, row.stat, same=different is None, stays_s=stays))
                      for row in _rows(metric, Distribution(ours[metric]), Distribution(theirs[metric]))]
         elif metric == "itl":
             rows += _rows(metric, results.itl_s(), other.itl_s())
@@ -297,7 +311,20 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
         rows, per_request, completed[0], completed[1], joined, totals=figures, checked=checked,
         different_requests=different, interrupted=interrupted, names=names, slo=slo_rows(first, second), whole=whole,
         verdict=verdict(rows, figures, (first["slo"]["pass"], second["slo"]["pass"]), _called(names)),
+        unsettled=unsettled,
     )
+
+
+def _unsettled(sides: tuple[Results, Results], names: tuple[str, str]) -> list[str]:
+    """Return which runs are too short, or too loaded, for a verdict on the system, and why."""
+    found = [(name, side.summary.get("settling") or {}) for name, side in zip(names, sides, strict=True)]
+    return [f"{name} has not settled ({settling['why']})" for name, settling in found
+            if settling.get("settled") is False]
+
+
+def _mean(values: FloatArray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:

@@ -1,30 +1,15 @@
-"""What separates two runs: SLO, rates and dollars of both, the noise of their latencies, and a verdict in words.
-
-**Noise.** Another seed would give other requests, and another difference. The half-width of the difference's 95%
-interval comes from a jackknife over 20 blocks of requests in order of arrival: each statistic is computed again
-without each block. Where both runs serve the same requests, the same block leaves both, so that what the requests have
-in common cancels. For means this equals batch means; it holds for percentiles, too, as blocks are long. Blocks of one
-run say nothing of what takes longer than a block: a second seed does.
-"""
+"""What separates two runs: SLO, rates and dollars of both, and a verdict in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from hermes.results.headline import RATE_BATCHES, STUDENT_T
 from hermes.results.layout import format_s
-from hermes.results.steady import MIN_REQUESTS
 
-__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "noise_s", "slo_rows", "totals", "verdict"]
-
-FloatArray = npt.NDArray[np.float64]
-Statistic = Callable[[FloatArray], float]
+__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "slo_rows", "totals", "verdict"]
 
 # figure of the summary -> (its name, more is better: 1, less: -1, neither: 0)
 FIGURES: dict[str, tuple[str, int]] = {
@@ -58,50 +43,6 @@ class TotalRow:
     reference: float | None
     error: float | None
     noise: float | None = None
-
-
-def _blocks(arrival: FloatArray) -> npt.NDArray[np.int64]:
-    """Return the block of each request, by its place in the order of arrival, shape (requests,)."""
-    place = np.empty(len(arrival), dtype=np.int64)
-    place[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
-    return place * RATE_BATCHES // max(len(arrival), 1)
-
-
-def _without_each(values: FloatArray, blocks: npt.NDArray[np.int64], statistic: Statistic) -> FloatArray:
-    """Return the statistic without each block, shape (blocks,)."""
-    known = ~np.isnan(values)
-    return np.array([statistic(values[known & (blocks != block)]) for block in range(RATE_BATCHES)])
-
-
-def _half_width(replicates: FloatArray) -> float:
-    spread = float(((replicates - replicates.mean()) ** 2).sum())
-    return STUDENT_T * math.sqrt((RATE_BATCHES - 1) / RATE_BATCHES * spread)
-
-
-def noise_s(
-    ours: FloatArray, theirs: FloatArray, arrivals: tuple[FloatArray, FloatArray], stat: str, *, same: bool
-) -> float | None:
-    """Return the half-width of the 95% interval of a difference in seconds; None for fewer than 100 requests.
-
-    Args:
-        ours, theirs: Latency of each request, NaN for none, shape (requests,).
-        arrivals: Arrival of each request of both.
-        stat: "mean", or a percentile: "p99".
-        same: Whether both have the same requests, by number.
-    """
-    if min(int((~np.isnan(side)).sum()) for side in (ours, theirs)) < MIN_REQUESTS:
-        return None
-    percent = None if stat == "mean" else float(stat.removeprefix("p"))
-
-    def statistic(values: FloatArray) -> float:
-        return float(values.mean() if percent is None else np.percentile(values, percent))
-
-    blocks = _blocks(arrivals[0])
-    other = blocks if same and len(ours) == len(theirs) else _blocks(arrivals[1])
-    a, b = _without_each(ours, blocks, statistic), _without_each(theirs, other, statistic)
-    if other is blocks:
-        return _half_width(a - b)
-    return math.hypot(_half_width(a), _half_width(b))
 
 
 def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
