@@ -45,6 +45,7 @@ class Tried:
         unsettled: Why the simulation is too short to say whether constraints are met (`hermes.results.settling`);
             "" if it settled, and without constraints.
         long: Whether the figures are of the long simulation.
+        simulated: The settings that `row` is of: with the requests of arrivals that were lengthened until they settled.
     """
 
     settings: Mapping[str, Any]
@@ -55,6 +56,7 @@ class Tried:
     unsettled: str = ""
     long: bool = True
     row: Row = field(default_factory=dict)
+    simulated: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def feasible(self) -> bool:
@@ -227,7 +229,8 @@ class _Search:
         self._number += len(cases)
         rows = self._rows({label: case for label, (case, _) in cases.items()}, settle=not short)
         for label, (_, one) in cases.items():
-            self._tried[_key(one)] = self._judged(one, rows[label], long=not short)
+            row, simulated = rows[label]
+            self._tried[_key(one)] = replace(self._judged(one, row, long=not short), simulated=simulated)
         self._told(f"{len(self._tried)} settings tried, "
                    f"{sum(one.feasible for one in self._tried.values())} within the constraints")
 
@@ -242,10 +245,14 @@ class _Search:
         self._arrivals[_key(settings)] = arrivals_of(scenario)
         return ""
 
-    def _rows(self, cases: Mapping[str, dict[str, Any]], *, settle: bool) -> dict[str, Row]:
-        """Simulate cases; with `settle`, those that have not settled again, with longer arrivals."""
+    def _rows(self, cases: Mapping[str, dict[str, Any]], *, settle: bool) -> dict[str, tuple[Row, Mapping[str, Any]]]:
+        """Simulate cases; with `settle`, those that have not settled again, with longer arrivals.
+
+        Returns the figures of each, and the settings that they are of.
+        """
         self._cases |= cases
         rows, factors, left = self._sweep(cases), dict.fromkeys(cases, 1.0), dict(cases)
+        simulated = {label: case["set"] for label, case in cases.items()}
         for _ in range(MOST_TIMES if settle else 0):
             longer: dict[str, dict[str, Any]] = {}
             for label, case in left.items():
@@ -261,8 +268,9 @@ class _Search:
             self._cases |= {one["label"]: one for one in longer.values()}
             found = self._sweep({one["label"]: one for one in longer.values()})
             rows |= {label: found[one["label"]] for label, one in longer.items()}
+            simulated |= {label: one["set"] for label, one in longer.items()}
             left = {label: left[label] for label in longer}
-        return rows
+        return {label: (row, simulated[label]) for label, row in rows.items()}
 
     def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
         """Simulate cases, those that fail twice: a worker may have been killed for others' use of memory."""

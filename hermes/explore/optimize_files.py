@@ -71,7 +71,7 @@ def write(found: Found, folder: Path) -> list[str]:
     for old in folder.glob("best-*.yaml"):
         old.unlink()
     for number, one in enumerate(found.front[:MOST_SCENARIOS]):
-        write_text(folder / f"best-{number}.yaml", scenario_text(found.space, one.settings, folder.resolve()))
+        write_text(folder / f"best-{number}.yaml", scenario_text(found.space, one.simulated, folder.resolve()))
         names.append(f"best-{number}.yaml")
     if len(found.space.config.objectives) > 1 and found.front:
         _draw(found, folder / "front.png")

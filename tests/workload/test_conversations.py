@@ -253,7 +253,7 @@ def test_a_first_branch_that_ended_elsewhere_leaves_no_answer_to_the_others() ->
     """Its one token came with the prompt's last step; what another branch says is not what the conversation says."""
     text = ConversationText(3, 0, 0, 9)
     lead = Sequence(8, 20, content=text)
-    lead.transferred, lead.num_tokens = True, 9
+    lead.transferred, lead.given, lead.num_tokens = True, 1, 9
     others = Branches(lead, (1, 20, 15)).split(lead)
     assert (lead.branch, [seq.branch for seq in others]) == (1, [2])
     pool = PrefixBlockPool(10, 1)
