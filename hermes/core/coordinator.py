@@ -18,6 +18,7 @@ from hermes.core.columns import RowLog
 from hermes.core.layerwise import exposed_bytes
 from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
+from hermes.core.reasons import GAVE_UP
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Segments, Stage
@@ -197,7 +198,7 @@ class Coordinator:
         """Let the client of a request give it up after so long without a first token, and without the end."""
         for number, (after, what) in enumerate(zip(patience_ns, ("no first token", "not answered"), strict=True)):
             if after is not None:
-                reason = f"its client gave up: {what} within {after / 1e9:g} s"
+                reason = f"{GAVE_UP}{what} within {after / 1e9:g} s"
                 self.env.tick_at(self.env._now + after, ARRIVAL, partial(self._give_up, request, number, reason))
 
     def _give_up(self, request: Request, number: int, reason: str, tick: Tick) -> None:

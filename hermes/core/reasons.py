@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["NAMES", "Reason"]
+__all__ = ["GAVE_UP", "NAMES", "Reason"]
+
+GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
 
 
 class Reason(IntEnum):

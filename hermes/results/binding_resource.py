@@ -8,6 +8,9 @@ The place. If nothing settles, the queue that grows furthest downstream: those b
 of the places where work waits at least half of the time, the one with the longest queue. Work that waits upstream
 because KV cannot leave (no memory, or a full link) counts there.
 
+Other places where a queue grows, or where work waits half of the time, come after it (`then`). Where a queue limit or
+patience turns requests away, the queue is bounded (`bounded_by`), and a place that is full binds nevertheless.
+
 The resource. At a service: its compute (workers), or its machine's memory bandwidth. At an LLM client the reasons
 decide what would be served sooner with twice of a resource, by the times of the steps (`RunRecord.step_growth`):
 twice the slots let a batch of twice the work run, as far as blocks and tokens allow; twice the compute halves the
@@ -25,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.reasons import NAMES, Reason
+from hermes.core.reasons import GAVE_UP, NAMES, Reason
 from hermes.core.record import STATUS_REJECTED, RunRecord
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
@@ -70,7 +73,9 @@ class _Group:
 
 def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     """Return `binds` of the summary: `what`, `where` and `share` of the binding resource, `all` that work waited for
-    half of the time, and `groups`: for each group of clients `what` binds there, and the shares."""
+    half of the time, and `groups`: for each group of clients `what` binds there, and the shares. `then`: what binds at
+    another place, once the first is mended. `bounded_by`: the queue limit or the patience that keeps the queue short,
+    and the share of the requests that it turns away."""
     start, end = window.start_ns, window.end_ns
     arrived = record.arrival_ns[record.arrival_ns >= 0]
     if window.stable is False and arrived.max() > arrived.min():
@@ -90,16 +95,23 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     found.sort(key=lambda item: -item[0])
     binds = [one for _, one in found]
     growing = [place for place in places if place.grows(start, end)] if window.stable is False else []
-    if growing:
-        first = _of_place(record, growing[-1], groups, places, start, end)
-        binds = [first, *(one for one in binds if one[:2] != first[:2])]
+    if growing:   # downstream first
+        binds = [*(_of_place(record, place, groups, places, start, end) for place in reversed(growing)), *binds]
+        binds = [one for at, one in enumerate(binds) if one[:2] not in {before[:2] for before in binds[:at]}]
     elif window.stable is False and not binds and groups:
         binds = [_longest(record, groups, places, start, end)]
-    limit = _turned_away(record, groups, length)
+    elif window.kind == "whole" and binds:   # queues that grow while requests arrive, and are short over the whole run
+        span = int(arrived.min()), int(arrived.max())
+        late = [_of_place(record, place, groups, places, start, end) for place in places if place.grows(*span)]
+        binds += [one for one in late if one[1] not in {where for _, where, _ in binds}]
+    limit = _turned_away(record, groups)
+    bounded = limit is not None and bool(binds)
     if limit is not None and not binds:
-        binds = [limit]
+        binds = [_behind_limit(record, limit)]
     once = window.why == "all requests arrive at once" or not len(record.stages["client"])
     what, where, share = binds[0] if binds else ("nothing" if once else "arrivals", None, None)
+    then = next(({"what": other, "where": place, "share": part} for other, place, part in binds[1:]
+                 if place.partition(":")[0] != binds[0][1].partition(":")[0]), None)
     of_groups = {}
     for name, group in groups.items():
         here = next((one[0] for one in binds if one[1] == name), None)
@@ -114,6 +126,8 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
                         for code, ns in enumerate(group.waits + group.stalls) if ns > 0},
         }
     return {"what": what, "where": where, "share": share,
+            **({"then": then} if then else {}),
+            **({"bounded_by": {"what": limit[0], "share": limit[2]}} if limit is not None and bounded else {}),
             "all": {f"{one} {name}": part for one, name, part in binds}, "groups": of_groups}
 
 
@@ -267,22 +281,29 @@ def _longest(record: RunRecord, groups: dict[str, _Group], places: list[Place], 
     return NAMES[Reason.COMPUTE], name, min(groups[name].stepping / max(end - start, 1), 1.0)
 
 
-def _turned_away(record: RunRecord, groups: dict[str, _Group], length: int) -> Found | None:
-    """Return the limit or the patience that turned many requests away while no client was full."""
+def _turned_away(record: RunRecord, groups: dict[str, _Group]) -> Found | None:
+    """Return the limit or the patience that turned many requests away, where, and the share of the requests."""
     arrived = max(int((record.arrival_ns >= 0).sum()), 1)
     texts = [record.reject_reasons.get(int(row), "") for row in np.flatnonzero(record.status == STATUS_REJECTED)]
-    limits, gone = [text for text in texts if "max_num_queued_" in text], [t for t in texts if "gave up" in t]
+    limits, gone = [text for text in texts if "max_num_queued_" in text], [t for t in texts if t.startswith(GAVE_UP)]
     if len(limits) / arrived >= TURNED_AWAY:
         client = limits[0].partition(":")[0]
         name = next((name for name, group in groups.items()
                      if client in {record.clients[index].name for index in group.members}), client)
-        growth = record.step_growth.get(name)
-        if growth is not None and growth[Reason.NONE, 0] / 2 > growth[Reason.NONE, 1]:
-            return NAMES[Reason.COMPUTE], name, len(limits) / arrived
         return NAMES[Reason.QUEUE_LIMIT], name, len(limits) / arrived
     if len(gone) / arrived >= TURNED_AWAY:
         return NAMES[Reason.PATIENCE], max(groups, key=lambda one: groups[one].stepping), len(gone) / arrived
     return None
+
+
+def _behind_limit(record: RunRecord, limit: Found) -> Found:
+    """Return what binds where no client is full: the limit, or the compute that a longer queue could not raise."""
+    what, name, share = limit
+    growth = record.step_growth.get(name)
+    if what == NAMES[Reason.QUEUE_LIMIT] and growth is not None \
+            and growth[Reason.NONE, 0] / 2 > growth[Reason.NONE, 1]:
+        return NAMES[Reason.COMPUTE], name, share
+    return limit
 
 
 # -- links, tiers, machines --------------------------------------------------------------------------------------------

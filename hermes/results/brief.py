@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from hermes.core.reasons import GAVE_UP
 from hermes.errors import printable
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.layout import (
@@ -81,7 +82,9 @@ def _requests(summary: dict[str, Any], meta: dict[str, Any]) -> str:
     counts = summary["requests"]
     total, completed = counts["total"], counts["completed"]
     parts = ["all completed"] if completed == total else [f"{completed:,} completed"]
-    parts += [f"{counts[name]:,} {name}" for name in ("rejected", "unfinished") if counts[name]]
+    gone = sum(count for reason, count in counts["reject_reasons"].items() if reason.startswith(GAVE_UP))
+    others = {"gave up": gone, "rejected": counts["rejected"] - gone, "unfinished": counts["unfinished"]}
+    parts += [f"{count:,} {name}" for name, count in others.items() if count]
     name = f" of {shortened(str(meta['name']), NAME)}" if meta.get("name") else ""
     text = f"{total:,}{name}: {', '.join(parts)} in {format_s(summary['makespan_s'])}"
     if meta.get("wall_s") is None:
@@ -95,9 +98,12 @@ def _wrong(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
     out: list[Line] = []
     reasons = summary["requests"]["reject_reasons"]
     for reason, count in list(reasons.items())[:REASONS]:
-        out.append(("rejected", f"{count:,}: {reason}"))
+        word, text = ("gave up", reason.removeprefix(GAVE_UP)) if reason.startswith(GAVE_UP) else ("rejected", reason)
+        out.append((word, f"{count:,}: {text}"))
     if len(reasons) > REASONS:
         out.append(("", f"and {len(reasons) - REASONS} other reasons (-v)"))
+    if reasons and summary["requests"]["completed"]:
+        out.append(("", f"latencies are those of the {summary['requests']['completed']:,} that were answered"))
     if meta.get("interrupted"):
         out.append(("warning", "interrupted: results up to the interruption"))
     steps = summary["steps"]
@@ -166,12 +172,21 @@ def _binds(summary: dict[str, Any]) -> str:
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     if binds.get("of"):   # nothing stops admission, and a latency is too long
         return f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
-    if binds["what"] in ("queue limit", "patience"):
-        return f"{binds['what']} of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
+    if binds["what"] == "patience":
+        return f"patience of {shortened(binds['where'], 24)}: {binds['share']:.0%} of the requests are given up"
+    if binds["what"] == "queue limit":
+        return f"queue limit of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
     held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
             "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
-    return (f"{binds['what']} of {shortened(binds['where'], 24)}: {held.get(binds['what'], 'work waits for it')}"
+    text = (f"{binds['what']} of {shortened(binds['where'], 24)}: {held.get(binds['what'], 'work waits for it')}"
             f" {binds['share']:.0%} of the time")
+    then, bounded = binds.get("then"), binds.get("bounded_by")
+    if then:
+        text += f"; then: {then['what']} of {shortened(then['where'], 24)}, {then['share']:.0%}"
+    if bounded:
+        away = "of the requests are given up" if bounded["what"] == "patience" else "of the requests are turned away"
+        text += f"; {bounded['what']} bounds the queue, {bounded['share']:.0%} {away}"
+    return text
 
 
 def _memory(summary: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_breakdown(summary))
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
     if summary.get("binds"):
-        out.append(_binds(summary["binds"]))
+        out.append(_binds(summary["binds"], summary.get("headline") or {}))
     out.append(_clients(summary))
     if "tiers" in summary:
         out.append(_tiers(summary))
@@ -190,17 +190,19 @@ def _slo_name(name: str, row: dict[str, Any]) -> str:
     return f"{metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])}"
 
 
-def _binds(binds: dict[str, Any]) -> Section:
-    """Return the binding resource of each group of clients."""
+def _binds(binds: dict[str, Any], headline: dict[str, Any]) -> Section:
+    """Return the binding resource of each group of clients, in the headline's window."""
     rows = [
         (name, f"{group['clients']:,}", group["what"], percent(group["stepping_share"]),
          ", ".join(f"{reason} {share:.0%}" for reason, share in sorted(group["waiting"].items(), key=lambda i: -i[1])))
         for name, group in list(binds["groups"].items())[:MAX_CLIENTS]
     ]
     other = [f"{name} {share:.0%} of the time" for name, share in binds["all"].items()]
+    span = {"steady": "steady state", "measured": "measured window"}.get(str(headline.get("window")), "whole run")
+    span = "time of arrivals" if headline.get("stable") is False else span
     return Section("what binds", ("clients", "", "binds", "stepping", "work waits for"), rows,
-                   note="share of the time with a step (or a task) under way, and in which work waited for each reason"
-                        + (f"; binds: {', '.join(other)}" if other else ""))
+                   note=f"share of the {span} with a step (or a task) under way, and in which work waited for each "
+                        "reason" + (f"; binds: {', '.join(other)}" if other else ""))
 
 
 def grouped_clients(clients: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

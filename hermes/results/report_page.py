@@ -155,6 +155,9 @@ def _binds(name: str, run: Results) -> str:
     used = (run.summary.get("utilisation") or {}).get("most_used") or {}
     text = f"{what}" + (f" at {binds['where']}" if binds.get("where") else "") + (
         f", used {share:.0%} of the time" if isinstance(share, float) else "")
+    then, bounded = binds.get("then"), binds.get("bounded_by")
+    text += f"; then {then['what']} at {then['where']}" if then else ""
+    text += f"; {bounded['what']} bounds the queue" if bounded else ""
     rows = "".join(
         f"<dt>{escape(kind)}</dt><dd>{escape(str(one.get('name')))}: {float(one.get('utilisation') or 0):.0%} of the "
         f"time, {float(one.get('peak') or 0):.0%} in the fullest window</dd>" for kind, one in used.items()

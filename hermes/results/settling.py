@@ -4,7 +4,7 @@ A run has settled if all of this holds:
 
 - it has a steady state (`hermes.results.steady`), or the user's own window;
 - requests arrive for at least 5 x the p99 of E2E after the warm-up;
-- the rate offered lies within the 95% interval of the rate served;
+- the rate offered, without the requests that are turned away, lies within the 95% interval of the rate served;
 - the KV blocks in use are stationary: the means of the two halves of the window differ by less than a fifth, or by less
   than chance explains (three standard errors, from batch means).
 
@@ -99,7 +99,9 @@ def _lacks(record: RunRecord, metrics: RequestMetrics, window: Window, headline:
         why = f"requests arrive for {format_s(after / NS_PER_S)} after the warm-up, less than 5 x E2E p99"
         return why, ROOM * (window.start_ns - first + LATENCIES * p99)
     low, high = headline["served_low_per_s"], headline["served_high_per_s"]
-    if low is None or not low <= headline["offered_per_s"] <= high:
+    mine = (record.arrival_ns > window.start_ns) & (record.arrival_ns <= window.end_ns)
+    away = int((mine & (record.status == STATUS_REJECTED)).sum()) * NS_PER_S / (window.end_ns - window.start_ns)
+    if low is None or not low <= headline["offered_per_s"] - away <= high:
         return "the rate served is not the rate offered", 2.0 * span
     change = _kv_change(record, window, float(metrics.e2e_ns[record.status == STATUS_COMPLETED].mean()))
     if change is not None:

@@ -10,9 +10,9 @@ workloads, the first of these times, and the start is not before the last of the
 when their number begins to fall: the same rule, from the end backwards, and not after the last one begins.
 
 **None.** Everything arrives at once, the queue grows (by the number in the system, or because in the part found more
-than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too
-short: fewer than 100 requests complete in the steady state, or it is shorter than the mean request, or the mean
-conversation, takes.
+than a tenth of the arrivals, and more than chance explains, are neither served nor turned away), the run does not
+settle, or it is too short: fewer than 100 requests complete in the steady state, or it is shorter than the mean
+request, or the mean conversation, takes.
 
 **Growing or filling.** A system whose requests stay long fills for as long as the longest of them before it serves what
 is offered. A number that grows while the longest one per cent could still be in it counts as a growing queue only if
@@ -90,7 +90,8 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
     left = np.isfinite(left_at)
     if conversations and left.any() and end - start < float((left_at - came_at)[left].mean()):
         return Window("whole", *whole, why="too short: a conversation takes longer", stable=stable)
-    came = int(((record.arrival_ns > start) & (record.arrival_ns <= end)).sum())
+    stayed = (record.arrival_ns > start) & (record.arrival_ns <= end) & (record.status != STATUS_REJECTED)
+    came = int(stayed.sum())
     if came - int(done.sum()) > max(FLOW * came, 3.0 * np.sqrt(came)):
         if _fills(record, metrics, start, end):
             return Window("whole", *whole, why="too short to settle", stable=None)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import hermes
+from hermes.results import Results
+from hermes.results.brief import to_text
 
 HARDWARE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
@@ -114,6 +116,30 @@ def test_the_growing_queue_furthest_downstream_binds() -> None:
     assert found["groups"]["reranker"]["what"] != "arrivals"
 
 
+def test_a_second_saturated_stage_comes_after_the_first() -> None:
+    found = pipeline(0.13, seqs=2)
+    binds = found["binds"]
+    assert (binds["what"], binds["where"]) == ("slots", "llm")
+    assert (binds["then"]["what"], binds["then"]["where"]) == ("compute", "reranker")
+    assert binds["then"]["share"] > 0.9
+    assert "; then: compute of reranker, " in " ".join(to_text(found, {}).split())
+    assert "then" not in pipeline(0.2)["binds"]   # the LLM has room; the cores of the reranker are no other place
+
+
+def test_a_group_whose_queue_grows_is_named_though_the_run_goes_on_without_it() -> None:
+    """Two groups are overloaded for 40 s; one drains for so long that the other is idle most of the run."""
+    def of(name: str, rate: int) -> dict[str, Any]:
+        return {"name": name, "model": name, "requests": 40 * rate, "arrivals": {"kind": "poisson", "rate": rate},
+                "lengths": {"kind": "empirical", "profile": "azure-conv-2023"}}
+    binds = hermes.simulate({
+        "workload": [of("llama-3.1-8b", 60), of("llama-3.1-70b", 12)],
+        "clients": [{"name": "small", "model": "llama-3.1-8b", "device": "h100-sxm"},
+                    {"name": "large", "model": "llama-3.1-70b", "device": "h100-sxm", "parallel": {"tp": 4}}],
+    }).summary["binds"]
+    assert (binds["where"], binds["then"]["where"]) == ("small", "large")
+    assert binds["groups"]["large"]["what"] == binds["then"]["what"] == "compute"
+
+
 def test_a_full_batch_that_the_hardware_cannot_grow_is_compute() -> None:
     """Slots stop admission, and a step of twice the batch takes nearly twice as long."""
     found = run(60.0, requests=1500, lengths=(200, 300), scheduler={"kind": "chunked", "max_num_seqs": 512})
@@ -130,6 +156,49 @@ def test_a_queue_limit_binds_where_the_engine_has_room() -> None:
     found = run(40.0, scheduler={"kind": "chunked", "max_num_queued_reqs": 4})
     assert (found["what"], found["where"]) == ("queue limit", "llm")
     assert 0.05 < found["share"] < 1
+
+
+def impatient(rate: float, **limits: Any) -> Results:
+    return hermes.simulate({
+        "workload": {"requests": 800, "arrivals": {"kind": "poisson", "rate": rate}, "patience": {"first_token": 2.0},
+                     "lengths": {"kind": "fixed", "prompt": 400, "output": 100}},
+        "clients": [{"name": "llm", "model": "llama-3.1-8b", "device": "l40s",
+                     "scheduler": {"kind": "chunked", "max_num_seqs": 8, **limits}}],
+    })
+
+
+def test_patience_bounds_the_queue_of_an_overload() -> None:
+    """A full engine binds; no queue grows, as clients leave it; and latencies are of those that stayed."""
+    results = impatient(12.0)
+    summary = results.summary
+    gone = summary["requests"]["rejected"]
+    assert 0.2 * 800 < gone < 0.8 * 800
+    assert (summary["binds"]["what"], summary["binds"]["where"]) == ("slots", "llm")
+    assert summary["binds"]["bounded_by"] == {"what": "patience", "share": gone / 800}
+    headline = summary["headline"]
+    assert (headline["window"], headline["stable"]) == ("steady", True)
+    assert headline["served_per_s"] == pytest.approx(headline["offered_per_s"] * (800 - gone) / 800, rel=0.1)
+    assert summary["settling"]["settled"]
+    text = " ".join(to_text(summary, {}).split())
+    assert f"{800 - gone} completed, {gone} gave up in" in text
+    assert f"gave up {gone}: no first token within 2 s " in text
+    assert f"latencies are those of the {800 - gone} that were answered" in text
+    assert f"patience bounds the queue, {gone / 800:.0%} of the requests are given up" in text
+    assert "the queue grows" not in text
+
+
+def test_patience_that_nobody_loses_bounds_nothing() -> None:
+    summary = impatient(1.0).summary
+    assert summary["requests"]["rejected"] == 0
+    assert "bounded_by" not in summary["binds"]
+    assert "answered" not in to_text(summary, {})
+
+
+def test_a_queue_limit_bounds_the_queue_of_a_full_engine() -> None:
+    summary = impatient(12.0, max_num_queued_reqs=16).summary
+    assert summary["binds"]["what"] == "slots"
+    assert summary["binds"]["bounded_by"]["what"] == "queue limit"
+    assert summary["headline"]["stable"]
 
 
 def test_the_front_end_thread() -> None:
