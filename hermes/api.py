@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes import __version__
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
-from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml
+from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml, with_settings
 from hermes.scenario.build import build
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def simulate(
     seed: int | None = None,
     stepping: str | None = None,
     progress: bool | Callable[[int, int, float], None] = False,
+    alternatives: bool = False,
 ) -> Results:
     """Simulate a scenario and return its results.
 
@@ -53,14 +55,22 @@ def simulate(
     simulation = build(checked)
     warn_all(simulation.warnings)
     results = run_built(checked, simulation, started, progress)
-    results.find_assumed = partial(_assumed, checked)
+    results.find_assumed = partial(_assumed, checked, alternatives)
     return results
 
 
-def _assumed(checked: Scenario, results: Results) -> list[dict[str, Any]]:
-    from hermes.scenario.repricing import assumes_of
+def _assumed(checked: Scenario, alternatives: bool, results: Results) -> list[dict[str, Any]]:
+    from hermes.scenario.alternatives import assumes_of
 
-    return assumes_of(checked, results)
+    return assumes_of(checked, results, partial(simulate_again, checked) if alternatives else None)
+
+
+def simulate_again(scenario: Scenario, settings: Mapping[str, Any]) -> Results:
+    """Simulate a scenario with other settings, without its warnings. Raises `InputError` if they do not fit it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")   # the scenario's own run has issued them
+        other = with_settings(scenario, settings)
+        return run_built(other, build(other), time.perf_counter())
 
 
 def run_built(

@@ -53,7 +53,7 @@ def run(
         raise HermesError("a trace is written to the folder of the results: name one with -o DIR")
     checked = load_scenario(scenario, overrides)
     with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
-        results = simulate(checked, progress=not quiet and sys.stderr.isatty())
+        results = simulate(checked, progress=not quiet and sys.stderr.isatty(), alternatives=True)
         if output is not None:
             results.meta["scenario_text"] = resolved_yaml(
                 checked, f"hermes {__version__}", to_dir=output, defaults=True)

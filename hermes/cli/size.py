@@ -86,7 +86,8 @@ def size(
         "out": None if output is None else output / "simulations"}
     with closing(make_executor(executor, workers, (), address)) as engine:
         if group is None and len(groups_in(start.document)) > 1:
-            _show_groups(size_groups(start.document, engine=engine, **options), start.base_dir, output, as_json)
+            groups = size_groups(start.document, engine=engine, **options)
+            _show_groups(groups, start.base_dir, output, as_json=as_json, verbose=verbose)
             return
         found = find(start.document, engine=engine, **options)
     if output is not None:
@@ -108,19 +109,23 @@ def size(
         raise typer.Exit(1)
 
 
-def _show_groups(found: Grouped, base_dir: Path, output: Path | None, as_json: bool) -> None:
+def _show_groups(found: Grouped, base_dir: Path, output: Path | None, *, as_json: bool, verbose: bool) -> None:
     """Print the answers of several groups, and write the scenario with all of them."""
+    from hermes.explore.assumed import assumes_of_document
     from hermes.explore.size_files import write_best
     from hermes.explore.size_groups_text import lines, plain
+    from hermes.results.assumes import assumed_lines
 
     if output is not None and found.meets:
         write_best(found.document, base_dir, "each group by its own simulations, then together", output)
         _write_launch(output)
+    assumes = assumes_of_document(found.document, base_dir) if found.meets else []
     if as_json:
-        print_json(plain(found))
+        print_json(plain(found) | {"assumes": assumes})
     else:
-        print_lines([*lines(found), *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
-                                      if output is not None and found.meets else [])])
+        print_lines([*lines(found), *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose)),
+                     *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
+                       if output is not None and found.meets else [])])
     if not found.meets:
         raise typer.Exit(1)
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import Address, ExecutorName, Json, Overrides, Workers, cores, print_json, print_table
+from hermes.cli.output import (
+    Address,
+    ExecutorName,
+    Json,
+    Overrides,
+    Workers,
+    cores,
+    print_json,
+    print_lines,
+    print_table,
+)
 from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
@@ -46,6 +56,7 @@ def sweep(
     from hermes.config.registry import plugin_modules
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
+    from hermes.explore.assumed import assumes_of_first_point
     from hermes.explore.executors import make_executor
     from hermes.explore.hashing import OTHER_REGISTRIES
     from hermes.results.progress import ProgressBar
@@ -84,7 +95,7 @@ def sweep(
             "name": results.name, "points": len(results), "failed": failed, "run": len(ran) - 1, "wall_s": took,
         })
     else:
-        _show_results(results, failed, len(ran) - 1, took)
+        _show_results(results, failed, len(ran) - 1, took, assumes_of_first_point(source, overrides, results))
     if failed:
         raise typer.Exit(1)
 
@@ -107,8 +118,11 @@ def _cell(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
-def _show_results(results: SweepResults, failed: dict[int, str], run: int, took: float) -> None:
+def _show_results(results: SweepResults, failed: dict[int, str], run: int, took: float, assumes: list[str]) -> None:
     print(results.to_text())
+    if assumes:
+        print_lines([("assumes", line) for line in assumes])
+        print()
     print(f"{results.name}: {len(results)} points, {run} run in {took:.1f} s, {len(failed)} failed; "
           f"written to {results.path / 'results.parquet'}")
     _show_failed(results, failed)

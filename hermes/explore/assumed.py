@@ -1,51 +1,60 @@
-"""The defaults that decide an answer of `hermes size`, found by simulating their alternatives.
+"""The defaults that decide the answers of `hermes size` and `hermes sweep`.
 
-The best layout is simulated once more. An alternative that first order (`hermes.scenario.repricing`) finds to move a
-headline by 2% or to turn the verdict is simulated, too, and so are those that first order cannot price.
+`size` simulates its best layout once more, and the alternatives that may decide (`hermes.scenario.alternatives`),
+however long that takes. A sweep has the first point's alternatives by first order.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from hermes.api import simulate
+from hermes.api import simulate, simulate_again
 from hermes.config.yaml_document import as_node
+from hermes.explore.config import load_sweep
+from hermes.explore.points import points, scenario
 from hermes.explore.size import Sizing
-from hermes.results.assumes import Assumed, changes_between, headlines, ordered
-from hermes.scenario import scenario_of
-from hermes.scenario.assumptions import assumptions
-from hermes.scenario.loading import overridden
+from hermes.explore.sweep_results import SweepResults
+from hermes.results.assumes import assumed_lines
+from hermes.scenario import Overrides, scenario_of
+from hermes.scenario.alternatives import assumes_of
 
-__all__ = ["assumes_of_best"]
+__all__ = ["assumes_of_best", "assumes_of_document", "assumes_of_first_point"]
 
-WORTH = 0.02   # first-order change of a headline from which on an alternative is simulated
+LONGEST = 10.0   # seconds of a point that is simulated once more
 
 
 def assumes_of_best(sizing: Sizing) -> list[dict[str, Any]]:
     """Return the defaults behind the best layout, the largest effect first, as in summary.json; none without one."""
     if not sizing.meets:
         return []
-    node, base_dir = as_node(sizing.settings(sizing.meets[0])), sizing.scenario.source.base_dir
-    scenario = scenario_of(node, base_dir)
+    return assumes_of_document(sizing.settings(sizing.meets[0]), sizing.scenario.source.base_dir)
+
+
+def assumes_of_document(document: Mapping[str, Any], base_dir: Path) -> list[dict[str, Any]]:
+    """Return the defaults behind the answer of a scenario's document, by simulating their alternatives."""
+    scenario = scenario_of(as_node(document), base_dir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # `size` has said them
-        summary = simulate(scenario).summary
-        entries = {entry["name"]: entry for entry in summary["assumes"]}
-        for one in assumptions(scenario):
-            entry = entries.get(one.name)
-            if entry is None or entry["turns_verdict"] or _largest(entry["effect"]) >= WORTH:
-                if entry is not None and entry["method"] == "exact":
-                    continue
-                after = simulate(scenario_of(overridden(node, one.settings, base_dir), base_dir)).summary
-                effect = changes_between(headlines(summary), headlines(after))
-                turns = after["slo"]["pass"] != summary["slo"]["pass"]
-                if entry is not None or effect:
-                    entries[one.name] = Assumed(
-                        one.name, one.default, one.alternative, effect, turns, "simulated").plain()
-    return [dict(entry) for entry in ordered(list(entries.values()))]
+        return assumes_of(scenario, simulate(scenario), partial(simulate_again, scenario), rows=math.inf)
 
 
-def _largest(effect: Mapping[str, float]) -> float:
-    return max((abs(change) for change in effect.values()), default=0.0)
+def assumes_of_first_point(source: str | Path, overrides: Overrides, results: SweepResults) -> list[str]:
+    """Return a line for each default that decides the first point of a sweep, or one that says there is none.
+
+    Empty if that point failed, or took longer than ten seconds.
+    """
+    outcome, key = results.outcome(0), results.manifest["points"][0]["hash"]
+    took = {row["hash"]: row["wall_s"] for row in results.folder.journal()}.get(key, math.inf)
+    if outcome is None or outcome["status"] != "ok" or took > LONGEST:
+        return []
+    sweep = load_sweep(source, overrides)
+    first = points(sweep)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")   # the sweep has said them
+        found = assumed_lines(simulate(scenario(sweep, first)).summary["assumes"])
+    return [f"first point ({first.label}): {line}" for line in found or ["no default moves a headline by 5%"]]

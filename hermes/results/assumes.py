@@ -2,7 +2,7 @@
 
 `run`, `size`, `report` and summary.json all take it from here. A default decides if its stated alternative moves a
 headline by 5% or turns the verdict on the SLO. `hermes.scenario.assumptions` lists the defaults of a scenario,
-`hermes.scenario.repricing` and `hermes.explore.assumed` find what an alternative changes.
+`hermes.scenario.repricing` and `hermes.scenario.alternatives` find what an alternative changes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ class Assumed:
     Attributes:
         effect: Relative change of each headline that the alternative moves.
         turns_verdict: Whether the alternative turns the verdict on the SLO.
-        method: `first order` (this run's batches priced again), `at least` (the same near a limit, where queues may
-            add to it), `simulated`, `exact`, or `batches` (spread of the run's own parts, either way).
+        method: `first order` (this run's batches priced again), `rough` (the same near a limit, where queues change
+            more than it), `simulated`, `exact`, `batches` (spread of the run's own parts, either way), or `not
+            simulated` (only a simulation tells).
+        within_noise: Headlines whose simulated change is within the run's own spread, and which first order does not
+            move. They do not decide.
     """
 
     name: str
@@ -48,16 +51,18 @@ class Assumed:
     effect: dict[str, float] = field(default_factory=dict)
     turns_verdict: bool = False
     method: str = "first order"
+    within_noise: tuple[str, ...] = ()
 
     @property
     def largest(self) -> float:
-        """The largest relative change of a headline."""
-        return max((abs(change) for change in self.effect.values()), default=0.0)
+        """The largest relative change of a headline, beyond noise."""
+        return _largest(self.plain())
 
     def plain(self) -> dict[str, Any]:
         """Return the entry of summary.json."""
         return {"name": self.name, "default": self.default, "alternative": self.alternative,
-                "effect": dict(self.effect), "turns_verdict": self.turns_verdict, "method": self.method}
+                "effect": dict(self.effect), "turns_verdict": self.turns_verdict, "method": self.method,
+                **({"within_noise": list(self.within_noise)} if self.within_noise else {})}
 
 
 def headlines(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -108,22 +113,31 @@ def assumed_lines(entries: Sequence[Mapping[str, Any]], *, verbose: bool = False
     return out
 
 
+def _beyond_noise(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the changes that are more than noise."""
+    return {name: change for name, change in entry["effect"].items() if name not in entry.get("within_noise", ())}
+
+
 def _largest(entry: Mapping[str, Any]) -> float:
-    return max((abs(change) for change in entry["effect"].values()), default=0.0)
+    return max((abs(change) for change in _beyond_noise(entry).values()), default=0.0)
 
 
 def _effect_text(entry: Mapping[str, Any]) -> str:
-    changes = sorted(entry["effect"].items(), key=lambda item: (-abs(item[1]), item[0]))
+    changes = sorted(_beyond_noise(entry).items(), key=lambda item: (-abs(item[1]), item[0]))
     shown = [change for change in changes if abs(change[1]) >= 0.0005][:SHOWN]
-    either, least = entry.get("method") == "batches", entry.get("method") == "at least"
-    parts = [f"{HEADLINES.get(name, name)} {'by ' if either else ''}{_signed(change, either=either)}"
+    method = entry.get("method")
+    if method == "not simulated":
+        return "was not simulated"
+    word = {"batches": "by ", "first order": "about ", "rough": "about "}.get(str(method), "")
+    parts = [f"{HEADLINES.get(name, name)} {word}{_signed(change, either=method == 'batches')}"
              for name, change in shown]
-    text = ("may move " if either else "would make at least " if least else "would make ") + " and ".join(parts)
+    text = ("may move " if method == "batches" else "would make ") + " and ".join(parts)
+    text += {"simulated": " (simulated)", "rough": " before queues change"}.get(str(method), "")
     if not parts:
         text = "moves no headline"
     if not entry["turns_verdict"]:
         return text
-    turns = "may turn the SLO verdict" if either or least else "turns the SLO verdict"
+    turns = "turns the SLO verdict" if method in ("simulated", "exact") else "may turn the SLO verdict"
     return f"{text}, and {turns}" if parts else turns
 
 

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hermes.hardware.adjusted import AdjustedModel
+from hermes.hardware.boxes import FAR_LINK
 from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.links import load_interconnect
 
 __all__ = ["OfTerms", "of_terms"]
 
+GB = 1e9
 ENGINE = 1.5        # times the engine's own time of a step: another host, a later version
-LINK = 2.0          # times an assumed link's time
+SLOWER = 0.5        # of an assumed link's bandwidth; its latency stays
 WIDENED = 1.25      # times a product whose weights are widened first
 _NOT_PRODUCTS = {"elementwise", "engine", "lm_head", "sampling", "attention_of_prompts", "attention_of_decodes",
                  "decodes_beside_prompt", "all_reduce", "dispatch", "combine", "hops", "router"}
-_LINKS = {"all_reduce": ("tensor-parallel link", "link"), "hops": ("link between stages", "hop")}
-
+_LINKS = {"all_reduce": "tensor-parallel link", "dispatch": "link between ranks", "hops": "link between stages"}
 
 
 class OfTerms(NamedTuple):
@@ -67,21 +69,53 @@ def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[O
     if exposed and not said("hardware.step") and free("engine"):
         yield scaled("engine time", f"{exposed:.2g} ms of each step (vLLM 0.23 on an H100 host)",
                      f"{ENGINE:g} times that", ["engine"], ENGINE)
-    for term, (name, key) in _LINKS.items():
-        source = sources.get(term, "")
-        if model.base.options.tp == 1 and term == "all_reduce":
-            continue
-        if free(term) and not said(f"hardware.{key}") and ("assumed" in source or source.startswith("datasheet")):
-            yield scaled(name, source.removeprefix("assumed: "), "half as fast", [term], LINK)
+    yield from _links(client, model, said, free)
     yield from _experts(client, model, free, scaled)
     yield from _widened(model, free, scaled)
+
+
+def _links(client: Any, model: ComposedModel, said: Callable[[str], bool], free: Callable[..., list[str]]
+           ) -> Iterator[OfTerms]:
+    """Links that nobody named, or of which only the data sheet is known, at half their bandwidth.
+
+    `hardware.link` is the link between boxes if the engine has several: then those inside stay as they are.
+    """
+    if said("hardware.link"):
+        return
+    device, sources = model.base.device, model.sources_of()
+    for one in model.sources.assumed:
+        if one.key == "hardware.link" and free(*one.terms):
+            found, name = load_interconnect(one.link), _LINKS[one.terms[0]]
+            rate = found.bandwidth or (found.share or 0.0) * device.link_bandwidth
+            yield _half("link between boxes" if one.link == FAR_LINK else name,
+                        f"{one.link}, {rate / GB:.3g} GB/s a device", found.latency or 0.0, found.latency_per_doubling,
+                        rate)
+    if model.sources.assumed:
+        return
+    sizes = {"all_reduce": model.base.options.tp, "dispatch": _ranks(client), "hops": 2}
+    for term, name in _LINKS.items():
+        if sizes[term] > 1 and free(term) and sources[term].startswith("datasheet"):
+            share = model.base.efficiency.all_reduce_of(sizes[term])
+            rate = device.link_bandwidth * share.bandwidth
+            yield _half(name, f"{rate / GB:.3g} GB/s a device, from the data sheet", share.latency, 0.0, rate)
+            return
+
+
+def _half(name: str, default: str, latency: float, per_doubling: float, rate: float) -> OfTerms:
+    value = {"latency": latency, "latency_per_doubling": per_doubling, "bandwidth": SLOWER * rate}
+    return OfTerms(name, default, "half its bandwidth", "link", value)
+
+
+def _ranks(client: Any) -> int:
+    """Return the data-parallel ranks of an engine."""
+    return int(max(client.parallel.dp, client.hardware.dp))
 
 
 def _experts(client: Any, model: ComposedModel, free: Callable[..., list[str]], scaled: Callable[..., OfTerms]
              ) -> Iterator[OfTerms]:
     """Expert parallelism: every rank gets the tokens of all; DeepEP sends a token only to the ranks of its experts."""
     terms = free("dispatch", "combine")
-    ranks = max(client.parallel.dp, client.hardware.dp)
+    ranks = _ranks(client)
     if not terms or not model.sources.whole_experts or ranks == 1:
         return
     reached = 1.0 - (1.0 - 1.0 / ranks) ** model.base.model.experts_per_token

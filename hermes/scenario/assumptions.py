@@ -3,13 +3,13 @@
 A default is listed here only while the scenario leaves its key out. A scenario that writes the key, with any value,
 has chosen.
 What an alternative changes is found elsewhere: from one run (`hermes.scenario.repricing`), or by simulating it
-(`hermes.explore.assumed`).
+(`hermes.scenario.alternatives`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,55 +17,18 @@ from hermes.clients.memory import describe_model
 from hermes.hardware.devices import load_device
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
+from hermes.scenario.assumed_engine import of_engine, of_version
+from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Scenario, Source
 
-__all__ = ["Assumption", "Change", "assumptions"]
+__all__ = ["assumptions"]
 
 KV_LINK = 50e9          # bytes/s, where KV moves for free otherwise
 OTHER_LINK = 25e9       # bytes/s of the alternative to a network that takes no time
 KERNEL_S = 3e-6         # of one kernel of an adapter
+BURSTS = 2.0            # coefficient of variation of the gaps between requests
 RANK = 16               # of the adapters in the alternative; vLLM's `max_lora_rank`
 GB = 1e9
-
-
-@dataclass(frozen=True)
-class Change:
-    """What an alternative changes, for pricing a run again; all empty where only a simulation tells.
-
-    Attributes:
-        hardware: Fields of the hardware of named terms to replace, by the number of the client group.
-        scales: Factors of named terms, by group.
-        fixed_s: Seconds added to each step, by group.
-        request_s: Seconds added to each stage of an LLM before its first token, by group.
-        prompt_s: Seconds added to each step for each sequence that computes its prompt, by group.
-        kv_bytes_per_s, other_bytes_per_s: Rate of the links for KV between roles, and for all other transfers.
-        unpriced_dollars: Dollars per hour of each device without a price.
-    """
-
-    hardware: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    scales: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    fixed_s: Mapping[int, float] = field(default_factory=dict)
-    request_s: Mapping[int, float] = field(default_factory=dict)
-    prompt_s: Mapping[int, float] = field(default_factory=dict)
-    kv_bytes_per_s: float | None = None
-    other_bytes_per_s: float | None = None
-    unpriced_dollars: float = 0.0
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """A default that the scenario leaves alone.
-
-    Attributes:
-        default, alternative: In words, with figures.
-        settings: Keys of the scenario that set the alternative: dotted paths to values.
-    """
-
-    name: str
-    default: str
-    alternative: str
-    settings: Mapping[str, Any]
-    change: Change = Change()
 
 
 def _chosen(source: Source, path: str, key: str) -> bool:
@@ -87,7 +50,8 @@ def _joined(one: Assumption, other: Assumption) -> Assumption:
     by_group: dict[str, Any] = {name: {**getattr(a, name), **getattr(b, name)}
                                 for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s")}
     change = replace(a, **by_group)
-    return Assumption(one.name, one.default, one.alternative, {**one.settings, **other.settings}, change)
+    return replace(one, settings={**one.settings, **other.settings}, change=change,
+                   bytes=max(one.bytes, other.bytes))
 
 
 def _all(scenario: Scenario) -> Iterator[Assumption]:
@@ -108,10 +72,26 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
                     else Change(scales={number: one.scales}))
         yield from _front_end(scenario, number)
         yield from _adapters(scenario, number)
+        yield from of_engine(client, scenario.source, number)
         if client.count > 1 and not source.chosen("router") and len(scenario.clients) == 1:
             yield Assumption("router", "round robin", "least loaded", {"router": {"kind": "least_loaded"}})
     yield from _links(scenario)
     yield from _prices(scenario)
+    yield from _arrivals(scenario)
+    for number, client in enumerate(scenario.clients):
+        if getattr(client, "kind", "") == "llm":
+            yield from of_version(client, source, number)
+
+
+def _arrivals(scenario: Scenario) -> Iterator[Assumption]:
+    """Poisson arrivals: users who do not know of each other. Real ones come in bursts; gamma gaps state their own."""
+    node = None if scenario.source.node is None else scenario.source.node.child("workload")
+    several = node is None or isinstance(node.value, list)
+    for number, workload in enumerate(scenario.workload):
+        if workload.arrivals.kind == "poisson":
+            path = f"workload.{number}" if several else "workload"
+            yield Assumption("arrivals", "Poisson", f"bursts (gamma gaps of cv {BURSTS:g})", {
+                f"{path}.arrivals": {"kind": "gamma", "rate": workload.arrivals.rate, "cv": BURSTS}})
 
 
 def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:
@@ -162,7 +142,8 @@ def _links(scenario: Scenario) -> Iterator[Assumption]:
     if scenario.source.chosen("network"):
         return
     network = scenario.network
-    if any(getattr(client, "role", "") == "prefill" for client in scenario.clients):
+    roles = {client.name for client in scenario.clients if getattr(client, "role", "both") != "both"}
+    if roles:
         now = getattr(network, "bandwidth", None)
         if now is None:
             yield Assumption("KV link", "KV moves between clients in no time", f"{KV_LINK / GB:g} GB/s",
@@ -172,10 +153,10 @@ def _links(scenario: Scenario) -> Iterator[Assumption]:
             yield Assumption("KV link", f"KV moves at {now / GB:g} GB/s a client", f"{now / 2 / GB:g} GB/s",
                              {"network": {"kind": network.kind, "bandwidth": f"{now / 2 / GB:g} GB/s"}},
                              Change(kv_bytes_per_s=now / 2))
-    if len({client.name for client in scenario.clients}) > 1:
+    if len({client.name for client in scenario.clients}) > max(len(roles), 1):
+        settings = {"network": {"kind": "link", "bandwidth": f"{OTHER_LINK / GB:g} GB/s"}}
         yield Assumption("network", "data between stages moves in no time", f"links of {OTHER_LINK / GB:g} GB/s",
-                         {"network": {"kind": "link", "bandwidth": f"{OTHER_LINK / GB:g} GB/s"}},
-                         Change(other_bytes_per_s=OTHER_LINK))
+                         {} if roles else settings, Change(other_bytes_per_s=OTHER_LINK))
 
 
 def _prices(scenario: Scenario) -> Iterator[Assumption]:

@@ -20,7 +20,7 @@ Overrides = Iterable[str] | Mapping[str, Any]
 DEFAULTS = "defaults"
 """Key of a resolved scenario: the keys that hold defaults."""
 
-__all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of"]
+__all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of", "with_settings"]
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
@@ -58,6 +58,16 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
         raise (discreet(found, base_dir / "scenario") if _holds(node, found.file) else found) from None
     scenario._source = source
     return scenario
+
+
+def with_settings(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+    """Return the scenario that a scenario's document gives with other settings, by dotted path.
+
+    Unlike `load_scenario` with overrides it fills in again what the document leaves out. Raises `InputError`.
+    """
+    source = scenario.source
+    node = source.node if source.node is not None else as_node(scenario.model_dump())
+    return scenario_of(overridden(node, settings, source.base_dir), source.base_dir)
 
 
 def _without_defaults(node: Node) -> tuple[str, ...]:
@@ -117,7 +127,10 @@ def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = No
     return found + (f"{DEFAULTS}: [{', '.join(left)}]\n" if left else "")
 
 
+_OF_A_GROUP = ("frontend", "adjust", "engine", "memory.utilization", "memory.prefix_caching")
+
+
 def _may_decide(scenario: Scenario) -> list[str]:
     """Return the keys of `hermes.scenario.assumptions` that a resolved scenario writes out."""
     groups = [number for number, client in enumerate(scenario.clients) if getattr(client, "kind", "") == "llm"]
-    return ["network", "router", *(f"clients.{number}.{key}" for number in groups for key in ("frontend", "adjust"))]
+    return ["network", "router", *(f"clients.{number}.{key}" for number in groups for key in _OF_A_GROUP)]

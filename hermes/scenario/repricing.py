@@ -23,10 +23,9 @@ import numpy.typing as npt
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
-from hermes.results.assumes import Assumed, changes_between, headlines, ordered
+from hermes.results.assumes import Assumed, changes_between, headlines
 from hermes.results.slo import slo_given, slo_groups, slo_summary, within_slo
-from hermes.scenario.assumptions import Assumption, Change, assumptions
-from hermes.scenario.seeds import of_one_seed
+from hermes.scenario.assumption import Assumption, Change
 from hermes.units import NS_PER_S
 from hermes.workload.base import ClosedLoopProcess
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from hermes.results.results import Results
     from hermes.scenario.schema import Scenario
 
-__all__ = ["assumes_of"]
+__all__ = ["Repricing", "fullest"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -47,18 +46,10 @@ STEEPEST = 0.8       # most of that growth that is believed
 FASTEST = 0.1        # of a step's time that an alternative leaves at least
 NEAR = 0.02          # least change of which queues may make more
 LARGE = 0.5          # change that moves the engine's load too far for first order
+FULL = 0.95          # share of the KV blocks from which on memory decides
 QUEUED = 0.5         # share of the TTFT p99 in queues above which they matter
 _STATS = ("prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx",
           "decode_ctx_max", "sampled", "embed_tokens", "embedded")
-
-
-def assumes_of(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
-    """Return the entries of `assumes` in summary.json, the largest effect first."""
-    run = _Run(scenario, results)
-    found = [entry for one in assumptions(scenario) if (entry := run.effect(one)) is not None]
-    seed = of_one_seed(scenario, results.record, results.metrics, results.slo)
-    entries = [entry.plain() for entry in (*found, *([seed] if seed is not None else []))]
-    return [dict(entry) for entry in ordered(entries)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class _Sample:
     growth: float              # of a decode step's time with its batch, in logarithms
 
 
-class _Run:
+class Repricing:
     """One run, to be priced under alternatives."""
 
     def __init__(self, scenario: Scenario, results: Results) -> None:
@@ -95,13 +86,20 @@ class _Run:
         if after is None:
             return None
         effect, turns = self._compared(after, slower)
+        if self._moves_full_memory(change):
+            return Assumed(one.name, one.default, one.alternative, method="not simulated")
         if not self._near_limit(effect):
             return Assumed(one.name, one.default, one.alternative, effect, turns)
         turns = turns or self._compared(_stretched(self.metrics, after), slower)[1]
-        return Assumed(one.name, one.default, one.alternative, effect, turns, "at least")
+        return Assumed(one.name, one.default, one.alternative, effect, turns, "rough")
+
+    def _moves_full_memory(self, change: Change) -> bool:
+        """Whether a group whose KV memory was full gets another size of it."""
+        return any("kv_dtype" in keys and fullest(self.record, self.groups[group]) >= FULL
+                   for group, keys in change.hardware.items())
 
     def _near_limit(self, effect: Mapping[str, float]) -> bool:
-        """Whether queues that the first order leaves out may make a change larger."""
+        """Whether queues that the first order leaves out may make a change larger or smaller."""
         latency = self.summary["latency"]
         queue, ttft = latency["queue_s"]["p99"] or 0.0, latency["ttft_s"]["p99"] or 0.0
         largest = max((abs(change) for change in effect.values()), default=0.0)
@@ -284,6 +282,16 @@ class _Run:
         if good is not None and now["goodput_per_s"] is not None:
             now["goodput_per_s"] *= good
         return changes_between(before | _latencies(self.metrics, done), now), turns
+
+
+def fullest(record: RunRecord, clients: IntArray) -> float:
+    """Return the largest share of their KV blocks that clients had in use after a step."""
+    runs = record.runs
+    blocks = np.array([info.num_blocks for info in record.clients], dtype=np.float64)
+    mine = np.isin(runs["client"], clients) & (blocks[runs["client"]] > 0)
+    if not mine.any():
+        return 0.0
+    return float((runs["used_blocks"][mine] / blocks[runs["client"][mine]]).max())
 
 
 def _stretched(before: RequestMetrics, after: RequestMetrics) -> RequestMetrics:

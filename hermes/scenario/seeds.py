@@ -22,33 +22,52 @@ if TYPE_CHECKING:
     from hermes.results.slo import SloConfig
     from hermes.scenario.schema import Scenario
 
-__all__ = ["of_one_seed"]
+__all__ = ["of_one_seed", "spreads"]
 
 PARTS = 5
 STUDENT_T = 2.776   # 97.5% of Student's t with 4 degrees of freedom
 FEWEST = 40         # requests of a part
+_LATENCIES = ("ttft", "tpot", "e2e")
 _DRAWN = {"poisson", "gamma", "normal", "mmpp", "uniform"}   # arrivals that depend on the seed
+
+
+def spreads(scenario: Scenario, record: RunRecord, metrics: RequestMetrics) -> dict[str, float] | None:
+    """Return half of the 95% interval of each latency headline, relative; empty for a scenario without chance, None
+    for a run too short to tell."""
+    if not any(_random(workload) for workload in scenario.workload):
+        return {}
+    done = _in_order(record)
+    if len(done) < PARTS * FEWEST:
+        return None
+    found = {f"{name}_p99": _spread(_values(metrics, name, done), 99.0) for name in _LATENCIES}
+    return {name: half / value for name, (value, half) in found.items() if value > 0}
 
 
 def of_one_seed(scenario: Scenario, record: RunRecord, metrics: RequestMetrics, slo: SloConfig) -> Assumed | None:
     """Return what another seed may change; None for a scenario without chance, or a run too short to tell."""
-    if not any(_random(workload) for workload in scenario.workload):
+    found = spreads(scenario, record, metrics)
+    if not found:
         return None
-    done = np.flatnonzero(record.status == STATUS_COMPLETED)
-    done = done[np.argsort(record.arrival_ns[done], kind="stable")]
-    if len(done) < PARTS * FEWEST:
-        return None
-    effect, turns = {}, False
-    for name in ("ttft", "tpot", "e2e"):
-        values = metrics.tpot_s[done] if name == "tpot" else getattr(metrics, f"{name}_ns")[done] / NS_PER_S
-        value, half = _spread(values, 99.0)
-        if value > 0 and half / value >= 1e-4:
-            effect[f"{name}_p99"] = half / value
+    turns, done = False, _in_order(record)
+    for name in _LATENCIES:
         limit = getattr(slo, name)
         if limit is not None:
-            at, width = _spread(values, slo.percentile)
+            at, width = _spread(_values(metrics, name, done), slo.percentile)
             turns = turns or abs(limit - at) < width
+    effect = {name: half for name, half in found.items() if half >= 1e-4}
     return Assumed("one seed", f"seed {scenario.seed}", "another", effect, turns, "batches")
+
+
+def _in_order(record: RunRecord) -> npt.NDArray[np.intp]:
+    """Return the completed requests in order of arrival."""
+    done = np.flatnonzero(record.status == STATUS_COMPLETED)
+    return done[np.argsort(record.arrival_ns[done], kind="stable")]
+
+
+def _values(metrics: RequestMetrics, name: str, done: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Return a latency of requests, in seconds."""
+    seconds = metrics.tpot_s if name == "tpot" else getattr(metrics, f"{name}_ns") / NS_PER_S
+    return np.asarray(seconds[done])
 
 
 def _random(workload: Any) -> bool:
