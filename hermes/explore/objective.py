@@ -11,7 +11,7 @@ from hermes.results.layout import format_s
 from hermes.results.slo import METRICS, SloConfig, own_limits_missed
 from hermes.scenario import Scenario
 
-__all__ = ["limits_text", "missed", "need_slo", "own_missed", "settled", "slo_overrides"]
+__all__ = ["limits_text", "missed", "nearest_to_limit", "need_slo", "own_missed", "settled", "slo_overrides"]
 
 Row = Mapping[str, Any]
 
@@ -115,3 +115,14 @@ def _own_text(slo: SloConfig) -> str:
     parts += [f"{name.upper()} {percentile} <= {format_s(limit)}"
               for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
     return ", ".join(parts)
+
+
+def nearest_to_limit(row: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return the latency nearest to its limit, and its share of the limit; None without limits of latency."""
+    shares = [(row[key] / row[key.replace("value_s", "limit_s")], key.split(".")[1]) for key in row
+              if key.startswith("slo.") and key.endswith(".value_s") and row[key] is not None]
+    if not shares:
+        return None
+    share, name = max(shares)
+    metric, _, percentile = name.partition("_")
+    return f"{metric.upper()} {percentile}".strip(), share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.explore.objective import limits_text
+from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
@@ -32,7 +32,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         fewest = "" if sizing.ranked else "; no device has a price: the fewest devices, which need not cost least"
         out.append(("answer", f"{best.label}: {best.devices} devices{dollars}{fewest}"))
         if sizing.headroom is not None:
-            nearest = _nearest(best.row)
+            nearest = nearest_to_limit(best.row)
             near = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
             out.append(("headroom", f"{sizing.headroom:.0%} more load{near}; binds: {_binds(best)}"))
         stops = limit_of_row(best.row)
@@ -141,7 +141,7 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
     at = f"p{slo.percentile:g}"
     rows = []
     for tried in layouts:
-        row, nearest, dollars = tried.row, _nearest(tried.row), hourly(tried)
+        row, nearest, dollars = tried.row, nearest_to_limit(tried.row), hourly(tried)
         rows.append((
             tried.label, str(tried.devices), _short(dollars),
             _short(None if dollars is None else row.get("headline.per_million_answer_tokens_dollars")),
@@ -160,17 +160,6 @@ def _short(value: float | None) -> str:
 def _at_percentile(row: Any, metric: str, percentile: float) -> float | None:
     own = row.get(f"slo.{metric}.value_s")
     return own if own is not None else row.get(f"latency.{metric}_s.p{percentile:g}")  # type: ignore[no-any-return]
-
-
-def _nearest(row: Any) -> tuple[str, float] | None:
-    """Return the latency nearest to its limit, and its share of the limit."""
-    shares = [(row[key] / row[key.replace("value_s", "limit_s")], key.split(".")[1]) for key in row
-              if key.startswith("slo.") and key.endswith(".value_s") and row[key] is not None]
-    if not shares:
-        return None
-    share, name = max(shares)
-    metric, _, percentile = name.partition("_")
-    return f"{metric.upper()} {percentile}".strip(), share
 
 
 def speed(tried: Tried) -> tuple[float, float] | None:
