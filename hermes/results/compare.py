@@ -26,7 +26,9 @@ from hermes.results.layout import Section, format_number, format_s, sections_htm
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
 from hermes.results.same_requests import ServedRequests, check_same, served_requests
+from hermes.results.steady import mean_stay
 from hermes.results.stored import open_run
+from hermes.units import NS_PER_S
 
 __all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
 
@@ -289,7 +291,7 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     _refuse(different, allowed)
     rows: list[CompareRow] = []
     arrivals = _arrivals(results), _arrivals(other)
-    stays = _mean(ours["e2e"]), _mean(theirs["e2e"])
+    stays = mean_stay(results.record)[0] / NS_PER_S, mean_stay(other.record)[0] / NS_PER_S
     unsettled = _unsettled((results, other), _called(names))
     for metric in _METRICS:
         if metric in _OF_RUNS:
@@ -320,11 +322,6 @@ def _unsettled(sides: tuple[Results, Results], names: tuple[str, str]) -> list[s
     found = [(name, side.summary.get("settling") or {}) for name, side in zip(names, sides, strict=True)]
     return [f"{name} has not settled ({settling['why']})" for name, settling in found
             if settling.get("settled") is False]
-
-
-def _mean(values: FloatArray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:

@@ -1,9 +1,9 @@
 """Noise of a difference between two runs: how far another seed could move it, from the two runs alone.
 
 Requests of a run are not independent: neighbours share a queue and a batch. The requests, in order of arrival, are cut
-into blocks that are longer than this dependence: at least 3 mean E2E, and at least 2 correlation times (the integrated
-autocorrelation of the statistic, over 100 slots). The blocks are then nearly independent, and their spread gives the
-95% interval (batch means; Student's t).
+into blocks that are longer than this dependence: at least 3 mean E2E (of conversations: their mean length), and 2
+correlation times (the integrated autocorrelation of the statistic, over 100 slots). The blocks are then nearly
+independent, and their spread gives the 95% interval (batch means; Student's t).
 
 A percentile enters by the share of requests beyond it. The spread of that share over the blocks, times the distance
 between the values at both ends of its interval, is the spread of the percentile. If both runs serve the same requests,
@@ -32,7 +32,7 @@ IntArray = npt.NDArray[np.int64]
 
 SLOTS = 100                 # of the autocorrelation
 MOST, FEWEST = 20, 5        # blocks
-STAYS, CORRELATIONS = 3, 2  # mean E2Es, and correlation times, of a block
+STAYS, CORRELATIONS = 3, 2  # mean stays, and correlation times, of a block
 NEAREST = 0.25              # of the share beyond a percentile: the values above it are too few to go by
 ONE_BLOCK = 2.0             # half-width of a share, over the share, from which on one block decides
 
@@ -72,7 +72,7 @@ def noise_s(
         arrivals: Arrival of each request of both, in seconds.
         stat: "mean", or a percentile: "p99".
         same: Whether both have the same requests, by number.
-        stays_s: Mean E2E of both in seconds.
+        stays_s: Mean E2E of both in seconds; mean length of the conversations, if requests belong to such.
     """
     if min(int((~np.isnan(side)).sum()) for side in (ours, theirs)) < MIN_REQUESTS:
         return None

@@ -33,7 +33,7 @@ from hermes.results.stability import Stability, stability
 from hermes.results.usage import window_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Window", "find_window", "mser"]
+__all__ = ["Window", "find_window", "mean_stay", "mser"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -86,9 +86,8 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
         return Window("whole", *whole, why=f"too short: {int(done.sum())} requests", stable=stable)
     if end - start < metrics.e2e_ns[completed].mean():
         return Window("whole", *whole, why="too short: a request takes longer", stable=stable)
-    came_at, left_at, conversations = _stays(record)
-    left = np.isfinite(left_at)
-    if conversations and left.any() and end - start < float((left_at - came_at)[left].mean()):
+    stay, conversations = mean_stay(record)
+    if conversations and end - start < stay:
         return Window("whole", *whole, why="too short: a conversation takes longer", stable=stable)
     stayed = (record.arrival_ns > start) & (record.arrival_ns <= end) & (record.status != STATUS_REJECTED)
     came = int(stayed.sum())
@@ -97,6 +96,14 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
             return Window("whole", *whole, why="too short to settle", stable=None)
         return Window("whole", *whole, why="the queue grows", stable=False)
     return Window("steady", start, end, stable=stable)
+
+
+def mean_stay(record: RunRecord) -> tuple[float, bool]:
+    """Return how long a request, or a whole conversation, stays in the system (mean in ns; 0 if none ends), and whether
+    there are conversations."""
+    came, left, conversations = _stays(record)
+    done = np.isfinite(left)
+    return (float((left - came)[done].mean()) if done.any() else 0.0), conversations
 
 
 def _keeps_up(record: RunRecord, metrics: RequestMetrics) -> bool | None:

@@ -12,6 +12,7 @@ from hermes.api import simulate
 from hermes.core.noise import t_quantile
 from hermes.results.compare import compare
 from hermes.results.difference_noise import noise_s
+from hermes.results.steady import mean_stay
 
 FloatArray = npt.NDArray[np.float64]
 SEEDS, REQUESTS = 24, 6000
@@ -84,6 +85,20 @@ def test_one_episode_does_not_make_a_percentile() -> None:
     values[2000:2060] += 50.0
     assert noise_s(values, values, (times, times), "p99", same=False) is None
     assert noise_s(values, values, (times, times), "p50", same=False) is not None
+
+
+def test_what_depends_on_each_other_in_conversations_are_conversations() -> None:
+    """Turns of a conversation keep the load up while it lasts, think time included: blocks are longer than that."""
+    run = simulate({
+        "workload": {"requests": 2800, "arrivals": {"kind": "poisson", "rate": 2},
+                     "lengths": {"kind": "conversations", "turns": 4, "system_tokens": 500, "message": 100,
+                                 "output": 60, "think_time": 20}},
+        "clients": [{"name": "gpu", "count": 2, "model": "llama-3.1-8b", "device": "h100-sxm"}]})
+    stay, conversations = mean_stay(run.record)
+    assert conversations
+    assert stay / 1e9 > 60 > 30 * float(run.requests.e2e_s.mean())
+    assert run.summary["settling"]["settled"]
+    assert all(row.noise_s is None for row in compare(run, run).rows)   # 380 s are fewer than 5 blocks of 180 s
 
 
 def test_runs_that_have_not_settled_say_so() -> None:
