@@ -125,7 +125,7 @@ def test_a_long_run_is_not_simulated_again() -> None:
 
 # --- each default is found where it matters ---------------------------------------------------------------------------
 
-def listed(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def listed(document: dict[str, Any] | str) -> dict[str, dict[str, Any]]:
     entries = hermes.simulate(document, alternatives=True).summary["assumes"]
     return {entry["name"]: entry for entry in entries if decides(entry)}
 
@@ -191,6 +191,36 @@ def test_the_kv_link_of_split_roles() -> None:
                              "arrivals": {"kind": "uniform", "rate": 1, "spread": 0}}
     assert listed(document)["KV link"]["effect"]["ttft_p99"] > LISTED
     assert "network" not in of(document)   # nothing else moves between these clients
+
+
+def test_the_network_between_stages_that_hand_over_kv() -> None:
+    entry = listed("pipelines/kv-retrieval")["network"]
+    assert entry["effect"]["ttft_p99"] > LISTED
+
+
+def test_machines_without_a_price() -> None:
+    entry = listed("pipelines/guarded")["prices"]
+    assert entry["method"] == "exact"
+    assert entry["effect"]["dollars_per_million"] > LISTED
+
+
+def test_the_router_of_a_fleet_whose_kv_memory_is_full() -> None:
+    document = case("qwen3-32b", "h100-sxm", 11, requests=1200, client={"count": 4})
+    assert listed(document)["router"]["effect"]["ttft_p99"] < -LISTED
+    assert "router" not in of({**document, "router": {"kind": "round_robin"}})
+
+
+def test_one_seed() -> None:
+    assert listed(CASES["L40S tp 1"])["one seed"]["method"] == "batches"
+
+
+def test_sampling_and_the_time_of_the_engine() -> None:
+    document = case("llama-3.1-8b", "h100-sxm", 1, requests=300, client={"hardware": {"kind": "composed"}})
+    document["workload"]["lengths"] = {"kind": "fixed", "prompt": 200, "output": 100}
+    found = listed(document)
+    assert found["engine time"]["effect"]["tpot_p99"] > LISTED
+    sampled = case("llama-3.1-8b", "l40s", 3.5)
+    assert listed(sampled)["sampling"]["effect"]["e2e_p99"] < -LISTED
 
 
 def test_defaults_of_a_resolved_scenario_are_those_of_the_scenario() -> None:

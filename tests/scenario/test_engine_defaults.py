@@ -149,7 +149,11 @@ def test_the_chatbot_by_defaults_and_spelled_out_is_one_scenario_and_gives_one_a
         line for line in texts[1] if not line.startswith(("name:", "description:"))]
     first, second = (simulate(scenario).summary for scenario in pair)
     assert first["requests"]["completed"] == 90
+    left, written = ({entry["name"] for entry in summary.pop("assumes")} for summary in (first, second))
     assert first == second
+    assert left - written == {   # no defaults in the second
+        "gpu_memory_utilization", "prefix caching", "engine version", "router"}
+    assert written <= left
 
 
 def test_prompts_that_are_not_cut_fit_the_default_budget():
