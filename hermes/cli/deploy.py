@@ -104,10 +104,12 @@ def export_vllm(
     as_json: Json = False,
 ) -> None:
     """Print a `vllm serve` command for each group of LLM clients; its flags state what is simulated."""
-    from hermes.deploy.vllm import command_lines, commands_of
+    from hermes.deploy.vllm import assumed_names, command_lines, commands_of
     from hermes.scenario import load_scenario
 
     checked = load_scenario(scenario, overrides)
+    for line in assumed_names(checked):
+        print(f"note: {line}", file=sys.stderr)
     if as_json:
         print_json([{"clients": name, "command": text} for name, text in commands_of(checked)])
         return

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hermes.config.yaml_writer import to_yaml
-from hermes.deploy.vllm import TRANSFER, Launch, launches_of
+from hermes.deploy.vllm import TRANSFER, Launch, assumed_names, launches_of
 from hermes.errors import InputError, Verbatim, printable
 from hermes.scenario import Scenario
 
@@ -110,6 +110,7 @@ def manifest_text(kind: str, scenario: Scenario, image: str | None = None) -> st
             f"# a nodeSelector or affinity for the devices: {', '.join(devices) or 'those of the scenario'}."]
     if kind == "llm-d":
         head.append("# The endpoint picker and the gateway that endpointPickerRef names come from llm-d's charts.")
+    head += [f"# {line}" for line in assumed_names(scenario)]
     head = [" ".join(line.split()) for line in head]   # a name may not begin a line of its own
     return "\n".join(map(printable, head)) + "\n" + "---\n".join(map(to_yaml, documents))
 

@@ -18,7 +18,7 @@ from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.scenario import Scenario
 
-__all__ = ["Launch", "Read", "client_of", "command_lines", "commands_of", "launches_of"]
+__all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of"]
 
 _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
 _QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
@@ -36,6 +36,7 @@ class Read:
         beside: Flags that do not change when a token is computed.
         not_modelled: Flags that may, and that the simulator does not model.
         unknown: Flags that are neither.
+        notes: What the client's keys do not keep.
         engine: The words, and the container around them.
     """
 
@@ -43,6 +44,7 @@ class Read:
     beside: list[str] = field(default_factory=list)
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     engine: EngineWords | None = None
 
 
@@ -80,6 +82,11 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
     own, by_name = (model, None) if model is not None else described(named[0])
+    if model is None and named[0] not in (own, hub_name(own)):
+        if shipped_name("models", named[0]) == own:
+            own = named[0]   # the checkpoint stays named, such as "-Instruct", so that it can be launched again
+        else:
+            read.notes.append(f"model {named[0]} is simulated as {own}; `hermes export` calls it {hub_name(own)}")
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
     if dtype or by_name:
@@ -307,6 +314,13 @@ def _reserves(client: Any) -> bool | None:
     """Return the value of a flag that vLLM has from 0.19 on; None for its default."""
     has_flag = int(client.engine.rsplit(".", 1)[-1]) >= 19
     return False if has_flag and not client.scheduler.reserve_full_isl else None
+
+
+def assumed_names(scenario: Scenario) -> list[str]:
+    """Return a line for each checkpoint that `hub_name` takes from the source of a description."""
+    named = dict.fromkeys(str(client.model) for client in scenario.clients if client.kind == "llm")
+    return [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
+            "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
 
 
 def hub_name(model: str) -> str:

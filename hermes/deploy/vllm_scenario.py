@@ -80,7 +80,8 @@ def read_source(text: str, file: str | None, *, device: str, engine: str | None,
             with placed(group.at):
                 source.clients.append(_client(group.name, group.count, group.role, group.engine, group.at, source,
                                               device, engine, model))
-    source.name = " and ".join(Path(name).stem if "/" in name else name for name in source.models)
+    source.name = " and ".join(Path(name).stem if Path(name).exists() else name.rpartition("/")[2]
+                               for name in source.models)
     return source
 
 
@@ -94,6 +95,7 @@ def _client(name: str, count: int, role: str, words: EngineWords, at: Node | Non
     lines = [*(f"not modelled: {flag}{whose}" for flag in (*read.not_modelled, *words.variables)),
              *(f"unknown: {flag}{whose}" for flag in (*read.unknown, *words.unread))]
     source.warnings += [line for line in lines if line not in source.warnings]
+    source.notes += [note for note in read.notes if note not in source.notes]
     if engine is None and words.image is not None:
         engine, note = engine_of_image(words.image)
         source.notes += [note] if note is not None and note not in source.notes else []

@@ -108,7 +108,7 @@ def test_a_command_that_cannot_be_read_is_one_line(command, said, capsys):
 def test_helm_values_of_the_production_stack():
     found = read("production-stack")
     assert found.clients == [
-        {"name": "llama3", "count": 2, "model": "llama-3.1-8b", "max_model_len": 16384,
+        {"name": "llama3", "count": 2, "model": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 16384,
          "scheduler": {"kind": "chunked", "enable_chunked_prefill": True, "max_num_seqs": 128},
          "memory": {"utilization": 0.95, "prefix_caching": False}, "hardware": {"kind": "composed", "dtype": "bf16"},
          "device": "h200", "engine": "vllm-0.20"},
@@ -122,7 +122,7 @@ def test_helm_values_of_the_production_stack():
 
 def test_helm_values_of_llm_d():
     found = read("modelservice")
-    one = {"model": "llama-3.1-70b", "parallel": {"tp": 4}, "device": "h200", "count": 2}
+    one = {"model": "meta-llama/Llama-3.1-70B-Instruct", "parallel": {"tp": 4}, "device": "h200", "count": 2}
     assert found.clients == [{**one, "name": "decode", "role": "decode"},
                              {**one, "name": "prefill", "role": "prefill", "memory": {"block_size": 128}}]
     assert found.warnings == ["not modelled: --enforce-eager of decode"]
@@ -198,12 +198,12 @@ def test_the_scenarios_meet_their_slo(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "hermes: warning: unknown: vllmConfig.fancyThing (line 17)\n" in said
     text = file.read_text()
-    assert "# llama-3.1-8b: parallel: as the command says; an engine holds weights 16 GB" in text
+    assert "# meta-llama/Llama-3.1-8B-Instruct: parallel: as the command says; an engine holds weights 16 GB" in text
     assert text.count("the highest that met the SLO in") == 2
     summary = simulate(file).summary
     assert summary["slo"]["pass"] is True
     assert summary["headline"]["stable"] is not False
-    assert set(summary["by"]["workload"]) == {"llama-3.1-8b", "qwen3-32b"}
+    assert set(summary["by"]["workload"]) == {"Llama-3.1-8B-Instruct", "qwen3-32b"}
 
 
 @pytest.mark.parametrize(("rate", "note"), [("1/s", None), ("300/s", "300/s misses the SLO")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hermes.api import load_scenario
 from hermes.cli import main
-from hermes.deploy.vllm import client_of, commands_of, described
+from hermes.deploy.vllm import client_of, commands_of, described, launches_of
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES, whole_number
 from hermes.errors import InputError
 
@@ -42,7 +42,7 @@ def test_a_command_with_everything():
         "--frobnicate 3 --gpu-memory-utilization 0.9 --kv-cache-dtype fp8 --max-model-len auto --dtype auto "
         "--no-async-scheduling --pipeline-parallel-size 1")
     assert read.client == {
-        "model": "llama-3.1-70b", "parallel": {"tp": 4},
+        "model": "meta-llama/Llama-3.1-70B-Instruct", "parallel": {"tp": 4},
         "scheduler": {"kind": "chunked", "max_num_batched_tokens": 8000, "max_num_seqs": 512,
                       "async_scheduling": False},
         "memory": {"prefix_caching": False, "utilization": 0.9}, "hardware": {"kind": "composed", "kv_dtype": "fp8"},
@@ -163,3 +163,27 @@ def test_the_commands(tmp_path, capsys):
     assert main(["export", "vllm", "quickstart"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("# h100: 4 of them\nvllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 4 ")
+
+
+def test_the_checkpoint_that_was_imported_is_exported(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64"
+    assert main(["import", "vllm", command, "--device", "h100-sxm", "--rate", "1", "-o", str(file)]) == 0
+    assert "is simulated as" not in capsys.readouterr().err
+    assert main(["export", "vllm", str(file)]) == 0
+    said = capsys.readouterr()
+    assert "vllm serve meta-llama/Llama-3.1-8B-Instruct " in said.out
+    assert said.err == ""
+    assert [launch.model for launch in launches_of(load_scenario(file))] == ["meta-llama/Llama-3.1-8B-Instruct"]
+
+
+def test_an_assumed_checkpoint_is_said(tmp_path, capsys):
+    assert main(["export", "vllm", "quickstart"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("note: meta-llama/Llama-3.1-70B is assumed for `model: llama-3.1-70b`; ")
+    assert main(["export", "llm-d", "quickstart"]) == 0
+    assert "\n# meta-llama/Llama-3.1-70B is assumed for" in capsys.readouterr().out
+    command = "vllm serve mistralai/Mistral-7B-Instruct-v0.3"
+    assert main(["import", "vllm", command, "--device", "h100-sxm", "--rate", "1", "-o", str(tmp_path / "m.yaml")]) == 0
+    assert ("model mistralai/Mistral-7B-Instruct-v0.3 is simulated as mistral-7b; `hermes export` calls it "
+            "mistralai/Mistral-7B-v0.1") in capsys.readouterr().err
