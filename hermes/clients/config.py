@@ -152,7 +152,9 @@ class LLMClientConfig(ConfigModel):
                                    getattr(self.scheduler, "speculative", None))
         for key in ("model", "device"):
             if not getattr(self.hardware, key) and not getattr(self, key):
-                raise InputError(Verbatim("missing: name a `model` and a `device`, or give `hardware`"), field=key)
+                whole = "name a `model` and a `device`, or give `hardware`"
+                text = f"name a `{key}`" if "hardware" in self.model_fields_set else whole
+                raise InputError(Verbatim(f"missing: {text}"), field=key)
         times = engine.frontend
         return {
             "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous,

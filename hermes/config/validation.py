@@ -57,6 +57,8 @@ _EXPECTED = {  # replaces pydantic's words for these error types
 }
 _GROUPED = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)+(?:\.[0-9]*)?\Z")   # a number in YAML 1.1, text in YAML 1.2
 _NO_MAPPING = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
+MOST_PLACES = 2
+MOST_KEYS = 12   # that a message about a missing mapping lists
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
@@ -110,6 +112,7 @@ class _Problem:
         self.item, self.kind, self.context = item, str(item["type"]), item.get("ctx", {})
         self.path: list[str] = []
         self.node, self.parent, self.schema = node, node, schema
+        self.above: list[tuple[_Schema, Node]] = []  # the mappings and lists on the path, the whole document first
         self.present = True  # whether a value exists at the path, or only at its parent
         self._walk(list(item["loc"]))
 
@@ -123,6 +126,7 @@ class _Problem:
                 continue
             child = self.node.child(part)
             if child is not None:
+                self.above.append((self.schema, self.node))
                 self.schema = self.schema.step(part, self.node)
                 self.parent, self.node, tagged = self.node, child, False
                 self.path.append(str(part))
@@ -143,10 +147,15 @@ class _Problem:
             return f"a valid value ({self.context.get('error')})"
         if self.kind == "extra_forbidden":
             return self._one_of("one of the keys", self._keys())
+        if self.kind == "union_tag_not_found" and self._fitting_kinds():
+            return Verbatim(f"missing; with these keys it is {' or '.join(self._fitting_kinds())} (all kinds: "
+                            f"{', '.join(self.schema.kinds())})")
         if self.kind in ("union_tag_invalid", "union_tag_not_found"):
             return self._one_of("one of", self.schema.kinds())
         if self.kind in ("model_attributes_type", "model_type") and self.schema.kinds():
             return self._one_of("a mapping with `kind`:", self.schema.kinds())
+        if self.kind in _NO_MAPPING and self.path and 0 < len(self.schema.keys(self.node)) <= MOST_KEYS:
+            return f"a mapping with keys of {', '.join(self.schema.keys(self.node))}"
         template = _EXPECTED.get(self.kind)
         if template is None:
             return re.sub(r"^Input should be (?:a valid )?", "", str(self.item["msg"]))
@@ -161,7 +170,7 @@ class _Problem:
             found = Verbatim("nothing")
         elif self.kind == "extra_forbidden":
             mark, found = self.node.key or mark, self.path[-1]
-            suggestion = suggest(self.path[-1], self._keys())
+            suggestion = self._key_elsewhere() or suggest(self.path[-1], self._keys())
         elif self.kind == "union_tag_invalid":
             field.append("kind")
             kind = self.node.child("kind")
@@ -172,6 +181,9 @@ class _Problem:
             found = Verbatim("nothing")
         elif not self.path and self.kind in _NO_MAPPING:
             found = _outline(self.node)   # any file of this machine can be named: its text is not quoted
+        elif self.kind in _NO_MAPPING and isinstance(found, str):
+            kind_meant = suggest(found, self.schema.kinds())
+            suggestion = f"{{kind: {kind_meant}}}" if kind_meant else None
         elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
             suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
@@ -189,6 +201,24 @@ class _Problem:
             line=mark.line, column=mark.column, suggestion=suggestion,
         )
 
+    def _key_elsewhere(self) -> str | None:
+        """Return the path of a place below, or else above, that knows the unknown key, unless there are several."""
+        name = self.path[-1]
+        for depth, (schema, node) in reversed(list(enumerate(self.above))):
+            if schema is not self._parent_schema() and node.child(name) is None and name in schema.keys(node):
+                return ".".join((*self.path[:depth], name))
+            below = schema.places(name, node)
+            if 1 <= len(below) <= MOST_PLACES:
+                return ".".join((*self.path[:depth], *below[0]))
+        return None
+
+    def _fitting_kinds(self) -> list[str]:
+        """Return the kinds that have all the keys of this mapping; nothing where that leaves out none."""
+        keys = set(self.node.value) if isinstance(self.node.value, dict) else set()
+        kinds = self.schema.kinds()
+        fitting = [kind for kind in kinds if keys <= set(self.schema.tagged(kind).keys(as_node(None)))]
+        return fitting if keys and len(fitting) < len(kinds) else []
+
     def _keys(self) -> list[str]:
         return self._parent_schema().keys(self.parent)
 
@@ -202,7 +232,8 @@ class _Problem:
 
 def _outline(node: Node) -> Verbatim:
     value = node.value
-    return Verbatim("a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else
+    return Verbatim("a mapping" if isinstance(value, dict) else "an empty list" if value == [] else
+                    "a list" if isinstance(value, list) else
                     "nothing" if value is None else "a text" if isinstance(value, str) else "a value")
 
 
@@ -291,6 +322,20 @@ class _Schema:
 
     def keys(self, node: Node) -> list[str]:
         return list(dict.fromkeys(key for option in self._concrete(node) for key in option.get("properties", {})))
+
+    def places(self, key: str, node: Node) -> list[tuple[str, ...]]:
+        """Return the shortest paths of two or three keys below this place that end in `key`, first items of lists."""
+        level: list[tuple[_Schema, Node, tuple[str, ...]]] = [(self, node, ())]
+        for _ in range(2):
+            inner = [(schema.step(name, at), at.child(name) or as_node(None), (*path, name))
+                     for schema, at, path in level for name in schema.keys(at)]
+            level = [(schema, at, path) if schema.keys(at) else
+                     (schema.step(0, at), at, path) if not isinstance(at.value, list) else
+                     (schema.step(0, at), at.child(0) or as_node(None), (*path, "0")) for schema, at, path in inner]
+            found = [(*path, key) for schema, at, path in level if at.child(key) is None and key in schema.keys(at)]
+            if found:
+                return found
+        return []
 
     def kinds(self) -> list[str]:
         nothing = as_node(None)

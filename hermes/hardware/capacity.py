@@ -151,15 +151,19 @@ def cut_blocks(
 def _no_room(
     devices: int, utilization: float, capacity: Part, weights: float, others: Sequence[tuple[str, float]], missing: int
 ) -> Verbatim:
-    """Return one line: what does not fit into how much memory, how much is missing, and what helps."""
-    whole = devices * capacity.bytes
+    """Return one line: what does not fit into how much memory, how much is missing, and what helps.
+
+    Where the weights alone do not fit, the others are left out, and what is missing is what the weights lack.
+    """
     room = f"{devices} x {_size(capacity.bytes)}" if devices > 1 else _size(capacity.bytes)
-    if weights <= whole and utilization < 1:
-        room = f"{_size(whole * utilization)} ({utilization:g} of {room})"
-    if capacity.source != "given":
+    source = "" if capacity.source == "given" else f", {capacity.source}"
+    usable = devices * capacity.bytes * utilization
+    if utilization < 1:
+        room = f"{_size(usable)} (gpu_memory_utilization {utilization:g} of {room}{source})"
+    elif source:
         room += f" ({capacity.source})"
-    if weights > whole * utilization:
-        others = ()
+    if weights > usable:
+        others, missing = (), math.ceil(weights - usable)
     what = " + ".join(f"{name} ({_size(size)})" for name, size in (("the weights", weights), *others) if size)
     return Verbatim(f"{what} do not fit in {room}: {_size(missing)} are missing; take more devices (tp), a larger one, "
                     "or fewer bits per weight")

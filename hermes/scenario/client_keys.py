@@ -15,6 +15,7 @@ from hermes.errors import InputWarning, Verbatim
 
 __all__ = ["rename_deprecated_keys", "write_out_splits"]
 
+_PART = re.compile(r"\d+\s*[PpDd]")
 _SPLIT = re.compile(r"(\d+)\s*P\s*/?\s*(\d+)\s*D\Z")
 
 
@@ -72,22 +73,27 @@ def write_out_splits(root: Node) -> Node:
     clients = root.child("clients")
     if clients is None or not isinstance(clients.value, list):
         return root
-    items = [new for client in clients.value for new in _written_out(client)]
+    items = [new for i, client in enumerate(clients.value)
+             for new in _written_out(client, f"clients.{i}")]
     if len(items) == len(clients.value):
         return root
     return replace(root, value={**root.value, "clients": replace(clients, value=items)})
 
 
-def _written_out(client: Node) -> list[Node]:
+def _written_out(client: Node, where: str) -> list[Node]:
     count = client.child("count")
     found = _SPLIT.match(count.value.strip()) if count is not None and isinstance(count.value, str) else None
     if count is None or found is None:
+        if count is not None and isinstance(count.value, str) and _PART.match(count.value.strip()):
+            raise count.mark.error("a number of clients, or of those that prefill and decode, such as 2P4D",
+                                   count.value, field=f"{where}.count")
         return [client]
     if client.child("role") is not None:
         raise client.value["role"].mark.error(
-            Verbatim(f"count {count.value} says which clients prefill and decode; leave role out"), field="role")
+            Verbatim(f"count {count.value} says which clients prefill and decode; leave role out"),
+            field=f"{where}.role")
     if "0" in (found[1].lstrip("0") or "0", found[2].lstrip("0") or "0"):
-        raise count.mark.error("at least one client of each role", count.value, field="count")
+        raise count.mark.error("at least one client of each role", count.value, field=f"{where}.count")
     name = client.child("name")
     out = []
     for role, number in zip(("prefill", "decode"), found.groups(), strict=True):

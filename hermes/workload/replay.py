@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, PrivateAttr
 
 from hermes.core.request_table import RequestTable
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.workload.base import WorkloadComponent
 
 __all__ = ["Replay"]
@@ -30,6 +30,8 @@ class Replay(WorkloadComponent):
         from hermes.workload.traces import read_trace
 
         copy = self.model_copy(update={"path": str(base_dir / self.path)})
+        if "\0" not in copy.path and not Path(copy.path).exists():   # the scenario's line is what to correct
+            raise InputError(Verbatim(f"no such file: {copy.path}"), field="path")
         copy._table = read_trace(copy.path)
         return copy
 

@@ -124,10 +124,13 @@ def test_sources_of_the_parts():
 
 @pytest.mark.parametrize(("model", "memory", "said"), [
     ("llama-3.1-8b", {"capacity": "1 MiB"},
-     "the weights (16.1 GB) do not fit in 1 MiB: 16.1 GB are missing; take more devices (tp), a larger one, or "
-     "fewer bits per weight"),
-    ("llama-3.1-70b", {}, "the weights (141.1 GB) do not fit in 84.9 GB (device h100-sxm): "),
-    ("llama-3.1-8b", {"capacity": "17 GB"}, "the weights (16.1 GB) do not fit in 15.3 GB (0.9 of 17 GB): "),
+     "the weights (16.1 GB) do not fit in 943.7 kB (gpu_memory_utilization 0.9 of 1 MiB): 16.1 GB are missing; take "
+     "more devices (tp), a larger one, or fewer bits per weight"),
+    ("llama-3.1-70b", {},
+     "the weights (141.1 GB) do not fit in 76.4 GB (gpu_memory_utilization 0.9 of 84.9 GB, device h100-sxm): 64.7 GB "
+     "are missing; "),
+    ("llama-3.1-8b", {"capacity": "17 GB"},
+     "the weights (16.1 GB) do not fit in 15.3 GB (gpu_memory_utilization 0.9 of 17 GB): 760.5 MB are missing; "),
     ("llama-3.1-8b", {"capacity": "17 GB", "utilization": 1, "activations": "1 GB"},
      "the weights (16.1 GB) + activations (1 GB) + a KV block (2 MiB) do not fit in 17 GB: "),
 ])

@@ -243,7 +243,7 @@ def test_validate_finds_what_only_building_shows(refused, small_file):
         ("clients.0.hardware.profile=lama", "clients.0.hardware.profile: expected a hardware profile: one of "),
         ("clients.0={role: prefill, memory: {num_blocks: 9, kv_bytes_per_token: 1000}, hardware: {kind: polynomial, "
          "profile: splitwise-2023-llama-2-70b-h100-tp8}}", "clients: all clients only prefill; add one that decodes"),
-        ("workload.lengths={kind: trace, path: no.csv}", "no.csv: expected"),
+        ("workload.lengths={kind: trace, path: no.csv}", "workload.lengths.path: no such file: "),
     ]:
         assert message in refused("validate", small_file, "--set", override)
     small_file.write_text(small_file.read_text().replace("  requests: 20", "  requests: 20\n  pipeline: plian"))

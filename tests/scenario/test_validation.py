@@ -96,6 +96,18 @@ OK = "part: {kind: wide}\n"
     (OK + "pair: [1]", "f:2:7: pair: expected at least 2 item(s), found a list"),
     (OK + "pair: [1, 2, 3]", "f:2:7: pair: expected at most 2 item(s), found a list"),
     (OK + "pair: [1, x]", "f:2:11: pair.1: expected a number, found 'x'"),
+    ("part: wid",
+     "f:1:7: part: expected a mapping with `kind`: plain, wide, found 'wid' (did you mean '{kind: wide}'?)"),
+    ("part: {plain: 1}", "f:1:7: part.kind: missing; with these keys it is plain (all kinds: plain, wide)"),
+    ("part: {kind: wide, inner: 3}",
+     "f:1:27: part.inner: expected a mapping with keys of text, count, mode, wait, ratio, found 3"),
+    ("part: {kind: wide, count: 3}",     # below
+     "f:1:20: part.count: expected one of the keys kind, width, inner, found 'count' (did you mean "
+     "'part.inner.count'?)"),
+    ("part: {kind: wide, inner: {text: a, width: 3}}",     # above
+     "f:1:37: part.inner.width: expected one of the keys text, count, mode, wait, ratio, found 'width' (did you mean "
+     "'part.width'?)"),
+    (OK + "pair: []", "f:2:7: pair: expected at least 2 item(s), found an empty list"),
     (OK + "flag: yes", "f:2:7: flag: expected true or false, found 'yes'"),
     (OK + "flags: true",
      "f:2:1: flags: expected one of the keys part, parts, named, pair, flag, found 'flags' (did you mean 'flag'?)"),

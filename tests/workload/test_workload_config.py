@@ -217,8 +217,8 @@ def test_refused(options: dict[str, Any], message: str) -> None:
     [
         ({"lengths": {"kind": "empirical", "profile": "azure"}}, r"^lengths\.profile: expected a workload profile"),
         ({"lengths": {"kind": "empirical", "profile": "no/such.yaml"}}, r"^no/such\.yaml: "),
-        ({"lengths": {"kind": "trace", "path": "no.parquet"}}, r"^no\.parquet: "),
-        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^no\.csv: .*no such file"),
+        ({"lengths": {"kind": "trace", "path": "no.parquet"}}, r"^lengths\.path: no such file: no\.parquet"),
+        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^arrivals\.path: no such file: no\.csv"),
         ({"arrivals": {"kind": "trace", "path": "a\0.csv"}}, r"a CSV file, found .*a\\x00\.csv"),
         ({"arrivals": {"kind": "trace", "path": "a\0.parquet"}}, "Parquet"),
         ({"arrivals": {"kind": "poisson", "rate": 1e-9}}, "^arrivals: expected arrivals within 292 years"),
