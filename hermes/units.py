@@ -13,7 +13,8 @@ from collections.abc import Callable
 from hermes.errors import InputError
 
 __all__ = [
-    "NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_number", "parse_rate", "pattern", "s_to_ns",
+    "NS_PER_S", "counted", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_number", "parse_rate", "pattern",
+    "s_to_ns",
 ]
 
 NS_PER_S = 1_000_000_000
@@ -46,6 +47,11 @@ _RATES = {
 } | {"rps": 1.0, "qps": 1.0, "RPS": 1.0, "QPS": 1.0, "rpm": 1 / 60, "RPM": 1 / 60, "Hz": 1.0}
 _AMOUNT = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 device", "1,200 devices"."""
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
 
 
 def parse_number(value: object) -> float:

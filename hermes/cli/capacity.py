@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from hermes.cli.output import (
     ExecutorName,
     Json,
     Overrides,
+    Quiet,
     Scenario,
     Verbose,
     Workers,
@@ -46,6 +46,7 @@ def capacity(
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
+    quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -58,10 +59,11 @@ def capacity(
     from hermes.explore.capacity_text import lines, plain, trial_rows
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text, slo_overrides
+    from hermes.results.progress import SELDOM_S, ProgressLines
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
     with closing(make_executor(executor, workers, (), address)) as engine:
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
                      engine=engine, told=told)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+from hermes.cli.output import Json, Overrides, Scenario, print_json, print_lines, print_table
 
 __all__ = ["add_to"]
 
@@ -63,8 +63,8 @@ def explain(
         print_table(title, ["term", "ms", "%", "source"], [
             [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}", row["source"]]
             for row in step["terms"]])
-        for note in step["notes"]:
-            print(note)
+        if step["notes"]:
+            print_lines([("", note) for note in step["notes"]])
 
 
 def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -> None:

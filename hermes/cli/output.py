@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from hermes.results import Results
 
 __all__ = [
-    "Address", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Scenario", "Verbose", "Workers",
+    "Address", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Quiet", "Scenario", "Verbose",
+    "Workers",
     "cores", "print_json", "print_lines", "print_table", "show", "show_run",
 ]
 
@@ -44,6 +46,7 @@ DiagramFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
 DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
     "--format", help="The language [the file's suffix, or Mermaid].")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table instead of ten lines.")]
 
 
@@ -68,16 +71,28 @@ def cores() -> int:
 
 
 def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; columns of numbers are right-aligned."""
+    """Print a table fitted to the terminal, or to 80 columns; columns of numbers are right-aligned.
+
+    Texts are wrapped between words. Where that is not enough, the table is cut into several with the same first column.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    from hermes.results.layout import Section, fitted, sections_rich
+
+    cells = [[f"{cell:,.6g}" if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in rows]
+    in_columns = list(zip(map(printable, columns), *cells, strict=True))
+    width = _columns()
+    if sum(max(len(word) for cell in texts for word in cell.split() or [""]) + 2 for texts in in_columns) - 2 > width:
+        show(sections_rich(fitted(Section(title, columns, cells), width)))
+        return
     table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
+    for index, (head, *texts) in enumerate(in_columns):
         numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
-        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:   # names come from files: do not interpret markup
-        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
+        table.add_column(Text(head), justify="right" if numeric else "left", overflow="fold",
+                         no_wrap=not any(" " in text for text in texts))
+    for row in cells:   # names come from files: do not interpret markup
+        table.add_row(*map(Text, row))
     show(table)
 
 
@@ -94,7 +109,7 @@ def print_lines(lines: Sequence[tuple[str, str]]) -> None:
 
 
 def show(renderable: Any, width: int | None = None) -> None:
-    """Print a rich renderable: coloured and fitted to a terminal, otherwise as plain text of 120 columns.
+    """Print a rich renderable: coloured and fitted to a terminal, otherwise as plain text of 80 columns.
 
     Args:
         width: Largest width in columns.
@@ -106,7 +121,14 @@ def show(renderable: Any, width: int | None = None) -> None:
             raise BrokenPipeError
 
     drawn = sys.stdout.isatty()   # rich then writes escape sequences
-    Plain(file=terminal() if drawn else sys.stdout, width=width or (None if drawn else 120)).print(renderable)
+    Plain(file=terminal() if drawn else sys.stdout, width=width or _columns()).print(renderable)
+
+
+def _columns() -> int:
+    """Return the columns of the terminal, or 80 where standard output is none."""
+    from hermes.results.layout import WIDTH
+
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:

@@ -54,10 +54,9 @@ def list_(as_json: Json = False) -> None:
     for name, entry in profiles.items():
         errors = [f"{entry['held_out_mape'][p]:.1%}" if p in entry["held_out_mape"] else "-" for p in
                   ("prefill", "decode", "mixed")]
-        hardware = entry["hardware"].removeprefix("NVIDIA ").removesuffix(" Blackwell Server")
         engine = f"{entry['engine']} ({entry['engine_year'] or 'year not stated'})"
-        rows.append([name, hardware, engine, *errors, entry["kind"].split()[0]])   # names say tp and precision
-    head = ["hardware profile", "hardware", "engine", "prefill", "decode", "mixed", "steps"]
-    print_table("errors: held-out MAPE; hermes profile show NAME tells the rest", head, rows)
+        rows.append([name, engine, *errors])   # names say device, tp and precision
+    head = ["hardware profile", "engine", "prefill", "decode", "mixed"]
+    print_table("errors: held-out MAPE; hardware and measured steps: hermes profile show NAME", head, rows)
     print()
     print_table("", ["what", "name"], [[what, name] for what, found in names.items() for name in found])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table, show_run
+from hermes.cli.output import Json, Overrides, Quiet, Scenario, Verbose, print_json, print_table, show_run
 from hermes.cli.paths import Overwrite, free_folder
 
 __all__ = ["add_to"]
@@ -36,7 +36,7 @@ def run(
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate a scenario: print ten lines, and write a summary and tables to DIR."""
     from hermes import __version__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from hermes.cli.output import (
     ExecutorName,
     Json,
     Overrides,
+    Quiet,
     Verbose,
     Workers,
     print_json,
@@ -59,6 +59,7 @@ def size(
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
+    quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -75,11 +76,12 @@ def size(
     from hermes.explore.size_text import front_section, lines, plain, ranking
     from hermes.results.assumes import assumed_lines
     from hermes.results.layout import WIDTH, fitted, sections_rich
+    from hermes.results.progress import SELDOM_S, ProgressLines
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
     options: dict[str, Any] = {
         "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp),
         "layouts": _layouts(layout), "max_devices": max_devices, "told": told, "prices": _prices(price),
@@ -134,11 +136,12 @@ def _write_launch(folder: Path) -> None:
     """Write the commands that start the engines of the best layout, and its Kubernetes manifests."""
     from hermes.config.writing import write_text
     from hermes.deploy.manifests import KINDS, manifest_text
-    from hermes.deploy.vllm import command_lines
+    from hermes.deploy.vllm import assumed_names, command_lines
     from hermes.scenario import load_scenario
 
     best = load_scenario(folder / "best.yaml")
-    write_text(folder / "launch.sh", "\n".join(f"{lines}\n" for lines in command_lines(best)))
+    write_text(folder / "launch.sh", "".join(f"# {line}\n\n" for line in assumed_names(best))
+               + "\n".join(f"{lines}\n" for lines in command_lines(best)))
     for kind in KINDS:
         write_text(folder / f"{kind}.yaml", manifest_text(kind, best))
 

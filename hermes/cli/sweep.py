@@ -15,6 +15,7 @@ from hermes.cli.output import (
     ExecutorName,
     Json,
     Overrides,
+    Quiet,
     Workers,
     cores,
     print_json,
@@ -22,6 +23,7 @@ from hermes.cli.output import (
     print_table,
 )
 from hermes.cli.paths import is_sweep
+from hermes.units import counted
 
 if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
@@ -47,7 +49,7 @@ def sweep(
     address: Address = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit 1 if a point failed.
 
@@ -111,7 +113,7 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
         return
     columns = list(dict.fromkeys(name for row in rows for name in row))
     print_table("", columns, [[_cell(row.get(name, "")) for name in columns] for row in rows])
-    print(f"{config.name}: {len(rows)} points, {len(plan.waiting)} to run")
+    print(f"{config.name}: {counted(len(rows), 'point')}, {len(plan.waiting)} to run")
 
 
 def _cell(value: Any) -> Any:
@@ -123,7 +125,7 @@ def _show_results(results: SweepResults, failed: dict[int, str], run: int, took:
     if assumes:
         print_lines([("assumes", line) for line in assumes])
         print()
-    print(f"{results.name}: {len(results)} points, {run} run in {took:.1f} s, {len(failed)} failed; "
+    print(f"{results.name}: {counted(len(results), 'point')}, {run} run in {took:.1f} s, {len(failed)} failed; "
           f"written to {results.path / 'results.parquet'}")
     _show_failed(results, failed)
 

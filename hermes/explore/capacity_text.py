@@ -8,6 +8,7 @@ from hermes.explore.capacity import Answer, Capacity, Trial
 from hermes.explore.objective import settled
 from hermes.results.layout import format_s
 from hermes.results.limit_parts import limit_of_row
+from hermes.units import counted
 
 __all__ = ["lines", "plain", "trial_rows"]
 
@@ -26,14 +27,15 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
     if beyond is not None and beyond.misses is not None:
         out.append((f"at {_load(found, beyond)}", f"misses: {beyond.misses}"))
     if not first.complete:
-        out.append(("warning", f"the search ended after {len(first.trials)} runs; more narrow it down: --runs"))
+        out.append(("warning", f"the search ended after {counted(len(first.trials), 'run')}; "
+                               "more narrow it down: --runs"))
     if found.value is not None and len(found.answers) > 1 and not found.narrow:
         out.append(("warning", _wide(found)))
     return out
 
 
 def _headline(found: Capacity) -> str:
-    runs = f"{found.runs} runs"
+    runs = counted(found.runs, "run")
     if found.value is None:
         loads = [trial.load for answer in found.answers for trial in answer.trials if answer.load is None]
         if found.over == "clients":
@@ -49,7 +51,7 @@ def _headline(found: Capacity) -> str:
     text = f"{found.value:.4g} {found.unit}"
     if found.half_width is not None:
         low, high = found.value - found.half_width, found.value + found.half_width
-        text += f" (95% interval {low:.4g} to {high:.4g}, {len(found.answers)} seeds)"
+        text += f" (95% interval {low:.4g} to {high:.4g}, {counted(len(found.answers), 'seed')})"
     return f"{text}, {runs}"
 
 

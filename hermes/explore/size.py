@@ -42,6 +42,7 @@ from hermes.hardware.info import hardware_info
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 from hermes.scenario.loading import overridden
+from hermes.units import counted
 
 __all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "hourly", "size"]
 
@@ -217,7 +218,8 @@ def size(
     priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
     asked = [Kind(device, tp, dollars, given) for device, dollars, given in priced for tp in tps if tp <= max_devices]
     if not asked:
-        raise InputError(f"at least {min(tps)} devices, those of one client", max_devices, field="max_devices")
+        raise InputError(f"at least {counted(min(tps), 'device')}, those of one client", max_devices,
+                         field="max_devices")
     left, checked, starts, assumed = _kinds(base, Path(base_dir), asked)
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):

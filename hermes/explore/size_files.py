@@ -15,7 +15,7 @@ from hermes.explore.size_groups import groups_in, only
 from hermes.explore.size_text import plot
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
-from hermes.units import parse_rate
+from hermes.units import counted, parse_rate
 from hermes.workload.base import ArrivalProcess
 from hermes.workload.profiles import workload_profile_names
 
@@ -113,7 +113,8 @@ def write(sizing: Sizing, folder: Path) -> None:
     if not sizing.meets:
         return
     best = sizing.meets[0]
-    write_best(sizing.settings(best), sizing.scenario.source.base_dir, f"{best.label}, {best.devices} devices", folder)
+    write_best(sizing.settings(best), sizing.scenario.source.base_dir,
+               f"{best.label}, {counted(best.devices, 'device')}", folder)
 
 
 def write_best(document: dict[str, Any], base_dir: Path, what: str, folder: Path) -> None:

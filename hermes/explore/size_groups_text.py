@@ -9,6 +9,7 @@ from hermes.explore.size import Tried
 from hermes.explore.size_groups import Grouped
 from hermes.explore.size_text import plain as plain_sizing
 from hermes.results.layout import format_s
+from hermes.units import counted
 
 __all__ = ["lines", "plain"]
 
@@ -26,7 +27,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
         for layout in sizing.found:
             if layout.best is None:
                 most = max(layout.tried, key=lambda tried: (tried.devices, tried.label))
-                out.append(("misses", f"{name}: {most.devices} devices as {most.label}: {most.misses}"))
+                out.append(("misses", f"{name}: {counted(most.devices, 'device')} as {most.label}: {most.misses}"))
         out += [("left out", f"{name}: {left.kind.name}: {left.reason}") for left in sizing.left]
     if not found.best:
         return out
@@ -34,7 +35,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
     prices = [_dollars(tried) for tried in found.best.values()]
     dollars = "" if None in prices else f", ${sum(price or 0.0 for price in prices):,.4g} an hour"
     layouts = ", ".join(f"{name} {tried.label}" for name, tried in found.best.items())
-    out.append(("together", f"{layouts}: {devices} devices{dollars}"))
+    out.append(("together", f"{layouts}: {counted(devices, 'device')}{dollars}"))
     if found.added:
         out.append(("added", f"{', '.join(found.added)}: a client more, since all together missed the SLO"))
     figures = ", ".join(f"{label} p99 {format_s(found.row.get(f'latency.{key}_s.p99'))}"
@@ -45,7 +46,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
 
 def _said(tried: Tried) -> str:
     price = _dollars(tried)
-    return f"{tried.label}: {tried.devices} devices" + ("" if price is None else f", ${price:,.4g} an hour")
+    return f"{tried.label}: {counted(tried.devices, 'device')}" + ("" if price is None else f", ${price:,.4g} an hour")
 
 
 def _dollars(tried: Tried) -> float | None:

@@ -9,6 +9,7 @@ from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
+from hermes.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         price = hourly(best)
         dollars = f", ${price:,.4g} an hour" if price is not None else ""
         fewest = "" if sizing.ranked else "; no device has a price: the fewest devices, which need not cost least"
-        out.append(("answer", f"{best.label}: {best.devices} devices{dollars}{fewest}"))
+        out.append(("answer", f"{best.label}: {counted(best.devices, 'device')}{dollars}{fewest}"))
         if sizing.headroom is not None:
             nearest = nearest_to_limit(best.row)
             near = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
@@ -123,7 +124,7 @@ def _binds(tried: Tried) -> str:
 
 def _missing(found: Found) -> str:
     most = max(found.tried, key=lambda tried: (tried.devices, tried.label))
-    return f"{found.kind.name} {found.layout}: {most.devices} devices as {most.label}: {most.misses}"
+    return f"{found.kind.name} {found.layout}: {counted(most.devices, 'device')} as {most.label}: {most.misses}"
 
 
 def ranking(sizing: Sizing) -> list[Section]:

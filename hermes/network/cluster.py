@@ -26,6 +26,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.network.base import Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
+from hermes.units import counted
 
 __all__ = ["Box", "HgxBox", "Layout", "MultiRack", "Rack"]
 
@@ -120,8 +121,8 @@ class _Parts(ConfigModel):
         number = 0
         for site in free:
             if site.gpus > self.gpus_per_box:
-                raise InputError(f"clients of at most {self.gpus_per_box} devices (client {site.name!r})", site.gpus,
-                                 field="gpus_per_box")
+                raise InputError(f"clients of at most {counted(self.gpus_per_box, 'device')} ({site.name!r})",
+                                 site.gpus, field="gpus_per_box")
             while (name := f"{rack}/box{number}") in named and named[name].gpus + site.gpus > self.gpus_per_box:
                 number += 1
             named.setdefault(name, Box(name, [], [])).gpu_clients.append(site)

@@ -1,0 +1,55 @@
+"""Tables fit 80 columns where standard output is no terminal, and names stay whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes.cli import main
+from hermes.cli.output import print_table
+from hermes.results import progress
+from hermes.results.layout import WIDTH
+from hermes.results.progress import ProgressLines
+from hermes.scenario import builtin_scenarios
+from hermes.units import counted
+
+DEEPSEEK = """clients: [{model: deepseek-v3, hardware: {kind: composed, device: h200}, parallel: {tp: 8}}]
+workload: {arrivals: {kind: poisson, rate: 1}, lengths: {kind: fixed, prompt: 500, output: 100}, requests: 10}
+"""
+
+
+@pytest.mark.parametrize("command", ["scenarios", "profile list", "explain DEEPSEEK --prompt 200", "pipeline list",
+                                     "study --list", "explain quickstart --request 3"])
+def test_tables_fit(command, tmp_path, capsys):
+    (tmp_path / "d.yaml").write_text(DEEPSEEK)
+    assert main(command.replace("DEEPSEEK", str(tmp_path / "d.yaml")).split()) in (0, None)
+    said = capsys.readouterr().out
+    assert said
+    assert [line for line in said.splitlines() if len(line) > WIDTH] == []
+    if command == "scenarios":
+        words = said.split()
+        assert [name for name in builtin_scenarios() if name not in words] == []
+
+
+def test_a_table_of_many_columns_is_cut_into_several(capsys):
+    columns = [f"column {i}" for i in range(12)]
+    print_table("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert all(any(f"{i}{i}{i}.{i}" in line for line in lines) for i in range(12))
+
+
+def test_one_device_and_two_devices():
+    assert [counted(number, "device") for number in (0, 1, 2, 1200)] == [
+        "0 devices", "1 device", "2 devices", "1,200 devices"]
+
+
+def test_progress_is_seldom(monkeypatch, capsys):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    line = ProgressLines(10.0)
+    for now in (101.0, 109.0, 111.0, 115.0, 130.0):
+        line(f"at {now:g}")
+    assert capsys.readouterr().err == "11 s: at 111\n30 s: at 130\n"
+    line = ProgressLines(0.0)
+    line("x" * 100)
+    assert capsys.readouterr().err == "x" * 100 + "\n"
