@@ -87,6 +87,12 @@ def test_kv_takes_a_link_unless_the_network_is_named() -> None:
     assert simulation.network.estimate_ns("p", "d", 50_000_000_000) == 0   # all that is not KV of a hand-over
 
 
+def test_kv_moves_at_50_gb_a_second_by_default() -> None:
+    # 250 kB: 5 us later than where KV moves in no time.
+    default, ideal = (found.requests["e2e_s"].iloc[0] / US for found in (moved(), moved(network={"kind": "ideal"})))
+    assert default - ideal == pytest.approx(5)
+
+
 def test_a_single_token_comes_from_the_decode_client_too() -> None:
     clients = [client("p", "prefill"), client("d", "decode")]
     record = run(scenario(clients, [[10, 1], [1, 1]], [0, 10])).record

@@ -6,6 +6,7 @@ import pytest
 
 import hermes
 from hermes.explore.bounds import demand_of, equilibrium, fewest_clients
+from hermes.explore.size import size
 from hermes.scenario import load_scenario
 
 BLOCK = 16
@@ -43,6 +44,23 @@ def test_in_flight_is_rate_times_latency(output: int, in_flight: int) -> None:
     inside = runs[(runs.start_s >= start) & (runs.end_s <= end)]
     blocks = (inside.used_blocks * (inside.end_s - inside.start_s)).sum() / (inside.end_s - inside.start_s).sum()
     assert blocks * BLOCK == pytest.approx(held * (demand.context + BLOCK / 2), rel=0.1)
+
+
+def test_size_answers_no_less_than_bandwidth_and_littles_law_allow() -> None:
+    """By hand: B = rate x output x step in flight at an engine, and a step reads the weights and B contexts once.
+
+    One L40S: B = 6750 (16.1 GB + B x 800 x 131,072 bytes) / 864 GB/s, so B = 694: 73 GB of KV on a card of 48 GB.
+    """
+    scenario = {
+        "workload": {"requests": 40, "arrivals": {"kind": "poisson", "rate": 4.5},
+                     "lengths": {"kind": "fixed", "prompt": 50, "output": 1500}},
+        "clients": [{"model": "llama-3.1-8b", "device": "l40s"}], "slo": {"ttft": "1 s", "tpot": "60 ms"}}
+    weights, a_token, bandwidth, rate, output, context = 16.06e9, 131_072, 864e9, 4.5, 1500, 50 + 1500 / 2
+    for_weights, for_kv = (rate * output * read / bandwidth for read in (weights, a_token * context))
+    in_flight = for_weights / (1 - for_kv)
+    assert in_flight * context * a_token > 1.5 * 48e9
+    found = size(scenario, devices=["l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+    assert found.ranked[0].devices >= 2
 
 
 def test_the_bound_counts_long_answers_by_their_length() -> None:

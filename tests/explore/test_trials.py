@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hermes.api import simulate
 from hermes.cli import main
 from hermes.explore.capacity import capacity
 from hermes.explore.lengthening import arrivals_of
@@ -48,6 +49,15 @@ def test_size_with_long_answers_is_what_longer_runs_say(tmp_path: Any) -> None:
     assert found.check is not None
     assert found.check.answer.met == 3
     assert dict(lines(found))["checked"].startswith("3 of 3 other seeds meet the SLO")
+
+
+def test_the_answer_meets_the_slo_with_ten_times_the_requests() -> None:
+    """The scenario's 60 requests find one engine half empty."""
+    found = size(LONG, devices=["l40s"], tps=[1], layouts=["mixed"], max_devices=4, workers=0)
+    settings = found.settings(found.ranked[0])
+    settings["workload"]["requests"] = 600
+    assert simulate(settings).summary["slo"]["pass"]
+    assert any(label == "checked" and "other seeds meet the SLO" in text for label, text in lines(found))
 
 
 def test_nothing_settles(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

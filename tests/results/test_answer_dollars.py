@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from hermes.api import simulate
 from hermes.results import Results
+from hermes.results.brief import brief
 from hermes.results.metrics import stage_token_steps, tokens_within
 
 GRAPH = {"stages": {
@@ -44,6 +46,12 @@ def test_the_answer_pays_for_the_rewrite() -> None:
     assert text.index("/M answer tokens") < text.index("/M generated")
     names = list(head)
     assert names.index("per_million_answer_tokens_dollars") < names.index("per_million_output_tokens_dollars")
+
+
+def test_both_are_printed_answers_first() -> None:
+    results = run("two")
+    cost = dict(brief(results.summary, results.meta))["cost"]
+    assert re.match(r"\$[\d.]+/M answer tokens, \$[\d.]+/M generated ", cost)
 
 
 def test_both_are_equal_where_a_request_is_one_generation() -> None:
