@@ -34,7 +34,7 @@ from hermes.explore.executor import Executor, executor
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import missed, need_slo, settled
 from hermes.explore.own_layout import OwnLayout, as_composed, run_own
-from hermes.explore.size_check import Check, check_answer, with_more_seeds
+from hermes.explore.size_check import Check, check_answer, with_longer
 from hermes.explore.trials import Trials
 from hermes.hardware.devices import load_device
 from hermes.hardware.files import shipped_name
@@ -232,7 +232,7 @@ def size(
                               {kind: start.clients for kind, start in starts.items()})
         if sizing.meets:
             headroom = _headroom(trials, base["clients"], sizing.meets[0])
-            check = with_more_seeds(trials, sizing, partial(changes, base["clients"]), headroom)
+            check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
             sizing = replace(sizing, headroom=headroom, check=check, length=trials.length)
         sizing = replace(sizing, own=run_own(trials, own, folder_of))
         if out is not None:

@@ -6,8 +6,9 @@ If a seed misses the SLO, the layout gets a client more, and the layout that is 
 seeds meet it, one client less is simulated likewise, until a seed misses, unless the search saw it miss for certain; if
 all seeds meet the SLO with it, it is the answer.
 
-Bursts that take a latency beyond its limit may be so rare that three seeds have none of them. So an answer of little
-headroom, of load or of a latency, is simulated with three seeds more: these do not change it, but say "within noise".
+Bursts that take a latency beyond its limit may be so rare that these simulations have none of them. So an answer of
+little headroom, of load or of a latency, is simulated with three seeds more, for up to three times as long. These do
+not change it, but say whether it is within noise.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from hermes.explore.trials import Trials
 if TYPE_CHECKING:
     from hermes.explore.size import Kind, Sizing, Tried
 
-__all__ = ["Check", "Verdicts", "check_answer", "near_limit", "with_more_seeds"]
+__all__ = ["Check", "Verdicts", "check_answer", "near_limit", "with_longer"]
 
 Row = Mapping[str, Any]
 Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
 
 SEEDS = 3
-LITTLE = 0.05   # headroom, relative, below which there are as many seeds more
 TIMES, ENOUGH = 3.0, 20_000   # arrivals at most so many times as long, as far as that makes so many requests
+ENOUGH_LONG = 60_000          # the same of the longer simulations
+LITTLE = 0.05                 # headroom, relative, below which there are longer simulations
 MOST_ROUNDS = 12
 BY_FAR = 3.0   # times the share that may be beyond a limit, at the low end of its interval, in a short simulation
 
@@ -47,11 +49,16 @@ class Verdicts:
     tried: Tried
     misses: list[str | None]
     near: str | None
-    times: float = 1.0
+    times: float
 
     @property
     def met(self) -> int:
         return sum(miss is None for miss in self.misses)
+
+    @property
+    def arrivals_s(self) -> float:
+        """For how long requests arrived."""
+        return float(self.tried.row.get("settling.arrivals_s") or 0.0)
 
 
 @dataclass(frozen=True)
@@ -60,17 +67,23 @@ class Check:
 
     Attributes:
         fewer: The verdicts on layouts with one client less; empty if they were not simulated.
-        arrivals_s: For how long requests arrived.
+        longer: The verdicts of longer simulations with more seeds; None where the answer has headroom.
     """
 
     answer: Verdicts
     fewer: list[Verdicts]
-    arrivals_s: float
+    longer: Verdicts | None = None
+
+    @property
+    def near(self) -> str | None:
+        """The limit that one more simulation, as long as the longest, might judge otherwise; None if there is none."""
+        return (self.longer or self.answer).near
 
     @property
     def within_noise(self) -> bool:
         """Whether other seeds might give another answer."""
-        return self.answer.near is not None or self.answer.met < len(self.answer.misses)
+        last = self.longer or self.answer
+        return last.near is not None or last.met < len(last.misses)
 
 
 def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: int,
@@ -102,34 +115,38 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
         better = next((one for one in fewer if one.met == SEEDS), None)
         if better is None:
             sizing = _changed(sizing, best, now)
-            return replace(sizing, check=Check(now, fewer, float(now.tried.row.get("settling.arrivals_s") or 0.0)))
+            return replace(sizing, check=Check(now, fewer))
         sizing = _changed(sizing, best, better)
     return sizing
 
 
-def with_more_seeds(trials: Trials, sizing: Sizing, changes: Changes, headroom: float) -> Check | None:
-    """Return the check of an answer with three seeds more, if it has little headroom. headroom: More load it takes."""
+def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: float) -> Check | None:
+    """Return the check, with longer simulations of an answer of little headroom. headroom: How much more load it takes.
+    """
     check, nearest = sizing.check, nearest_to_limit(sizing.meets[0].row)
     if check is None or (headroom >= LITTLE and (nearest is None or nearest[1] <= 1.0 - LITTLE)):
         return check
-    tried, first = check.answer.tried, trials.scenario.seed + 1
-    rows = _rows(trials, tried, changes, range(first, first + 2 * SEEDS), check.answer.times)
-    return replace(check, answer=replace(check.answer, misses=[missed(row) for row in rows], near=near_limit(rows)))
-
-
-def _rows(trials: Trials, tried: Tried, changes: Changes, seeds: Sequence[int], times: float) -> list[Row]:
-    """Simulate a layout with other seeds, each once."""
-    settings = changes(tried.kind, tried.clients)
-    return list(trials.run({f"{tried.label}, seed {seed}": (settings, seed) for seed in seeds}, times).values())
+    first = trials.scenario.seed + 1 + SEEDS
+    times = check.answer.times * _times(check.answer.tried, ENOUGH_LONG)
+    return replace(check, longer=_run(trials, check.answer.tried, changes, [range(first, first + SEEDS)], times))
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
     """Simulate a layout with the other seeds: with all of them, or with one after the other until one misses."""
     seeds = range(trials.scenario.seed + 1, trials.scenario.seed + 1 + SEEDS)
-    times = min(max(ENOUGH / float(tried.row.get("requests.total") or ENOUGH), 1.0), TIMES)
-    rows: list[Row] = []
-    for batch in ([seeds] if all_seeds else [[seed] for seed in seeds]):
-        rows += _rows(trials, tried, changes, batch, times)
+    return _run(trials, tried, changes, [seeds] if all_seeds else [[seed] for seed in seeds], _times(tried, ENOUGH))
+
+
+def _times(tried: Tried, enough: int) -> float:
+    """Return how many times as long as those of a simulation arrivals are to be."""
+    return min(max(enough / float(tried.row.get("requests.total") or enough), 1.0), TIMES)
+
+
+def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float) -> Verdicts:
+    """Simulate a layout with batches of seeds, until one misses."""
+    settings, rows = changes(tried.kind, tried.clients), list[Row]()
+    for batch in batches:
+        rows += trials.run({f"{tried.label}, seed {seed}": (settings, seed) for seed in batch}, times).values()
         if missed(rows[-1]) is not None:
             break
     misses = [missed(row) for row in rows]

@@ -64,12 +64,14 @@ def _checked(sizing: Sizing) -> list[tuple[str, str]]:
     if check is None:
         return []
     text = (f"{check.answer.met} of {len(check.answer.misses)} other seeds meet the SLO, arrivals for "
-            f"{format_s(check.arrivals_s)}")
+            f"{format_s(check.answer.arrivals_s)}")
+    if check.longer is not None:
+        text += f"; {check.longer.met} of {len(check.longer.misses)} for {format_s(check.longer.arrivals_s)}"
     for one in check.fewer:
         text += f"; {one.tried.label}: {one.met} of {len(one.misses)}, {one.tried.misses}"
     out = [("checked", text)]
     if check.within_noise:
-        at = "" if check.answer.near is None else f": {limit_name(check.answer.near)} is too near to its limit"
+        at = "" if check.near is None else f": {limit_name(check.near)} is too near to its limit"
         out.append(("warning", f"within noise{at}; a client more is safe"))
     return out
 
@@ -203,7 +205,9 @@ def plain(sizing: Sizing) -> dict[str, Any]:
         "headroom": sizing.headroom,
         "check": None if check is None else {
             "seeds": len(check.answer.misses), "meet": check.answer.met, "within_noise": check.within_noise,
-            "near": check.answer.near, "arrivals_s": check.arrivals_s,
+            "near": check.near, "arrivals_s": check.answer.arrivals_s,
+            "longer": None if check.longer is None else {
+                "seeds": len(check.longer.misses), "meet": check.longer.met, "arrivals_s": check.longer.arrivals_s},
             "fewer": [{"clients": list(one.tried.clients), "seeds": len(one.misses), "meet": one.met,
                        "misses": one.tried.misses} for one in check.fewer]},
         "misses": [{"device": found.kind.device, "tp": found.kind.tp, "layout": found.layout, "why": _missing(found)}

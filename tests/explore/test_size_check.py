@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.explore.size import Found, Kind, Sizing, Tried
-from hermes.explore.size_check import check_answer, near_limit, with_more_seeds
+from hermes.explore.size_check import check_answer, near_limit, with_longer
 
 KIND = Kind("h100-sxm", 1)
 
@@ -85,15 +85,16 @@ def test_too_near_to_a_limit_is_within_noise() -> None:
     assert near_limit([row(ok=True, share=0.0092)] * 3) == "ttft_p99"
 
 
-def test_little_headroom_takes_more_seeds() -> None:
+def test_little_headroom_takes_longer_simulations() -> None:
     """Bursts may be so rare that three seeds have none: the fourth misses, and the answer stays, within noise."""
-    def more(seeds: Seeds, headroom: float) -> Any:
+    def longer(seeds: Seeds, headroom: float) -> Any:
         found = checked(seeds, sizing(2, {2: row(ok=True), 1: row(ok=False, share=0.5)}))
-        return with_more_seeds(seeds, found, lambda kind, n: {"n": n[0]}, headroom)  # type: ignore[arg-type]
+        return with_longer(seeds, found, lambda kind, n: {"n": n[0]}, headroom)  # type: ignore[arg-type]
 
-    near = more(Seeds({2: 3}, share=0.0004), 0.04)
-    assert (near.answer.met, len(near.answer.misses), near.within_noise) == (3, 6, True)
-    safe = more(Seeds({2: 6}, share=0.0004), 0.04)
-    assert (safe.answer.met, len(safe.answer.misses), safe.within_noise) == (6, 6, False)
-    assert len(more(Seeds({2: 3}), 0.06).answer.misses) == 3
-    assert len(more(Seeds({2: 6}, used=0.96), 0.06).answer.misses) == 6
+    near = longer(Seeds({2: 3}, share=0.0004), 0.04)
+    assert (near.longer.met, len(near.longer.misses), near.within_noise) == (0, 3, True)
+    assert near.longer.times == 3 * near.answer.times
+    safe = longer(Seeds({2: 6}, share=0.0004), 0.04)
+    assert (safe.longer.met, len(safe.longer.misses), safe.within_noise) == (3, 3, False)
+    assert longer(Seeds({2: 3}), 0.06).longer is None
+    assert longer(Seeds({2: 6}, used=0.96), 0.06).longer is not None
