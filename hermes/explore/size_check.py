@@ -42,7 +42,7 @@ class Verdicts:
     """What one layout misses with each of the other seeds; None where it meets the SLO.
 
     Attributes:
-        near: The limit that one more simulation might judge otherwise (`near_limit`); None if there is none.
+        near: The limit that the pooled share of requests is too near to for a verdict; None if there is none.
         times: Factor on the length of their arrivals (`Trials.run`).
     """
 
@@ -76,7 +76,7 @@ class Check:
 
     @property
     def near(self) -> str | None:
-        """The limit that one more simulation, as long as the longest, might judge otherwise; None if there is none."""
+        """The limit that the longest simulations are too near to for a verdict; None if there is none."""
         return (self.longer or self.answer).near
 
     @property
@@ -155,19 +155,14 @@ def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Seque
 
 
 def near_limit(rows: Sequence[Row]) -> str | None:
-    """Return a limit that one more simulation, as long as one of these, might judge otherwise; None if there is none.
-
-    The share of requests beyond the limit is normal: `share` of n simulations, each with an error of half a 95%
-    interval. The prediction interval of one more is sqrt(1 + 1/n) times that.
-    """
+    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are."""
     for key in rows[0]:
         name = key.removeprefix("settling.beyond.").removesuffix(".share")
         if key != f"settling.beyond.{name}.share":
             continue
         mine = [row for row in rows if isinstance(row.get(key), float)]
         share = sum(row[key] for row in mine) / len(mine)
-        squares = sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine) / len(mine)
-        half = math.sqrt(squares * (1.0 + 1.0 / len(mine)))
+        half = math.sqrt(sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine)) / len(mine)
         if abs(share - mine[0][f"settling.beyond.{name}.allowed"]) < half:
             return name
     return None
