@@ -37,6 +37,7 @@ class Read:
         not_modelled: Flags that may, and that the simulator does not model.
         unknown: Flags that are neither.
         notes: What the client's keys do not keep.
+        given: Names of all flags, without dashes and without `no-`.
         engine: The words, and the container around them.
     """
 
@@ -45,6 +46,7 @@ class Read:
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    given: set[str] = field(default_factory=set)
     engine: EngineWords | None = None
 
 
@@ -63,6 +65,7 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     named: list[str] = []
     dtype, lora = None, False
     for name, value in _options(words, named):
+        read.given.add(name.removeprefix("no-"))
         if name == "model" and value is not None:
             named.append(value)
         elif name == "kv-cache-dtype" and value is not None:

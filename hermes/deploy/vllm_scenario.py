@@ -11,11 +11,16 @@ from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords, engine_of_image, of_command
 from hermes.deploy.manifests_read import groups_of, is_yaml, placed
 from hermes.deploy.vllm import Read, client_of
-from hermes.errors import InputError, Verbatim
+from hermes.deploy.vllm_flags import FLAGS
+from hermes.errors import InputError, Verbatim, inside
+from hermes.hardware.engines import load_engine
+from hermes.schedulers.chunked_config import newer_keys
 
 __all__ = ["Source", "read_source"]
 
 KV_TRANSFER = "--kv-transfer-config"
+IDLE_ADAPTERS = ("--enable-lora: the workload has no adapters, so that their slots stay idle; write "
+                 "`adapters: {count: N}` in it")
 FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 
 
@@ -90,20 +95,37 @@ def _client(name: str, count: int, role: str, words: EngineWords, at: Node | Non
     """Return the keys of a group of clients, and add to the source what the user should know of it."""
     read = client_of(words, model)
     whose = "" if at is None else f" of {name}"
+    if engine is None and words.image is not None:
+        engine, note = engine_of_image(words.image)
+        source.notes += [note] if note is not None and note not in source.notes else []
+    _drop_newer(read, engine)
     if role != "both":   # the scenario's clients hand their KV over
         read.not_modelled = [flag for flag in read.not_modelled if flag != KV_TRANSFER]
     lines = [*(f"not modelled: {flag}{whose}" for flag in (*read.not_modelled, *words.variables)),
              *(f"unknown: {flag}{whose}" for flag in (*read.unknown, *words.unread))]
     source.warnings += [line for line in lines if line not in source.warnings]
     source.notes += [note for note in read.notes if note not in source.notes]
-    if engine is None and words.image is not None:
-        engine, note = engine_of_image(words.image)
-        source.notes += [note] if note is not None and note not in source.notes else []
+    if "max_loras" in read.client.get("scheduler", {}) and IDLE_ADAPTERS not in source.notes:
+        source.notes.append(IDLE_ADAPTERS)
     _check_gpus(read, words, whose, source)
     own = {key: value for key, value in read.client.items() if key != "count"}
     total = count * read.client.get("count", 1)
     return {"name": name, **({"count": total} if total > 1 else {}), **({"role": role} if role != "both" else {}),
             **own, "device": device, **({"engine": engine} if engine is not None else {})}
+
+
+def _drop_newer(read: Read, engine: str | None) -> None:
+    """Take keys out of the client whose rules its engine does not have, and name their flags as not modelled."""
+    if engine is None:
+        return
+    with inside("engine"):
+        newer = newer_keys(load_engine(engine).version)
+    scheduler = read.client.get("scheduler", {})
+    for key in [key for key in scheduler if key in newer]:
+        del scheduler[key]
+        flags = " and ".join(f"--{name}" for name, flag in FLAGS.items()
+                             if flag.path == f"scheduler.{key}" and name in read.given)
+        read.not_modelled.append(f"{flags} with {engine} (only from {newer[key].removeprefix('vllm-')} on)")
 
 
 def _check_gpus(read: Read, words: EngineWords, whose: str, source: Source) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes.schedulers.acceptance import Acceptance
     from hermes.schedulers.speculative import SpeculativeScheduler
 
-__all__ = ["SINCE", "ChunkedConfig", "Speculation", "plans_ahead"]
+__all__ = ["SINCE", "ChunkedConfig", "Speculation", "newer_keys", "plans_ahead"]
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -29,6 +29,12 @@ SINCE = {
 }
 """First versions of vLLM with the keys that not all have. Before 0.25 `prefill_schedule_interval` also defers prompts
 that are found whole, before 0.31 sequences that `max_loras` passes over wait in a queue of their own."""
+
+
+def newer_keys(version: str) -> dict[str, str]:
+    """Return the keys for which a version of vLLM (`0.28.0`) has no rules here, each with the first engine that has."""
+    numbers = tuple(map(int, version.split(".")[:2]))
+    return {name: f"vllm-{first[0]}.{first[1]}" for name, first in SINCE.items() if numbers < first}
 
 WITH_KV = ("eagle", "eagle3", "mtp", "draft_model")
 """Methods whose drafter has KV of its own."""
@@ -202,12 +208,11 @@ class ChunkedConfig(ConfigModel):
 
     def _check_version(self, version: str) -> None:
         """Raise `InputError` for a key that the engine's version does not have, or follows other rules for."""
-        numbers = tuple(map(int, version.split(".")[:2]))
-        for name, first in SINCE.items():
-            if numbers < first and getattr(self, name) != type(self).model_fields[name].default:
+        for name, first in newer_keys(version).items():
+            if getattr(self, name) != type(self).model_fields[name].default:
                 raise InputError(
-                    Verbatim(f"vLLM {version} does not have it with these rules, only 0.{first[1]} and later; leave it "
-                             f"out or set `engine: vllm-0.{first[1]}`"), field=f"scheduler.{name}")
+                    Verbatim(f"vLLM {version} does not have it with these rules, only {first.removeprefix('vllm-')} "
+                             f"and later; leave it out or set `engine: {first}`"), field=f"scheduler.{name}")
 
     def check_client(self, **others: bool) -> None:
         """Raise `InputError` for a client with keys that speculation is not modelled with. others: Those it gives."""

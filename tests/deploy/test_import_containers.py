@@ -73,6 +73,31 @@ def test_what_a_docker_command_leaves_open_is_named_without_its_values():
     assert "hf_secret" not in str(found)
 
 
+@pytest.mark.parametrize(("image", "engine", "flags", "named"), [
+    ("v0.28.0", None, "--enable-lora --max-loras 4", "--enable-lora and --max-loras with vllm-0.28 (only from 0.31"),
+    ("v0.30.1", None, "--enable-lora", "--enable-lora with vllm-0.30 (only from 0.31"),
+    ("v0.32.0", "vllm-0.24", "--max-num-queued-reqs 9", "--max-num-queued-reqs with vllm-0.24 (only from 0.29"),
+])
+def test_flags_that_the_engines_version_has_no_rules_for_are_left_out_and_named(image, engine, flags, named):
+    command = f"docker run vllm/vllm-openai:{image} --model Qwen/Qwen3-32B --max-num-seqs 64 {flags}"
+    found = source(command, engine=engine)
+    assert found.clients[0]["scheduler"] == {"kind": "chunked", "max_num_seqs": 64}
+    assert found.warnings == [f"not modelled: {named} on)"]
+    assert found.notes == []
+    load_scenario(found.document("qwen3-32b", "azure-conv-2023", 1.0))   # the scenario is valid
+
+
+def test_slots_for_adapters_that_the_workload_does_not_have_are_named():
+    found = source("docker run vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-32B --enable-lora --max-loras 4")
+    assert found.clients[0]["scheduler"] == {"kind": "chunked", "max_loras": 4}
+    assert found.warnings == []
+    assert len(found.notes) == 1
+    assert "the workload has no adapters" in found.notes[0]
+    document = found.document("qwen3-32b", "azure-conv-2023", 1.0)
+    document["workload"]["adapters"] = {"count": 8}   # what the note says to write
+    assert load_scenario(document).workload[0].adapters.count == 8
+
+
 def test_options_of_docker_are_either_switches_or_not():
     assert not SWITCHES & VALUES
     assert not SHORT_SWITCHES & SHORT_VALUES
