@@ -137,8 +137,9 @@ def _effect_text(entry: Mapping[str, Any]) -> str:
         text = "moves no headline"
     if not entry["turns_verdict"]:
         return text
-    turns = "turns the SLO verdict" if method in ("simulated", "exact") else "may turn the SLO verdict"
-    return f"{text}, and {turns}" if parts else turns
+    if method not in ("simulated", "exact"):
+        return f"{text}, and may turn the SLO verdict" if parts else "may turn the SLO verdict"
+    return f"{text}, and turn the SLO verdict" if parts else "turns the SLO verdict"
 
 
 def _signed(change: float, *, either: bool) -> str:

@@ -143,7 +143,7 @@ def test_an_alternative_that_turns_the_verdict_is_listed_however_small() -> None
     assert assumed_lines([{**entry, "method": "rough"}]) == [
         "sampling: greedy; top-p would make TPOT p99 about +1.1% before queues change, and may turn the SLO verdict"]
     assert assumed_lines([{**entry, "method": "simulated"}]) == [
-        "sampling: greedy; top-p would make TPOT p99 +1.1% (simulated), and turns the SLO verdict"]
+        "sampling: greedy; top-p would make TPOT p99 +1.1% (simulated), and turn the SLO verdict"]
     assert assumed_lines([{**entry, "effect": {}, "turns_verdict": False, "method": "not simulated"}],
                          verbose=True) == ["sampling: greedy; top-p was not simulated"]
 
