@@ -79,12 +79,16 @@ class Tried:
     Args:
         clients: Number of clients; of a pd layout (prefill, decode).
         misses: What it misses, or None.
+        seed: Of the simulation; None for the scenario's.
+        length: How many times as long as the scenario's own its arrivals are.
     """
 
     kind: Kind
     clients: tuple[int, ...]
     misses: str | None
     row: Row
+    seed: int | None = None
+    length: float = 1.0
 
     @property
     def devices(self) -> int:
@@ -127,7 +131,6 @@ class Sizing:
         document: The scenario that each layout's clients are put into.
         headroom: How much more load the cheapest layout takes, relative, in steps of 1%.
         check: What longer simulations with other seeds say of the cheapest layout.
-        length: How many times as long as the document's the arrivals were, for the simulations to settle.
         path: Folder of the simulations, a sweep; None if they were not kept.
         assumed: Links that nobody named, one line each.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
@@ -140,7 +143,6 @@ class Sizing:
     left: list[Left]
     headroom: float | None = None
     check: Check | None = None
-    length: float = 1.0
     path: Path | None = None
     assumed: list[str] = field(default_factory=list)
     own: OwnLayout | None = None
@@ -176,9 +178,11 @@ class Sizing:
         return any(settled(tried.row) for tried in self.tried)
 
     def settings(self, tried: Tried) -> dict[str, Any]:
-        """Return the scenario's document with the clients of a layout, and requests enough to settle."""
+        """Return the scenario's document with the clients of a layout, and the seed and requests of its simulation."""
         document = {**self.document, **changes(self.document["clients"], tried.kind, tried.clients)}
-        longer = arrivals_of(self.scenario).settings({}, self.length)
+        if tried.seed is not None:
+            document["seed"] = tried.seed
+        longer = arrivals_of(self.scenario).settings({}, tried.length)
         return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
 
 
@@ -233,7 +237,7 @@ def size(
         if sizing.meets:
             headroom = _headroom(trials, base["clients"], sizing.meets[0])
             check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
-            sizing = replace(sizing, headroom=headroom, check=check, length=trials.length)
+            sizing = replace(sizing, headroom=headroom, check=check)
         sizing = replace(sizing, own=run_own(trials, own, folder_of))
         if out is not None:
             trials.finish()
@@ -368,7 +372,7 @@ def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[K
         wanted = {f"{one.label(one.wanted)}": one for one in running.values()}
         rows = trials.run({label: (changes(clients, one.kind, one.wanted), seed) for label, one in wanted.items()})
         for label, one in wanted.items():
-            one.learn(rows[label])
+            one.learn(rows[label], trials.lengths[label])
         for key, one in list(running.items()):
             if one.over:
                 done[key] = running.pop(key)
@@ -396,8 +400,8 @@ class _Running:
     def label(self, numbers: Numbers) -> str:
         return Tried(self.kind, numbers, None, {}).label
 
-    def learn(self, row: Row) -> None:
-        tried = Tried(self.kind, self.wanted, missed(row), row)
+    def learn(self, row: Row, length: float) -> None:
+        tried = Tried(self.kind, self.wanted, missed(row), row, length=length)
         self.tried.append(tried)
         try:
             self.wanted = self.search.send(tried)

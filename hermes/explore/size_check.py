@@ -44,12 +44,14 @@ class Verdicts:
     Attributes:
         near: The limit that the pooled share of requests is too near to for a verdict; None if there is none.
         times: Factor on the length of their arrivals (`Trials.run`).
+        used: Largest share that a latency has of its limit, over the seeds; 0 without limits of latency.
     """
 
     tried: Tried
     misses: list[str | None]
     near: str | None
-    times: float
+    times: float = 1.0
+    used: float = 0.0
 
     @property
     def met(self) -> int:
@@ -114,8 +116,11 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
                  and (len(one.clients) > 1 or one.clients[0] >= (bounds or {}).get(one.kind, 1))]
         better = next((one for one in fewer if one.met == SEEDS), None)
         if better is None:
-            sizing = _changed(sizing, best, now)
-            return replace(sizing, check=Check(now, fewer))
+            own = _searched(sizing, best)   # the figures of the scenario's own seed, if it meets the SLO with it
+            sizing = _changed(sizing, best, now if own is None or own.misses else replace(now, tried=own))
+            clear = [Verdicts(known, [known.misses], None) for one in _fewer(best)
+                     if _misses_by_far(sizing, one) and (known := _searched(sizing, one)) is not None]
+            return replace(sizing, check=Check(now, [*fewer, *clear]))
         sizing = _changed(sizing, best, better)
     return sizing
 
@@ -123,8 +128,8 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
 def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: float) -> Check | None:
     """Return the check, with longer simulations of an answer of little headroom. headroom: How much more load it takes.
     """
-    check, nearest = sizing.check, nearest_to_limit(sizing.meets[0].row)
-    if check is None or (headroom >= LITTLE and (nearest is None or nearest[1] <= 1.0 - LITTLE)):
+    check = sizing.check
+    if check is None or (headroom >= LITTLE and max(check.answer.used, _used(sizing.meets[0].row)) <= 1.0 - LITTLE):
         return check
     first = trials.scenario.seed + 1 + SEEDS
     times = check.answer.times * _times(check.answer.tried, ENOUGH_LONG)
@@ -143,15 +148,32 @@ def _times(tried: Tried, enough: int) -> float:
 
 
 def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float) -> Verdicts:
-    """Simulate a layout with batches of seeds, until one misses."""
-    settings, rows = changes(tried.kind, tried.clients), list[Row]()
+    """Simulate a layout with batches of seeds, until one misses. The figures are those of the first that does, or of
+    the first."""
+    settings = changes(tried.kind, tried.clients)
+    found: list[Tried] = []
     for batch in batches:
-        rows += trials.run({f"{tried.label}, seed {seed}": (settings, seed) for seed in batch}, times).values()
-        if missed(rows[-1]) is not None:
+        labels = {f"{tried.label}, seed {seed}": seed for seed in batch}
+        rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times)
+        found += [replace(tried, misses=missed(rows[label]), row=rows[label], seed=seed, length=trials.lengths[label])
+                  for label, seed in labels.items()]
+        if found[-1].misses is not None:
             break
-    misses = [missed(row) for row in rows]
-    miss = next((one for one in misses if one is not None), None)
-    return Verdicts(replace(tried, misses=miss, row=rows[0]), misses, near_limit(rows), times)
+    shown = next((one for one in found if one.misses is not None), found[0])
+    return Verdicts(shown, [one.misses for one in found], near_limit([one.row for one in found]), times,
+                    max(_used(one.row) for one in found))
+
+
+def _used(row: Row) -> float:
+    """Return the share of its limit that the latency nearest to its own has; 0 without limits of latency."""
+    nearest = nearest_to_limit(row)
+    return 0.0 if nearest is None else nearest[1]
+
+
+def _searched(sizing: Sizing, tried: Tried) -> Tried | None:
+    """Return the simulation of these clients in the search, with the scenario's own seed."""
+    return next((one for one in sizing.tried if (one.kind, one.clients, one.seed) == (tried.kind, tried.clients, None)),
+                None)
 
 
 def near_limit(rows: Sequence[Row]) -> str | None:
@@ -188,9 +210,10 @@ def _fewer(tried: Tried) -> list[Tried]:
 
 def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:
     """Whether the search saw these clients miss the SLO, by more than other seeds could change."""
-    row = next((one.row for one in sizing.tried if (one.kind, one.clients) == (tried.kind, tried.clients)), None)
-    if row is None:
+    found = _searched(sizing, tried)
+    if found is None:
         return False
+    row = found.row
     if row.get("headline.stable") is False:
         return True
     far = BY_FAR if row["requests.total"] < ENOUGH else 1.0
@@ -207,6 +230,6 @@ def _changed(sizing: Sizing, old: Tried, new: Verdicts | None) -> Sizing:
         elif new is None:
             found.append(replace(one, best=None, tried=[*one.tried, replace(old, misses="the SLO with another seed")]))
         else:
-            best = replace(new.tried, misses=None)
-            found.append(replace(one, best=best, tried=[*one.tried, new.tried]))
+            tried = [seen for seen in one.tried if seen is not new.tried]
+            found.append(replace(one, best=replace(new.tried, misses=None), tried=[*tried, new.tried]))
     return replace(sizing, found=found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
+from hermes.hardware.devices import load_device
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
 from hermes.units import counted
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["front", "front_section", "lines", "plain", "plot", "ranking", "speed"]
 
 FRONT = 10   # rows of the front in the terminal
+_PRICE = "price_per_hour: "   # begins the source of a price in a description
 
 
 def lines(sizing: Sizing) -> list[tuple[str, str]]:
@@ -55,6 +57,20 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         out.append(("own", own_text(sizing)))
     out += [("misses", _missing(found)) for found in sizing.found if found.best is None]
     out += [("left out", f"{left.kind.name}: {left.reason}") for left in sizing.left]
+    if sizing.ranked:
+        out.append(("prices", "; ".join(_prices(sizing))))
+    return out
+
+
+def _prices(sizing: Sizing) -> list[str]:
+    """Return dollars per hour of one device of each ranked kind, with where the figure is from."""
+    out = []
+    for device, price in dict.fromkeys((tried.kind.device, tried.kind.price) for tried in sizing.ranked):
+        described = load_device(device, sizing.scenario.source.base_dir)
+        sources = [source.removeprefix(_PRICE).split(";")[0] for source in described.sources
+                   if source.startswith(_PRICE)]
+        known = described.price_per_hour == price and sources
+        out.append(f"{device} ${price:g} an hour each ({sources[0] if known else 'as given'})")
     return out
 
 

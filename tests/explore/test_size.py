@@ -117,6 +117,18 @@ def test_a_price_given_ranks_a_card():
     assert simulate(cheap.settings(cheap.ranked[0])).summary["cost"]["dollars_per_hour"] == hourly(cheap.ranked[0])
 
 
+    said = dict(lines(cheap))["prices"]
+    assert "b300 $0.5 an hour each (as given)" in said
+    assert "l40s $0.86 an hour each (order of public list prices of 2025" in said
+
+
+def test_the_row_of_the_answer_is_that_of_the_scenario_written(sized):
+    for best in sized.meets:
+        latency = simulate(sized.settings(best)).summary["latency"]
+        assert [latency[name]["p99"] for name in ("ttft_s", "tpot_s")] == [
+            best.row[f"latency.{name}.p99"] for name in ("ttft_s", "tpot_s")]
+
+
 def test_no_price_is_no_ranking_by_cost():
     none = size(SMALL, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
     assert not none.ranked

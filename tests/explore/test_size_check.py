@@ -26,11 +26,13 @@ class Seeds:
     def __init__(self, meets: dict[int, int], share: float = 0.005, used: float = 0.5) -> None:
         self.meets, self.share, self.used, self.ran = meets, share, used, list[str]()
         self.scenario = type("S", (), {"seed": 0})()
+        self.lengths: dict[str, float] = {}
 
     def run(self, wanted: Any, times: float) -> dict[str, Any]:
         out = {}
         for label, (settings, seed) in wanted.items():
             self.ran.append(label)
+            self.lengths[label] = times
             out[label] = row(ok=seed <= self.meets.get(settings["n"], 0), share=self.share, used=self.used)
         return out
 
@@ -62,8 +64,20 @@ def test_one_client_less_that_meets_with_all_seeds_is_the_answer() -> None:
 def test_one_client_less_that_misses_by_far_is_not_simulated() -> None:
     seeds = Seeds({4: 3})
     start = sizing(4, {4: row(ok=True), 3: row(ok=False, share=0.2)})
-    assert checked(seeds, start).meets[0].clients == (4,)
+    found = checked(seeds, start)
+    assert found.meets[0].clients == (4,)
     assert len(seeds.ran) == 3
+    assert found.check is not None
+    assert [(one.tried.clients, one.met, len(one.misses)) for one in found.check.fewer] == [((3,), 0, 1)]
+
+
+def test_figures_are_those_of_the_seed_that_is_written() -> None:
+    """The search's own where it meets the SLO, else of another seed, for as long as that ran."""
+    start = sizing(4, {4: row(ok=True, used=0.9), 3: row(ok=False, share=0.2)})
+    best = checked(Seeds({4: 3}), start).meets[0]
+    assert (best.seed, best.row["slo.ttft.limit_s"]) == (None, 1.0 / 0.9)
+    more = checked(Seeds({3: 2, 4: 3}), sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)})).meets[0]
+    assert (more.clients, more.seed, more.length) == ((4,), 1, 3.0)
 
 
 def test_no_room_for_a_client_more() -> None:
