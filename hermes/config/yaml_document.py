@@ -9,6 +9,7 @@ loaders read it as octal and others as decimal.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 from yaml import events as ev
 
 from hermes.config.files import MAX_BYTES, half_character, read_text
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, InputWarning, Verbatim
 
 __all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_documents", "parse_yaml",
            "read_text"]
@@ -49,6 +50,11 @@ class Mark:
 
     def error(self, expected: str, found: object = ..., **rest: Any) -> InputError:
         return InputError(expected, found, file=self.file, line=self.line, column=self.column, **rest)
+
+    def warn(self, text: str) -> None:
+        """Issue an `InputWarning` about this position, which points at the caller's caller."""
+        where = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        warnings.warn(f"{where}: {text}" if where else text, InputWarning, stacklevel=3)
 
 
 class Text(str):

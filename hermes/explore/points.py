@@ -16,6 +16,7 @@ from hermes.explore.config import Sweep
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
 from hermes.scenario.client_keys import rename_deprecated_keys
 from hermes.scenario.loading import set_value
+from hermes.scenario.slo_units import warn_of_milliseconds
 
 __all__ = ["MAX_POINTS", "RESERVED", "Point", "document", "located", "points", "scenario"]
 
@@ -84,10 +85,14 @@ def scenario(sweep: Sweep, point: Point) -> Scenario:
 def document(sweep: Sweep, point: Point, *, warn: bool = False) -> str:
     """Return the document of a point as JSON, not validated. `scenario_of` makes the same scenario of it.
 
-    Raises `InputError` for a path that cannot be set. warn: whether to warn of deprecated keys.
+    Raises `InputError` for a path that cannot be set. warn: whether to warn of deprecated keys, and of
+    limits that look like milliseconds.
     """
     try:
-        plain = rename_deprecated_keys(_node(sweep, point), warn=warn).plain()
+        node = _node(sweep, point)
+        if warn and sweep.file is not None:   # numbers of a sweep made in Python may have lost their units
+            warn_of_milliseconds(node)
+        plain = rename_deprecated_keys(node, warn=warn).plain()
     except InputError as error:
         raise located(sweep, point, error) from None
     try:

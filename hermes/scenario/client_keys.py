@@ -6,12 +6,11 @@ A deprecated key moves to its new name, with a warning. The next release refuses
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 from hermes.config.yaml_document import Node
-from hermes.errors import InputWarning, Verbatim
+from hermes.errors import Verbatim
 
 __all__ = ["rename_deprecated_keys", "write_out_splits"]
 
@@ -48,7 +47,8 @@ def _client(client: Node, path: str, warn: bool) -> Node:
         else:
             client = replace(client, value={**client.value, section: replace(inner, value={**rest, new: value})})
         if warn:
-            _warn(value, f"{path}.{section}.{old}", f"{new_path}: {value.plain()}")
+            (value.key or value.mark).warn(f"{path}.{section}.{old} is deprecated; write {new_path}: {value.plain()} "
+                                           "instead (the next release refuses the old key)")
     return client
 
 
@@ -58,13 +58,6 @@ def _moves(client: Node) -> Iterator[tuple[str, str, str, str]]:
         section = client.child(move[0])
         if section is not None and section.child(move[1]) is not None:
             yield move
-
-
-def _warn(value: Node, old: str, new: str) -> None:
-    mark = value.key or value.mark
-    where = ":".join(str(part) for part in (mark.file, mark.line, mark.column) if part is not None)
-    text = f"{old} is deprecated; write {new} instead (the next release refuses the old key)"
-    warnings.warn(f"{where}: {text}" if where else text, InputWarning, stacklevel=2)
 
 
 def write_out_splits(root: Node) -> Node:

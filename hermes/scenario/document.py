@@ -13,6 +13,7 @@ from hermes.errors import InputError, inside
 from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
+from hermes.scenario.slo_units import warn_of_milliseconds
 
 Overrides = Iterable[str] | Mapping[str, Any]
 """Settings of a scenario: texts such as `clients.0.count=4`, or a mapping of dotted paths to values."""
@@ -42,7 +43,10 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
             base_dir = find_scenario(str(extends.value)).parent
     else:
         node, base_dir = load_document(source), find_scenario(source).parent
-    return scenario_of(overridden(node, overrides, base_dir), base_dir)
+    node = overridden(node, overrides, base_dir)
+    if not isinstance(source, Scenario):   # its numbers have lost their units
+        warn_of_milliseconds(node)
+    return scenario_of(node, base_dir)
 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:

@@ -1,14 +1,16 @@
 """Quantities as users write them, and what is suggested for a name that is not there."""
 
 import re
+import warnings
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, InputWarning, suggest
 from hermes.hardware.devices import load_device
 from hermes.hardware.files import names_in
+from hermes.scenario import load_scenario
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
 
@@ -71,3 +73,33 @@ def test_what_begins_alike_is_suggested_before_what_is_near(name, names, meant):
 def test_short_names_are_the_cards_that_people_mean():
     assert load_device("h100") == load_device("H100") == load_device("h100-sxm")
     assert load_device("a100") == load_device("A100") == load_device("a100-80gb")
+
+
+SLO = """workload: {requests: 9, arrivals: {kind: poisson, rate: 4}, lengths: {kind: fixed, prompt: 300, output: 20}}
+clients: [{model: llama-3.1-8b, device: h100-sxm}]
+slo:
+  e2e: 600
+"""
+
+
+@pytest.mark.parametrize(("line", "settings", "said"), [
+    ("tpot: 50", [], "FILE:5:9: slo.tpot is read as 50 s; write `50 ms` for milliseconds, or `50 s`"),
+    ("baseline_ttft: '250'", [], "FILE:5:18: slo.baseline_ttft is read as 250 s; write `250 ms`"),
+    ("workloads: {workload: {tpot: 40}}", [], "FILE:5:32: slo.workloads.workload.tpot is read as 40 s; write `40 ms`"),
+    ("tpot: 50 ms", ["slo.ttft=500"], "--set slo.ttft=500: slo.ttft is read as 500 s; write `500 ms`"),
+])
+def test_limits_without_a_unit_that_look_like_milliseconds_are_named(tmp_path, line, settings, said):
+    file = tmp_path / "s.yaml"
+    file.write_text(f"{SLO}  {line}\n")
+    with pytest.warns(InputWarning) as caught:
+        load_scenario(file, settings)
+    assert [str(one.message).startswith(said.replace("FILE", str(file))) for one in caught] == [True]
+
+
+@pytest.mark.parametrize("line", ["tpot: 0.05", "tpot: 50 s", "ttft: 10", "tpot: 1", "ttft: 500 s", "percentile: 99.9"])
+def test_limits_that_may_be_seconds_are_not_named(tmp_path, line):
+    file = tmp_path / "s.yaml"
+    file.write_text(f"{SLO}  {line}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InputWarning)
+        load_scenario(load_scenario(file), ["seed=1"])
