@@ -102,6 +102,8 @@ def _wrong(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
         out.append((word, f"{count:,}: {text}"))
     if len(reasons) > REASONS:
         out.append(("", f"and {len(reasons) - REASONS} other reasons (-v)"))
+    if in_vain := summary["requests"].get("gave_up_computed"):
+        out.append(("", f"{in_vain:,} gave up after their prompt was computed, in full or in part"))
     if reasons and summary["requests"]["completed"]:
         out.append(("", f"latencies are those of the {summary['requests']['completed']:,} that were answered"))
     if meta.get("interrupted"):

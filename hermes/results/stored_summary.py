@@ -52,6 +52,7 @@ class _Requests(_Part):
     unfinished: Count
     preempted: Count
     reject_reasons: dict[str, Count]
+    gave_up_computed: Count | None = None
 
 
 class _Stats(_Part):

@@ -10,7 +10,10 @@ import math
 import re
 from typing import Any
 
-from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+import numpy as np
+
+from hermes.core.reasons import GAVE_UP
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, IntArray, RunRecord
 from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
@@ -133,11 +136,20 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
             ("completed", STATUS_COMPLETED), ("rejected", STATUS_REJECTED), ("unfinished", STATUS_UNFINISHED)
         )
     }
+    gone = [row for row, text in record.reject_reasons.items() if text.startswith(GAVE_UP)]
     return {
         "total": int(arrived.sum()), **counts,
         "preempted": int((metrics.preemptions > 0).sum()),
         "reject_reasons": grouped_reasons(record.reject_reasons),
+        **({"gave_up_computed": len(np.intersect1d(gone, _begun_prompts(record)))} if gone else {}),
     }
+
+
+def _begun_prompts(record: RunRecord) -> IntArray:
+    """Return the requests of which a client has computed a prompt at least in part."""
+    prompts = [code for code, name in enumerate(record.stage_kinds) if name in ("generate", "prefill")]
+    stages = record.stages
+    return np.unique(stages["request"][record.started & np.isin(stages["kind"], prompts)])
 
 
 def _stages(record: RunRecord) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import hermes
+from hermes.core.record import STATUS_REJECTED
 from hermes.results import Results
 from hermes.results.brief import to_text
 
@@ -185,6 +186,21 @@ def test_patience_bounds_the_queue_of_an_overload() -> None:
     assert f"latencies are those of the {800 - gone} that were answered" in text
     assert f"patience bounds the queue, {gone / 800:.0%} of the requests are given up" in text
     assert "the queue grows" not in text
+
+
+def test_prompts_that_were_computed_for_clients_that_gave_up_are_counted() -> None:
+    """Prompts of 4,000 tokens take longer together than the clients wait: some are given up while they are computed."""
+    results = hermes.simulate({
+        "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": 12.0}, "patience": {"first_token": 2.0},
+                     "lengths": {"kind": "fixed", "prompt": 4000, "output": 20}},
+        "clients": [{"name": "llm", "model": "llama-3.1-8b", "device": "l40s"}],
+    })
+    stages, record = results.stages, results.record
+    begun = stages[(record.status[stages.request] == STATUS_REJECTED) & (stages.start_s >= 0)].request.nunique()
+    counts = results.summary["requests"]
+    assert 0.1 * counts["rejected"] < begun < counts["rejected"]
+    assert counts["gave_up_computed"] == begun
+    assert f"{begun} gave up after their prompt was computed, in full or in part" in to_text(results.summary, {})
 
 
 def test_patience_that_nobody_loses_bounds_nothing() -> None:
