@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["HEADLINES", "LISTED", "MOST", "NOT_MODELLED", "Assumed", "assumed_lines", "changes_between", "decides",
-           "headlines", "ordered"]
+__all__ = ["HEADLINES", "LISTED", "MOST", "NOT_MODELLED", "RATES", "Assumed", "assumed_lines", "changes_between",
+           "changes_of_runs", "decides", "headlines", "ordered"]
 
 LISTED = 0.05   # relative change of a headline from which on a default is listed
 MOST = 6        # lines without -v
@@ -23,6 +23,8 @@ HEADLINES = {
     "goodput_per_s": "goodput", "dollars_per_million": "$/M tokens", "tokens_per_j": "tokens/J",
 }
 """Headlines that an alternative may move, with their names in the lines."""
+RATES = ("served_per_s", "goodput_per_s", "dollars_per_million", "tokens_per_j")
+"""Headlines that are counted in a window of the run: its steady state, or the whole run with warm-up and drain."""
 _PATHS = {
     "ttft_p99": "latency.ttft_s.p99", "tpot_p99": "latency.tpot_s.p99", "e2e_p99": "latency.e2e_s.p99",
     "served_per_s": "headline.served_per_s", "goodput_per_s": "headline.goodput_per_s",
@@ -41,8 +43,8 @@ class Assumed:
         method: `first order` (this run's batches priced again), `rough` (the same near a limit, where queues change
             more than it), `simulated`, `exact`, `batches` (spread of the run's own parts, either way), or `not
             simulated` (only a simulation tells).
-        within_noise: Headlines whose simulated change is within the run's own spread, and which first order does not
-            move. They do not decide.
+        within_noise: Headlines whose simulated change chance may explain, or of the opposite sign to first order. They
+            do not decide.
     """
 
     name: str
@@ -86,6 +88,18 @@ def changes_between(before: Mapping[str, float | None], after: Mapping[str, floa
         if old and new is not None and abs(change := new / old - 1.0) >= 1e-4:
             out[name] = change
     return out
+
+
+def changes_of_runs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return the relative change of each headline between two simulations, from their summaries.
+
+    Rates, dollars and joules per token are left out if one is of the steady state and the other of the whole run.
+    """
+    changes = changes_between(headlines(before), headlines(after))
+    windows = [(row.get("headline") or {}).get("window") for row in (before, after)]
+    if windows[0] == windows[1]:
+        return changes
+    return {name: change for name, change in changes.items() if name not in RATES}
 
 
 def decides(entry: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ simulations have taken about a second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ import numpy as np
 
 from hermes.core.record import RunRecord
 from hermes.errors import InputError
-from hermes.results.assumes import Assumed, changes_between, headlines, ordered
+from hermes.results.assumes import RATES, Assumed, changes_of_runs, ordered
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.assumptions import assumptions
 from hermes.scenario.repricing import Repricing
-from hermes.scenario.seeds import of_one_seed, spreads
+from hermes.scenario.seeds import beyond_chance, intervals_of_latencies, of_one_seed, spreads
 
 if TYPE_CHECKING:
     from hermes.results.results import Results
@@ -50,13 +51,13 @@ def assumes_of(scenario: Scenario, results: Results, again: Again | None = None,
         if first is not None:
             found[one.name] = one, first
     entries = {name: first for name, (_, first) in found.items()}
-    noise = _noise(scenario, results)
+    spread = spreads(scenario, record, results.metrics)
     if again is not None and not results.meta.get("interrupted"):
         most = min(MOST, rows // max(len(record.runs["client"]) + len(record.stages["client"]), 1))
         for one, first in sorted(found.values(), key=lambda pair: (pair[1].method == "not simulated",
                                                                    -pair[1].largest)):
-            if most > 0 and _worth(one, first, known=noise is not None):
-                simulated = _simulated(one, first, results, again, noise or {})
+            if most > 0 and _worth(one, first, known=spread is not None):
+                simulated = _simulated(one, first, results, again, chance=spread != {})
                 entries[one.name] = simulated or first
                 most -= simulated is not None
     seed = of_one_seed(scenario, record, results.metrics, results.slo)
@@ -93,28 +94,64 @@ def _worth(one: Assumption, first: Assumed, *, known: bool) -> bool:
     return first.turns_verdict or first.method == "rough" or first.largest >= WORTH
 
 
-def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, noise: Mapping[str, float]
-               ) -> Assumed | None:
-    """Return what a simulation of the alternative finds; None if the scenario does not take it."""
+def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, *, chance: bool) -> Assumed | None:
+    """Return what a simulation of the alternative finds; first order if that is nothing but noise; None if the scenario
+    does not take it.
+
+    chance: Whether the scenario draws anything by chance.
+    """
     try:
-        after = again(one.settings).summary_of_run
+        other = again(one.settings)
     except InputError:
         return None
-    before = results.summary_of_run
-    effect = changes_between(headlines(before), headlines(after))
-    within = tuple(name for name, change in effect.items() if not (
-        abs(change) >= noise.get(name, np.inf) or 0 < change / (first.effect.get(name) or -change) <= TIMES))
-    return Assumed(one.name, one.default, one.alternative, effect, after["slo"]["pass"] != before["slo"]["pass"],
-                   "simulated", within)
+    before, after = results.summary_of_run, other.summary_of_run
+    effect = changes_of_runs(before, after)
+    told = _beyond_noise(one, results, other, effect) if chance else effect
+    within = tuple(name for name, change in effect.items() if not _is_effect(
+        change, first.effect.get(name, 0.0), told.get(name, 0.0)))
+    turns = after["slo"]["pass"] != before["slo"]["pass"] and not _opposed(first, worse=bool(before["slo"]["pass"]))
+    found = Assumed(one.name, one.default, one.alternative, effect, turns, "simulated", within)
+    return first if first.effect and within and not turns and not found.largest else found
 
 
-def _noise(scenario: Scenario, results: Results) -> dict[str, float] | None:
-    """Return how far chance may move each headline, relative; None for a run too short to tell."""
-    found = spreads(scenario, results.record, results.metrics)
-    if found is None:
-        return None
-    headline = results.summary_of_run.get("headline") or {}
+def _is_effect(change: float, first: float, told: float) -> bool:
+    """Whether a simulated change is the alternative's, and not noise.
+
+    Args:
+        change: Relative change of a headline over the whole run.
+        first: The same by first order; 0 where it does not move.
+        told: The same, where the simulation's own spread tells it from chance; otherwise 0.
+    """
+    if change * first < 0:
+        return False
+    return change * told > 0 or 0 < change * first <= TIMES * first**2
+
+
+def _opposed(first: Assumed, *, worse: bool) -> bool:
+    """Whether all latencies move against the verdict, to first order: another schedule turned it by chance."""
+    moves = [change for name, change in first.effect.items() if name not in RATES]
+    return bool(moves) and all(change < 0 if worse else change > 0 for change in moves)
+
+
+def _beyond_noise(one: Assumption, before: Results, after: Results, changes: Mapping[str, float]) -> dict[str, float]:
+    """Return the relative changes of headlines that are more than chance.
+
+    Latencies are told by the parts of the two runs, which share their arrivals; by the intervals of both if they do
+    not, and rates by those of the served rates.
+    """
+    drawn_anew = any(key.endswith(".arrivals") for key in one.settings)
+    found = {} if drawn_anew else beyond_chance(before, after)
+    own, other = _intervals(before), _intervals(after)
+    for name in changes if drawn_anew else set(RATES) & set(changes):
+        noise = math.hypot(own.get(name, math.inf), (1.0 + changes[name]) * other.get(name, math.inf))
+        if abs(changes[name]) > noise:
+            found[name] = changes[name]
+    return found
+
+
+def _intervals(results: Results) -> dict[str, float]:
+    """Return half of the 95% interval of each headline that has one, relative."""
+    headline = results.summary_of_run["headline"]
     served, low, high = (headline.get(f"served{part}_per_s") for part in ("", "_low", "_high"))
-    rate = 0.0 if not found else (high - low) / 2.0 / served if served and low is not None else np.inf
-    rates = dict.fromkeys(("served_per_s", "goodput_per_s", "dollars_per_million", "tokens_per_j"), rate)
-    return rates | dict.fromkeys(("ttft_p99", "tpot_p99", "e2e_p99"), 0.0 if not found else np.inf) | found
+    rates = dict.fromkeys(RATES, (high - low) / 2.0 / served) if served and low is not None else {}
+    return rates | intervals_of_latencies(results.record, results.metrics)

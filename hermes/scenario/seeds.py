@@ -3,6 +3,9 @@
 The requests, in order of arrival, are cut into five parts. The spread of the parts' percentiles over the root of their
 number is the standard error of the run's (batch means); 2.78 of it is half of the 95% interval. Five, because
 neighbours share batches and queues: against twelve seeds, ten parts found 0.3 to 1.2 of the spread, five 0.3 to 1.4.
+
+Two runs with the same requests share most of their chance. Their change is more than chance if the mean of the parts'
+changes (in logarithms) exceeds half of its own 95% interval.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     from hermes.results.metrics import RequestMetrics
+    from hermes.results.results import Results
     from hermes.results.slo import SloConfig
     from hermes.scenario.schema import Scenario
 
-__all__ = ["of_one_seed", "spreads"]
+__all__ = ["beyond_chance", "intervals_of_latencies", "of_one_seed", "spreads"]
 
 PARTS = 5
 STUDENT_T = 2.776   # 97.5% of Student's t with 4 degrees of freedom
@@ -36,11 +40,36 @@ def spreads(scenario: Scenario, record: RunRecord, metrics: RequestMetrics) -> d
     for a run too short to tell."""
     if not any(_random(workload) for workload in scenario.workload):
         return {}
+    return intervals_of_latencies(record, metrics) if len(_in_order(record)) >= PARTS * FEWEST else None
+
+
+def intervals_of_latencies(record: RunRecord, metrics: RequestMetrics) -> dict[str, float]:
+    """Return half of the 95% interval of each latency headline, relative; none that a run is too short to tell."""
     done = _in_order(record)
-    if len(done) < PARTS * FEWEST:
-        return None
     found = {f"{name}_p99": _spread(_values(metrics, name, done), 99.0) for name in _LATENCIES}
     return {name: half / value for name, (value, half) in found.items() if value > 0}
+
+
+def beyond_chance(before: Results, after: Results) -> dict[str, float]:
+    """Return the mean relative change of each latency headline over the parts of two runs, where it is more than
+    chance. The runs have the same requests; those that both completed are compared."""
+    if len(before.record.status) != len(after.record.status):
+        return {}
+    done = _in_order(before.record)
+    done = done[after.record.status[done] == STATUS_COMPLETED]
+    found: dict[str, float] = {}
+    for name in _LATENCIES:
+        old, new = _values(before.metrics, name, done), _values(after.metrics, name, done)
+        known = (old > 0) & (new > 0)   # False for NaN, which a request without that latency has
+        if int(known.sum()) < PARTS * FEWEST:
+            continue
+        parts = [np.array([np.percentile(part, 99.0) for part in np.array_split(values[known], PARTS)])
+                 for values in (old, new)]
+        changes = np.log(parts[1] / parts[0])
+        mean = float(changes.mean())
+        if mean and abs(mean) >= STUDENT_T * float(changes.std(ddof=1)) / math.sqrt(PARTS):
+            found[f"{name}_p99"] = math.expm1(mean)
+    return found
 
 
 def of_one_seed(scenario: Scenario, record: RunRecord, metrics: RequestMetrics, slo: SloConfig) -> Assumed | None:
