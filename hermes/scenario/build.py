@@ -31,6 +31,7 @@ from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.length_check import check_lengths
 from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, WeightedPipeline, draw_pipelines
+from hermes.scenario.compared import comparison_remarks
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
@@ -116,7 +117,8 @@ class _Builder:
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
             warnings=self.warnings,
-            remarks=[*_name_remarks(scenario.clients), *conversation_remarks(scenario.workload, self.streams)],
+            remarks=[*_name_remarks(scenario.clients), *comparison_remarks(scenario.clients, scenario.source.hardware),
+                     *conversation_remarks(scenario.workload, self.streams)],
         )
 
     def _build_handoff(self) -> Handoff | None:

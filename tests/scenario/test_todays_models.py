@@ -4,6 +4,8 @@ import pytest
 
 from hermes.api import simulate
 from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 MODELS = {
     "DeepSeek-V3, ranks": ("deepseek-v3", "h200", {"dp": 8, "ep": 8}),
@@ -38,3 +40,21 @@ def test_a_wrong_split_is_named_as_it_was_given(parallel, field):
     with pytest.raises(InputError) as caught:
         simulate({"workload": WORKLOAD, "clients": [{"model": "deepseek-v3", "device": "h200", "parallel": parallel}]})
     assert f"clients.0.{field}: " in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "device", "parallel", "hardware", "said"), [
+    ("deepseek-v3", "h200", {"dp": 8, "ep": 8}, {"kind": "composed"},
+     "latent attention and more than 2 data-parallel ranks of experts"),
+    ("qwen3-30b-a3b", "h100-sxm", {"dp": 4, "ep": 4}, {"kind": "composed"},
+     "more than 2 data-parallel ranks of experts"),
+    ("gpt-oss-120b", "h100-sxm", {}, {"kind": "composed", "terms": {"engine": {"scale": 1.5}}}, "sliding windows"),
+    ("qwen3-30b-a3b", "rtx-pro-6000", {"dp": 2, "ep": 2}, {"kind": "composed"}, None),   # was compared with a server
+    ("llama-3.1-8b", "h100-sxm", {}, {"kind": "composed"}, None),
+    ("llama-3.1-8b", "h100-sxm", {}, {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}, None),
+])
+@pytest.mark.filterwarnings("ignore::hermes.errors.InputWarning")
+def test_clients_of_a_kind_that_no_server_was_compared_with_say_so(model, device, parallel, hardware, said):
+    client = {"name": "x", "model": model, "device": device, "parallel": parallel, "hardware": hardware}
+    remarks = build(load_scenario({"workload": WORKLOAD, "clients": [client]})).remarks
+    assert remarks == ([] if said is None else [
+        f"x: times with {said} were never compared with a server's (docs/background/ranks.md)"])
