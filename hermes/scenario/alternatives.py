@@ -67,8 +67,6 @@ def assumes_of(scenario: Scenario, results: Results, again: Again | None = None,
 
 def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
     """Return the entry of an alternative that only a simulation tells; None if this run has nothing that it acts on."""
-    if one.decides == "prefix hits" and not record.stages["cached_tokens"].any():
-        return None
     if one.decides == "KV memory" and not _short_of_memory(record, one.bytes):
         return None
     return Assumed(one.name, one.default, one.alternative, method="not simulated")
@@ -110,7 +108,7 @@ def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, 
     within = tuple(name for name, change in effect.items() if not _is_effect(
         change, first.effect.get(name, 0.0), told.get(name, 0.0)))
     turns = after["slo"]["pass"] != before["slo"]["pass"] and not _opposed(first, worse=bool(before["slo"]["pass"]))
-    found = Assumed(one.name, one.default, one.alternative, effect, turns, "simulated", within)
+    found = Assumed(one.name, first.default, one.alternative, effect, turns, "simulated", within)
     return first if first.effect and within and not turns and not found.largest else found
 
 

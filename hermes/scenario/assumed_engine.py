@@ -40,7 +40,7 @@ def of_engine(client: Any, source: Source, number: int) -> Iterator[Assumption]:
                          bytes=LESS * device.memory)
     if memory.prefix_caching and not source.chosen(f"{path}.memory.prefix_caching"):
         yield Assumption("prefix caching", "on", "off", {f"{path}.memory.prefix_caching": False},
-                         decides="prefix hits")
+                         Change(whole_prompts={number: True}))
 
 
 def of_version(client: Any, source: Source, number: int) -> Iterator[Assumption]:

@@ -19,6 +19,8 @@ class Change:
         fixed_s: Seconds added to each step, by group.
         request_s: Seconds added to each stage of an LLM before its first token, by group.
         prompt_s: Seconds added to each step for each sequence that computes its prompt, by group.
+        whole_prompts: Groups that compute prompts whole, with the tokens that their prefix caches hold now.
+        larger_batches: Whether slower steps make larger batches; not where no batch is large enough to keep up.
         kv_bytes_per_s, other_bytes_per_s: Rate of the links for KV between roles, and for all other transfers.
         unpriced_dollars: Dollars per hour of each device without a price.
     """
@@ -28,6 +30,8 @@ class Change:
     fixed_s: Mapping[int, float] = field(default_factory=dict)
     request_s: Mapping[int, float] = field(default_factory=dict)
     prompt_s: Mapping[int, float] = field(default_factory=dict)
+    whole_prompts: Mapping[int, bool] = field(default_factory=dict)
+    larger_batches: bool = True
     kv_bytes_per_s: float | None = None
     other_bytes_per_s: float | None = None
     unpriced_dollars: float = 0.0
@@ -40,8 +44,8 @@ class Assumption:
     Attributes:
         default, alternative: In words, with figures.
         settings: Keys of the scenario that set the alternative: dotted paths to values; empty if none do.
-        decides: What the default acts on, if a run may lack it: `""`, `prefix hits`, or `KV memory` (`bytes` less of it
-            on each device).
+        decides: What the default acts on, if a run may lack it and no change prices it: `""`, or `KV memory` (`bytes`
+            less of it on each device).
     """
 
     name: str
@@ -49,5 +53,5 @@ class Assumption:
     alternative: str
     settings: Mapping[str, Any]
     change: Change = Change()
-    decides: Literal["", "prefix hits", "KV memory"] = ""
+    decides: Literal["", "KV memory"] = ""
     bytes: float = 0.0

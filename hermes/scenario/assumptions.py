@@ -48,7 +48,7 @@ def _joined(one: Assumption, other: Assumption) -> Assumption:
     """Return one assumption of two groups."""
     a, b = one.change, other.change
     by_group: dict[str, Any] = {name: {**getattr(a, name), **getattr(b, name)}
-                                for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s")}
+                                for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s", "whole_prompts")}
     change = replace(a, **by_group)
     return replace(one, settings={**one.settings, **other.settings}, change=change,
                    bytes=max(one.bytes, other.bytes))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
 from hermes.results.assumes import Assumed, changes_between, headlines
 from hermes.results.slo import slo_given, slo_groups, slo_summary, within_slo
+from hermes.scenario.assumed_hits import hit_share, overloads, seconds_of_hits
 from hermes.scenario.assumption import Assumption, Change
 from hermes.units import NS_PER_S
 from hermes.workload.base import ClosedLoopProcess
@@ -82,6 +84,8 @@ class Repricing:
             return None
         if change.unpriced_dollars:
             return self._priced(one)
+        if change.whole_prompts:
+            return self._without_hits(one)
         after, slower = self._after(change)
         if after is None:
             return None
@@ -92,6 +96,27 @@ class Repricing:
             return Assumed(one.name, one.default, one.alternative, effect, turns)
         turns = turns or self._compared(_stretched(self.metrics, after), slower)[1]
         return Assumed(one.name, one.default, one.alternative, effect, turns, "rough")
+
+    def _without_hits(self, one: Assumption) -> Assumed | None:
+        """Prompts computed whole; None if there were no hits. Engines that could not keep up may turn the verdict."""
+        prompt_s, share, overload = {}, 0.0, False
+        for group in one.change.whole_prompts:
+            clients, model = self.groups[group], self.scenario.source.hardware.get(group)
+            share = max(share, hit_share(self.record, clients))
+            seqs = int(self._prompt_seqs[np.isin(self.record.runs["client"], clients)].sum())
+            if model is not None and seqs:
+                step_ns = partial(_step_ns, model, ranks=self.scenario.clients[group].parallel.dp)
+                seconds = seconds_of_hits(self.record, clients, step_ns)
+                prompt_s[group] = seconds / seqs
+                overload = overload or (not self.closed and overloads(self.record, clients, seconds))
+        if not share:
+            return None
+        one = replace(one, default=f"{one.default}, {share:.0%} of prompt tokens hit")
+        found = self.effect(replace(one, change=Change(prompt_s=prompt_s, larger_batches=not overload)))
+        if found is None or not prompt_s:
+            return Assumed(one.name, one.default, one.alternative, method="not simulated")
+        turns = found.turns_verdict or (overload and self.summary["slo"]["pass"] is True)
+        return replace(found, turns_verdict=turns, method="rough" if overload else found.method)
 
     def _moves_full_memory(self, change: Change) -> bool:
         """Whether a group whose KV memory was full gets another size of it."""
@@ -183,7 +208,8 @@ class Repricing:
                 if sample.stats[kind]:
                     more = self._more(group, change, sample, kind)
                     added[mask] += np.interp(tokens[mask], sample.tokens[kind], more)
-        if self.closed or sample is None or (self.summary.get("headline") or {}).get("stable") is not True:
+        settles = change.larger_batches and not self.closed
+        if not settles or sample is None or (self.summary.get("headline") or {}).get("stable") is not True:
             return added
         took = (runs["end_ns"] - runs["start_ns"]) / np.maximum(runs["num_steps"], 1)
         ratio = np.maximum(1.0 + added / np.maximum(took, 1.0), FASTEST)

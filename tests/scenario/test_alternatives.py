@@ -208,6 +208,36 @@ def test_prefix_caching_where_prompts_share_a_beginning() -> None:
     assert "prefix caching" in listed(document)
 
 
+@pytest.mark.parametrize(("arrivals", "changes"), [
+    ({"kind": "poisson", "rate": 0.5}, {"ttft_p99": 102, "tpot_p99": 3.2, "e2e_p99": 11}),   # the engine cannot keep up
+    ({"kind": "poisson", "rate": 0.15}, {"ttft_p99": 54, "tpot_p99": 2.1, "e2e_p99": 2.6}),
+    ({"kind": "closed_loop", "users": 20}, {"ttft_p99": 15, "tpot_p99": 1.5, "e2e_p99": 2.4}),
+])
+def test_prefix_caching_that_carries_a_run_is_listed_by_first_order(arrivals: Any, changes: dict[str, float]) -> None:
+    """Agents with 93% hits, and what a simulation of caching off finds: first order has at most 1.5 times as much."""
+    document = deepcopy(AGENT)
+    document["workload"] |= {"arrivals": arrivals}
+    run = hermes.simulate(document)
+    assert run.summary["slo"]["pass"]
+    entry = run.summary["assumes"][0]
+    assert (entry["name"], entry["method"], entry["turns_verdict"]) == ("prefix caching", "rough", True)
+    assert entry["default"] == "on, 93% of prompt tokens hit"
+    there = hermes.simulate(document, overrides=dict(of(document)["prefix caching"].settings)).summary
+    assert not there["slo"]["pass"]
+    found = changes_of_runs(run.summary, there)
+    for figure, change in changes.items():
+        assert found[figure] == pytest.approx(change, rel=0.1)
+        assert LISTED < entry["effect"][figure] <= SAME_QUEUES * found[figure]
+
+
+def test_a_short_run_simulates_prefix_caching_that_carries_it() -> None:
+    entry = of_agent()["prefix caching"]
+    assert (entry["method"], entry["turns_verdict"]) == ("simulated", True)
+    assert entry["default"] == "on, 93% of prompt tokens hit"
+    assert beyond_noise(entry)["ttft_p99"] > 10
+    assert not set(RATES) & set(entry["effect"])   # off has no steady state
+
+
 def test_weight_only_fp8_on_an_a100() -> None:
     document = case("llama-3.1-70b", "a100-80gb", 0.6, tp=2, client={"hardware": {"kind": "composed", "dtype": "fp8"}})
     assert listed(document)["weight-only FP8"]["effect"]["tpot_p99"] > 0.1
