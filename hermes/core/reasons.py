@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["GAVE_UP", "NAMES", "Reason"]
+__all__ = ["GAVE_UP", "NAMES", "NEVER_FITS", "Reason"]
 
 GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
+# In the reason for which a request that never fits a client's KV memory is rejected.
+NEVER_FITS = (" KV blocks of ", "the client's memory (")
 
 
 class Reason(IntEnum):

@@ -14,7 +14,18 @@ patience turns requests away, the queue is bounded (`bounded_by`), and a place t
 The resource. At a service: its compute (workers), or its machine's memory bandwidth. At an LLM client the reasons
 decide what would be served sooner with twice of a resource, by the times of the steps (`RunRecord.step_growth`):
 twice the slots let a batch of twice the work run, as far as blocks and tokens allow; twice the compute halves the
-work of a step. If a step of twice the work takes nearly twice as long, compute binds, whatever stopped admission.
+work of a step. If a step of twice the work takes nearly twice as long, compute binds, whatever stopped admission, but
+for a limit of which twice as much serves the whole offered load: that binds, as faster hardware could do no more.
+
+Twice of a limit serves the load, where the queue grows, if the served rate rises to the offered one. Where all is
+served as it comes, it does if it admits those that wait, as many for each running sequence as the batch has room for:
+steps of more work do no less in the same time, so that there are never more sequences than now, and none waits. (Not
+so for tokens: a prompt in a longer step is not computed sooner.)
+
+Adapters in a step have all their requests in it, as many as arrive while they run, and longer steps turn none away.
+Twice the adapter slots serve twice the rate then, up to that of the largest batch that the other limits allow.
+
+Memory that requests never fit turns them away (`turned_away`).
 
 If nothing binds, `arrivals` do: the clients serve the offered load as it comes. If all requests arrive at once, nothing
 binds.
@@ -22,14 +33,15 @@ binds.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.reasons import GAVE_UP, NAMES, Reason
-from hermes.core.record import STATUS_REJECTED, RunRecord
+from hermes.core.reasons import GAVE_UP, NAMES, NEVER_FITS, Reason
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
@@ -57,14 +69,17 @@ class _Group:
         waits: By `Reason`, in steps: work waited for it.
         stalls: By `Reason`, outside steps.
         stepping: With a step under way; of clients without steps, with a stage under way.
-        used: By `Reason`: share of slots, of blocks and of tokens that the steps used, times the nanoseconds.
+        used: By `Reason`: share of slots, of blocks and of tokens that the steps used, and sequences that waited for
+            each running one, times the nanoseconds.
+        needed: Served rate that the offered load asks for, over the present one; 1 if all is served as it comes.
     """
 
     members: list[int]
     waits: FloatArray = field(default_factory=lambda: np.zeros(len(Reason)))
     stalls: FloatArray = field(default_factory=lambda: np.zeros(len(Reason)))
     stepping: float = 0.0
-    used: FloatArray = field(default_factory=lambda: np.zeros((len(Reason), 3)))
+    used: FloatArray = field(default_factory=lambda: np.zeros((len(Reason), 4)))
+    needed: float = np.inf
 
     @property
     def waiting(self) -> float:
@@ -75,7 +90,8 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     """Return `binds` of the summary: `what`, `where` and `share` of the binding resource, `all` that work waited for
     half of the time, and `groups`: for each group of clients `what` binds there, and the shares. `then`: what binds at
     another place, once the first is mended. `bounded_by`: the queue limit or the patience that keeps the queue short,
-    and the share of the requests that it turns away."""
+    and the share of the requests that it turns away. `turned_away`: the KV memory that requests never fit, and the
+    share of the requests that it rejects; it binds if nothing else does."""
     start, end = window.start_ns, window.end_ns
     arrived = record.arrival_ns[record.arrival_ns >= 0]
     if window.stable is False and arrived.max() > arrived.min():
@@ -83,6 +99,8 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     length = max(end - start, 1)
     places = waiting_places(record)
     groups = _groups(record, start, end, places)
+    for group in groups.values():
+        group.needed = _needed(record, window, start, end)
     found: list[tuple[float, Found]] = []   # the queue, and what binds there
     for name, group in groups.items():
         queue = sum(place.mean(start, end) for place in places if place.group == name and place.kind != "link")
@@ -108,6 +126,9 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     bounded = limit is not None and bool(binds)
     if limit is not None and not binds:
         binds = [_behind_limit(record, limit)]
+    never = _never_fits(record, groups)
+    if never is not None and not binds and len(record.stages["client"]):
+        binds = [never]
     once = window.why == "all requests arrive at once" or not len(record.stages["client"])
     what, where, share = binds[0] if binds else ("nothing" if once else "arrivals", None, None)
     then = next(({"what": other, "where": place, "share": part} for other, place, part in binds[1:]
@@ -128,6 +149,7 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     return {"what": what, "where": where, "share": share,
             **({"then": then} if then else {}),
             **({"bounded_by": {"what": limit[0], "share": limit[2]}} if limit is not None and bounded else {}),
+            **({"turned_away": dict(zip(("what", "where", "share"), never, strict=True))} if never is not None else {}),
             "all": {f"{one} {name}": part for one, name, part in binds}, "groups": of_groups}
 
 
@@ -137,7 +159,7 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
 def _groups(record: RunRecord, start: int, end: int, places: list[Place]) -> dict[str, _Group]:
     """Return the nanoseconds of each group."""
     n = len(record.clients)
-    waits, stalls, used = np.zeros((n, len(Reason))), np.zeros((n, len(Reason))), np.zeros((n, len(Reason), 3))
+    waits, stalls, used = np.zeros((n, len(Reason))), np.zeros((n, len(Reason))), np.zeros((n, len(Reason), 4))
     stepping = np.zeros(n)
     groups = client_groups(record.clients)
     moving = {index: merged(place.begin, place.end) for place in places if place.kind == "memory"
@@ -191,7 +213,7 @@ def _add_steps(record: RunRecord, runs: dict[str, IntArray], start: int, end: in
     np.add.at(waits, (client, reason), np.where(reason > 0, wait, 0.0))
     shares = [values / np.maximum(limit, 1) for values, limit in (
         (runs["running"], of["max_num_seqs"]), (runs["used_blocks"], of["num_blocks"]),
-        (tokens, of["max_num_batched_tokens"]))]
+        (tokens, of["max_num_batched_tokens"]), (runs["waiting"], runs["running"]))]
     for column, share in enumerate(shares):
         np.add.at(used[:, :, column], (client, reason), wait * share)
 
@@ -252,23 +274,47 @@ def _resource(record: RunRecord, name: str, group: _Group, length: int = 1) -> t
     double, half = np.nan_to_num(factors[:, 0], nan=2.0), np.nan_to_num(factors[:, 1], nan=0.5)
     whole = waits.sum()
     gains = {Reason.COMPUTE: whole / max(float((waits * half).sum()), 1.0)}
+    serves: list[Reason] = []
     for reason in DOUBLES:
         ns = waits[reason]
         if ns > 0:
-            k = _room(group.used[reason] / ns, reason)
-            gains[reason] = whole / (whole - ns + ns * (1.0 + (k - 1.0) * (double[reason] - 1.0)) / k)
+            k, more = _room(group.used[reason] / ns, reason), double[reason] - 1.0
+            if reason is Reason.ADAPTERS:
+                faster = max(min(2.0, k / (1.0 + (k - 1.0) * more)), 1.0)
+            else:
+                k = min(k, 2.0)
+                faster = k / (1.0 + (k - 1.0) * more)
+            gains[reason] = whole / (whole - ns + ns / faster)
+            enough = gains[reason] >= group.needed
+            if group.needed == 1.0:
+                enough &= reason is not Reason.TOKEN_BUDGET and group.used[reason, 3] / ns <= k - 1.0
+            if enough:
+                serves.append(reason)
     if waits[Reason.HOST_LOAD]:
         gains[Reason.HOST_LOAD] = whole / (whole - waits[Reason.HOST_LOAD] / 2)
-    best = max(gains, key=lambda one: gains[one])
+    longest = max(gains, key=lambda one: waits[one])
+    best = longest if longest in serves else max(gains, key=lambda one: gains[one])
     lacks = share if best is Reason.COMPUTE else min(float(waits[best] + stalls[best]) / max(length, 1), 1.0)
     return NAMES[best], lacks
 
 
 def _room(used: FloatArray, reason: Reason) -> float:
-    """Return by how much a batch may grow with twice of a resource before another one stops it, at most 2."""
+    """Return by how much a batch may grow with more of a resource before another one stops it."""
     own = {Reason.SLOTS: 0, Reason.KV_MEMORY: 1, Reason.TOKEN_BUDGET: 2}.get(reason)
-    others = [share for column, share in enumerate(used) if column != own and share > 0]
-    return float(min([2.0, *(max(1.0 / share, 1.0) for share in others)]))
+    others = [share for column, share in enumerate(used[:3]) if column != own and share > 0]
+    return float(min((max(1.0 / share, 1.0) for share in others), default=2.0))
+
+
+def _needed(record: RunRecord, window: Window, start: int, end: int) -> float:
+    """Return the served rate that the offered load asks for over the present one: 1 if all is served; infinite if
+    requests come at once, or if it is unknown whether the queue grows."""
+    if window.stable is None:
+        return float(np.inf)
+    if window.stable:
+        return 1.0
+    came = (record.arrival_ns >= start) & (record.arrival_ns <= end)
+    served = (record.status == STATUS_COMPLETED) & (record.finish_ns >= start) & (record.finish_ns <= end)
+    return max(float(came.sum()) / max(int(served.sum()), 1), 1.0)
 
 
 def _longest(record: RunRecord, groups: dict[str, _Group], places: list[Place], start: int, end: int) -> Found:
@@ -283,17 +329,36 @@ def _longest(record: RunRecord, groups: dict[str, _Group], places: list[Place], 
 
 def _turned_away(record: RunRecord, groups: dict[str, _Group]) -> Found | None:
     """Return the limit or the patience that turned many requests away, where, and the share of the requests."""
-    arrived = max(int((record.arrival_ns >= 0).sum()), 1)
-    texts = [record.reject_reasons.get(int(row), "") for row in np.flatnonzero(record.status == STATUS_REJECTED)]
+    arrived, texts = _rejections(record)
     limits, gone = [text for text in texts if "max_num_queued_" in text], [t for t in texts if t.startswith(GAVE_UP)]
     if len(limits) / arrived >= TURNED_AWAY:
-        client = limits[0].partition(":")[0]
-        name = next((name for name, group in groups.items()
-                     if client in {record.clients[index].name for index in group.members}), client)
-        return NAMES[Reason.QUEUE_LIMIT], name, len(limits) / arrived
+        return NAMES[Reason.QUEUE_LIMIT], _group_in(limits[0], record, groups), len(limits) / arrived
     if len(gone) / arrived >= TURNED_AWAY:
         return NAMES[Reason.PATIENCE], max(groups, key=lambda one: groups[one].stepping), len(gone) / arrived
     return None
+
+
+def _never_fits(record: RunRecord, groups: dict[str, _Group]) -> Found | None:
+    """Return the KV memory that is too small for many requests, where, and the share of the requests."""
+    arrived, texts = _rejections(record)
+    large = [text for text in texts if any(part in text for part in NEVER_FITS)]
+    if len(large) / arrived < TURNED_AWAY:
+        return None
+    [(most, _)] = Counter(text.partition(":")[0] for text in large).most_common(1)
+    return NAMES[Reason.KV_MEMORY], _group_in(most, record, groups), len(large) / arrived
+
+
+def _rejections(record: RunRecord) -> tuple[int, list[str]]:
+    """Return the number of requests that arrived, at least 1, and the reasons of the rejected ones."""
+    rows = np.flatnonzero(record.status == STATUS_REJECTED)
+    return max(int((record.arrival_ns >= 0).sum()), 1), [record.reject_reasons.get(int(row), "") for row in rows]
+
+
+def _group_in(text: str, record: RunRecord, groups: dict[str, _Group]) -> str:
+    """Return the group of the client whose name begins the reason of a rejection."""
+    client = text.partition(":")[0]
+    return next((name for name, group in groups.items()
+                 if client in {record.clients[index].name for index in group.members}), client)
 
 
 def _behind_limit(record: RunRecord, limit: Found) -> Found:

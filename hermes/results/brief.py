@@ -165,6 +165,21 @@ def _binds(summary: dict[str, Any]) -> str:
     binds = summary.get("binds")
     if not binds:
         return "-"
+    text, away = _what_binds(summary, binds), binds.get("turned_away")
+    if not away:
+        return text
+    turns = (f"{away['what']} of {shortened(away['where'], 24)}: turns {away['share']:.0%} of the requests away, "
+             "which never fit it")
+    return turns if _alone(binds) else f"{text}; {turns}"
+
+
+def _alone(binds: dict[str, Any]) -> bool:
+    """Whether what binds is only the memory that turns requests away."""
+    away = binds["turned_away"]
+    return bool(all(binds[key] == away[key] for key in ("what", "where", "share")))
+
+
+def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
     if binds["what"] == "arrivals":
         found = summary.get("headline") or {}
         if found.get("window") == "whole" and str(found.get("why")).startswith("too short"):

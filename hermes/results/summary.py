@@ -46,14 +46,24 @@ def _ratio(a: float, b: float) -> float | None:
 def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
     """Return the numbers of rejected requests by reason, most frequent first.
 
-    Reasons that differ in numbers only ("needs 812 blocks, has 640") are one group, shown with `N` for the numbers.
+    Reasons that differ in numbers only ("needs 812 blocks, has 640") are one group, shown by its most frequent text as
+    an example ("e.g. needs 812 blocks, has 640").
     """
     groups: dict[str, dict[str, int]] = {}
     for text in reasons.values():
         exact = groups.setdefault(_NUMBER.sub("N", text), {})
         exact[text] = exact.get(text, 0) + 1
-    counts = {next(iter(exact)) if len(exact) == 1 else key: sum(exact.values()) for key, exact in groups.items()}
+    counts = {_example(exact): sum(exact.values()) for exact in groups.values()}
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _example(texts: dict[str, int]) -> str:
+    """Return the most frequent of some texts, marked as an example if there are others."""
+    text = max(texts, key=lambda one: texts[one])
+    if len(texts) == 1:
+        return text
+    begin = GAVE_UP if text.startswith(GAVE_UP) else ""
+    return f"{begin}e.g. {text.removeprefix(begin)}"
 
 
 def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -87,6 +88,58 @@ def test_adapter_slots_at_little_memory() -> None:
     }).summary
     assert found["clients"]["llm"]["kv_peak_share"] < 0.1
     assert (found["binds"]["what"], found["binds"]["where"]) == ("adapter slots", "llm")
+
+
+@pytest.mark.parametrize(("rate", "places"), [(15.0, 4), (22.0, 8)])
+def test_adapter_slots_bind_where_twice_of_them_serve_the_load(rate: float, places: int) -> None:
+    """All requests of the adapters in a step run, however fast it is; the load is served (15/s), or would be (22/s)."""
+    found = hermes.simulate({
+        "workload": {"requests": 2000, "arrivals": {"kind": "poisson", "rate": rate},
+                     "adapters": {"count": 20, "fraction": 0.9},
+                     "lengths": {"kind": "fixed", "prompt": 900, "output": 200}},
+        "clients": [{"name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm", "adapter_bytes": "170 MB",
+                     "scheduler": {"kind": "chunked", "max_loras": places}}],
+    }).summary["binds"]
+    assert (found["what"], found["where"]) == ("adapter slots", "llm")
+
+
+def long_answers(blocks: int) -> dict[str, Any]:
+    return hermes.simulate({
+        "workload": {"requests": 1500, "arrivals": {"kind": "poisson", "rate": 0.6},
+                     "lengths": {"kind": "independent", "prompt": {"kind": "lognormal", "median": 250, "sigma": 0.6},
+                                 "output": {"kind": "lognormal", "median": 3130, "sigma": 0.7}}},
+        "clients": [{"name": "llm", "model": "qwen3-32b", "device": "h100-sxm", "parallel": {"tp": 2},
+                     "memory": {"num_blocks": blocks}}],
+        "slo": {"ttft": 1.0},
+    }).summary
+
+
+def test_a_queue_that_twice_the_blocks_end_waits_for_kv_memory() -> None:
+    """Steps grow with the batch; the load is served, and those that wait are fewer than those that run."""
+    few = long_answers(16_000)
+    assert few["headline"]["stable"]
+    assert few["requests"]["preempted"]
+    assert not few["slo"]["pass"]
+    assert (few["binds"]["what"], few["binds"]["where"]) == ("KV memory", "llm")
+    assert long_answers(32_000)["slo"]["pass"]
+
+
+def test_requests_that_never_fit_kv_memory_are_named() -> None:
+    """The others are served as they come; a no queue limit and no patience turns any away."""
+    summary = hermes.simulate({
+        "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": 4.0},
+                     "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 100, "max": 900},
+                                 "output": {"kind": "uniform", "min": 20, "max": 20}}},
+        "clients": [{"name": "llm", "count": 2, "hardware": HARDWARE, "memory": {"num_blocks": 40}}],
+    }).summary
+    share = summary["requests"]["rejected"] / 300
+    assert 0.05 < share < 0.95
+    away = {"what": "KV memory", "where": "llm", "share": share}
+    assert summary["binds"]["turned_away"] == away
+    assert {key: summary["binds"][key] for key in away} == away
+    text = " ".join(to_text(summary, {}).split())
+    assert f"binds KV memory of llm: turns {share:.0%} of the requests away, which never fit it" in text
+    assert re.search(r"e\.g\. llm-\d: needs \d+ KV blocks of 16 tokens for \d+ prompt and 20 output tokens, ", text)
 
 
 def pipeline(rerank_s: float, seqs: int = 64, rate: float = 8.0, **slo: Any) -> dict[str, Any]:

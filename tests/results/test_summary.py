@@ -142,8 +142,10 @@ def test_equal_client_names_stay_apart() -> None:
 
 def test_reasons_that_differ_in_numbers_are_one() -> None:
     reasons = {1: "gpu-0: needs 812 blocks, has 640", 2: "gpu-1: needs 1,000 blocks, has 640", 3: "long", 9: "long"}
-    assert grouped_reasons(reasons) == {"gpu-N: needs N blocks, has N": 2, "long": 2}
+    assert grouped_reasons(reasons) == {"e.g. gpu-0: needs 812 blocks, has 640": 2, "long": 2}
     assert grouped_reasons({1: "needs 5 blocks"}) == {"needs 5 blocks": 1}
+    gone = {1: "its client gave up: no first token within 2 s", 2: "its client gave up: no first token within 4 s"}
+    assert grouped_reasons(gone) == {"its client gave up: e.g. no first token within 2 s": 2}
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20))
