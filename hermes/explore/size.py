@@ -41,6 +41,7 @@ from hermes.hardware.files import shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
+from hermes.scenario.compared import comparison_remarks
 from hermes.scenario.loading import overridden
 from hermes.units import counted
 
@@ -308,7 +309,7 @@ class _Start:
 
 def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
            ) -> tuple[list[Left], Scenario, dict[Kind, _Start], list[str]]:
-    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and links assumed."""
+    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and what is assumed."""
     left: list[Left] = []
     starts: dict[Kind, _Start] = {}
     assumed: dict[str, None] = {}
@@ -325,6 +326,7 @@ def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
         checked = checked or scenario
         assumed |= {link.text: None for client in clients if hasattr(client, "hardware")
                     for link in hardware_info(client.hardware).assumed_links}
+        assumed |= dict.fromkeys(comparison_remarks(scenario.clients, scenario.source.hardware))
     if checked is None:
         assert first is not None
         raise first
