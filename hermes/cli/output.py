@@ -125,10 +125,11 @@ def show(renderable: Any, width: int | None = None) -> None:
 
 
 def _columns() -> int:
-    """Return the columns of the terminal, or 80 where standard output is none."""
+    """Return the columns of the terminal, or those of COLUMNS, or 80 where standard output is none."""
     from hermes.results.layout import WIDTH
 
-    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:

@@ -15,8 +15,8 @@ from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
 from hermes.scenario.client_keys import rename_deprecated_keys
+from hermes.scenario.document import warn_of_milliseconds
 from hermes.scenario.loading import set_value
-from hermes.scenario.slo_units import warn_of_milliseconds
 
 __all__ = ["MAX_POINTS", "RESERVED", "Point", "document", "located", "points", "scenario"]
 

@@ -41,7 +41,6 @@ from hermes.hardware.files import shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
-from hermes.scenario.compared import comparison_remarks
 from hermes.scenario.loading import overridden
 from hermes.units import counted
 
@@ -324,9 +323,8 @@ def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
             continue
         starts[kind] = _start(scenario)
         checked = checked or scenario
-        assumed |= {link.text: None for client in clients if hasattr(client, "hardware")
-                    for link in hardware_info(client.hardware).assumed_links}
-        assumed |= dict.fromkeys(comparison_remarks(scenario.clients, scenario.source.hardware))
+        for info in (hardware_info(client.hardware) for client in clients if hasattr(client, "hardware")):
+            assumed |= dict.fromkeys([*(link.text for link in info.assumed_links), *info.remarks()])
     if checked is None:
         assert first is not None
         raise first

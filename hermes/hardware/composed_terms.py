@@ -56,6 +56,7 @@ __all__ = ["ComposedModel"]
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
+COMPARED_RANKS = 2          # most data-parallel ranks of a mixture that were compared with a server
 _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
@@ -150,7 +151,12 @@ class ComposedModel:
     @property
     def info(self) -> HardwareInfo:
         """Properties beside step times: those of the roofline under it."""
-        return replace(self.base.info, kind="composed", assumed_links=self.sources.assumed)
+        known, model = self.base.info, self.base.model
+        uncompared = (("latent attention", model.mla is not None), ("sliding windows", model.window > 0),
+                      (f"more than {COMPARED_RANKS} data-parallel ranks of experts",
+                       model.num_experts > 0 and known.dp > COMPARED_RANKS))
+        return replace(known, kind="composed", assumed_links=self.sources.assumed,
+                       uncompared=tuple(name for name, holds in uncompared if holds))
 
     def _limit(self, feature: str, last: float) -> None:
         """Note that some term was measured up to `last` of a feature of the batch."""

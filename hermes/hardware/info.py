@@ -42,7 +42,13 @@ class HardwareInfo:
     work: Work | None = None
     dp: int = 1                      # data-parallel ranks of the engine; `devices` are those of one
     assumed_links: tuple[AssumedLink, ...] = ()   # links that neither the scenario nor the device names
+    uncompared: tuple[str, ...] = ()   # properties with which no times were compared with a server's
     hardware: str = ""               # hardware that the profile or table was measured on, as its text says
+
+    def remarks(self) -> list[str]:
+        """Return what to know of times with these properties; docs/background/ranks.md has the comparisons."""
+        return [f"times with {' and '.join(self.uncompared)} were never compared with a server's "
+                "(docs/background/ranks.md)"] if self.uncompared else []
 
 
 def _dtype(text: str) -> str | None:

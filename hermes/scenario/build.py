@@ -31,7 +31,6 @@ from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.length_check import check_lengths
 from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, WeightedPipeline, draw_pipelines
-from hermes.scenario.compared import comparison_remarks
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
@@ -84,6 +83,7 @@ class _Builder:
         self.env = Clock()
         self._events = ClientEvents()
         self.warnings: list[str] = []
+        self._compared: list[str] = []   # remarks on times that were never compared with a server's
         self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
@@ -117,7 +117,7 @@ class _Builder:
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
             warnings=self.warnings,
-            remarks=[*_name_remarks(scenario.clients), *comparison_remarks(scenario.clients, scenario.source.hardware),
+            remarks=[*_name_remarks(scenario.clients), *self._compared,
                      *conversation_remarks(scenario.workload, self.streams)],
         )
 
@@ -152,8 +152,9 @@ class _Builder:
                 )
                 clients += group
                 if config.kind == "llm":
-                    self.warnings += [f"{config.name}: {link.text}"
-                                      for link in hardware_info(group[0].hardware).assumed_links]
+                    info = hardware_info(group[0].hardware)
+                    self.warnings += [f"{config.name}: {link.text}" for link in info.assumed_links]
+                    self._compared += [f"{config.name}: {remark}" for remark in info.remarks()]
                 self._describe += config.describe(group, self.base_dir)
         names: set[str] = set()
         for client in clients:

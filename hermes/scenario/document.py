@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hermes.errors import InputError, inside
 from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
-from hermes.scenario.slo_units import warn_of_milliseconds
+from hermes.units import parse_number
 
 Overrides = Iterable[str] | Mapping[str, Any]
 """Settings of a scenario: texts such as `clients.0.count=4`, or a mapping of dotted paths to values."""
@@ -21,7 +22,9 @@ Overrides = Iterable[str] | Mapping[str, Any]
 DEFAULTS = "defaults"
 """Key of a resolved scenario: the keys that hold defaults."""
 
-__all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of", "with_settings"]
+__all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of", "warn_of_milliseconds", "with_settings"]
+
+_LONGEST_S = {"tpot": 1.0, "ttft": 100.0}   # limits without a unit
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
@@ -44,9 +47,10 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
     else:
         node, base_dir = load_document(source), find_scenario(source).parent
     node = overridden(node, overrides, base_dir)
+    scenario = scenario_of(node, base_dir)
     if not isinstance(source, Scenario):   # its numbers have lost their units
         warn_of_milliseconds(node)
-    return scenario_of(node, base_dir)
+    return scenario
 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
@@ -138,3 +142,29 @@ def _may_decide(scenario: Scenario) -> list[str]:
     """Return the keys of `hermes.scenario.assumptions` that a resolved scenario writes out."""
     groups = [number for number, client in enumerate(scenario.clients) if getattr(client, "kind", "") == "llm"]
     return ["network", "router", *(f"clients.{number}.{key}" for number in groups for key in _OF_A_GROUP)]
+
+
+def warn_of_milliseconds(root: Node) -> None:
+    """Warn of latency limits without a unit that look like milliseconds: `slo: {tpot: 50}` is 50 seconds.
+
+    The rule: a number above 1 for a TPOT or above 100 for a TTFT. E2E may be long, and a limit with a unit is meant as
+    it stands.
+    """
+    slo = root.child("slo")
+    for node, path, number in () if slo is None else _limits(slo, "slo"):
+        node.mark.warn(f"{path} is read as {number:g} s; write `{number:g} ms` for milliseconds, or `{number:g} s`")
+
+
+def _limits(node: Node, path: str) -> Iterator[tuple[Node, str, float]]:
+    """Yield limits (node, dotted path, number) by that rule, those of pipelines and workloads included."""
+    for key, child in node.value.items() if isinstance(node.value, dict) else ():
+        longest = _LONGEST_S.get(key.removeprefix("baseline_"))
+        if longest is None:
+            yield from _limits(child, f"{path}.{key}")
+            continue
+        try:
+            number = parse_number(child.value)
+        except (TypeError, ValueError):   # it has a unit
+            continue
+        if longest < number < math.inf:
+            yield child, f"{path}.{key}", number

@@ -46,6 +46,7 @@ def test_in_flight_is_rate_times_latency(output: int, in_flight: int) -> None:
     assert blocks * BLOCK == pytest.approx(held * (demand.context + BLOCK / 2), rel=0.1)
 
 
+@pytest.mark.long
 def test_size_answers_no_less_than_bandwidth_and_littles_law_allow() -> None:
     """By hand: B = rate x output x step in flight at an engine, and a step reads the weights and B contexts once.
 

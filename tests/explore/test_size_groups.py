@@ -45,6 +45,7 @@ def _misses_with(document, name, count):
     return summary["slo"]["pass"] is not True or summary["headline"]["stable"] is False
 
 
+@pytest.mark.long
 def test_models_of_one_pipeline_get_more_where_together_they_miss(tmp_path, capsys):
     """Each alone leaves the other no time; the check together adds clients."""
     document = two_models(
