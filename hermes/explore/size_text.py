@@ -26,7 +26,8 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     workload = sizing.scenario.workload
     rate = getattr(workload[0].arrivals, "rate", None) if len(workload) == 1 else None
     models = dict.fromkeys(client.model for client in sizing.scenario.clients if getattr(client, "model", None))
-    out = [("serves", f"{f'{rate:g} requests/s' if rate is not None else sizing.name}, {', '.join(models)}; "
+    unit = "conversations/s" if workload[0].lengths.has_turns else "requests/s"
+    out = [("serves", f"{f'{rate:g} {unit}' if rate is not None else sizing.name}, {', '.join(models)}; "
                       f"{limits_text(sizing.scenario.slo)}")]
     if sizing.meets:
         best = sizing.meets[0]

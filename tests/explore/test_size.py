@@ -129,6 +129,13 @@ def test_the_row_of_the_answer_is_that_of_the_scenario_written(sized):
             best.row[f"latency.{name}.p99"] for name in ("ttft_s", "tpot_s")]
 
 
+def test_a_rate_of_conversations_is_called_so():
+    talks = {**SMALL["workload"], "requests": 300, "arrivals": {"kind": "poisson", "rate": 2}, "lengths": {
+        "kind": "conversations", "turns": 2, "think_time": "1 s", "message": 200, "output": 30}}
+    found = size(SMALL | {"workload": talks}, devices=["l40s"], tps=[1], layouts=["mixed"], max_devices=2, workers=0)
+    assert dict(lines(found))["serves"].startswith("2 conversations/s, ")
+
+
 def test_no_price_is_no_ranking_by_cost():
     none = size(SMALL, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
     assert not none.ranked
