@@ -33,6 +33,7 @@ def start(package, sweep, out, workers):
     return subprocess.Popen(
         [*command, "--workers", str(workers)], env=os.environ | {"PYTHONPATH": str(package)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),   # a job in the background ignores Ctrl-C
     )
 
 
