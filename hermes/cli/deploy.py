@@ -59,16 +59,10 @@ def import_vllm(
     from hermes.config.yaml_document import read_text
     from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.vllm_scenario import read_source, together
-    from hermes.errors import InputError, inside
     from hermes.explore.first_load import confirmed, fit, lone
-    from hermes.units import parse_rate
+    from hermes.explore.objective import rate_option
 
-    asked: float | None = None
-    if rate is not None:
-        with inside("--rate"):
-            asked = parse_rate(rate)
-            if not 0 < asked <= 1e9:
-                raise InputError("a rate above 0, such as 50/s", rate)
+    asked = None if rate is None else rate_option(rate)
     file = command if command.endswith((".yaml", ".yml")) and len(command.split()) == 1 else None
     text = sys.stdin.read() if command == "-" else command if file is None else read_text(file)
     source = read_source(text, file, device=device, engine=engine, model=model)

@@ -62,18 +62,13 @@ def init(
     A short search of a few seconds finds devices per engine and rate; comments in the file say why.
     """
     from hermes.config.writing import write_text
-    from hermes.errors import InputError, inside
+    from hermes.errors import InputError
     from hermes.explore.first_load import fit
-    from hermes.units import parse_rate
+    from hermes.explore.objective import rate_option
 
     if file.exists():
         raise InputError("a file that does not exist yet", str(file), field="FILE.yaml")
-    asked: float | None = None
-    if rate is not None:
-        with inside("--rate"):
-            asked = parse_rate(rate)
-            if not 0 < asked <= 1e9:
-                raise InputError("a rate above 0, such as 50/s", rate)
+    asked = None if rate is None else rate_option(rate)
     document: dict[str, Any] = {
         "name": file.stem, "seed": 1,
         "workload": {"requests": 1, "arrivals": {"kind": "poisson", "rate": asked or FIRST_RATE * count / 4},

@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
 from hermes.results.layout import format_s
 from hermes.results.slo import METRICS, SloConfig, own_limits_missed
 from hermes.scenario import Scenario
+from hermes.units import parse_rate
 
-__all__ = ["limits_text", "missed", "nearest_to_limit", "need_slo", "own_missed", "settled", "slo_overrides"]
+__all__ = [
+    "limits_text", "missed", "nearest_to_limit", "need_slo", "own_missed", "rate_option", "settled", "slo_overrides",
+]
 
 Row = Mapping[str, Any]
 
@@ -41,6 +44,15 @@ def slo_overrides(text: str) -> list[str]:
         names = " and ".join(percentiles.values())
         raise InputError(Verbatim(f"{names} differ in their percentile; give all limits at one"), field="--slo")
     return [*(f"slo.{name}={value}" for name, value in settings.items()), f"slo.percentile={next(iter(percentiles)):g}"]
+
+
+def rate_option(text: str) -> float:
+    """Return the value of `--rate`, per second. Raises `InputError` if it is none above 0."""
+    with inside("--rate"):
+        value = parse_rate(text)
+        if not 0 < value <= 1e9:
+            raise InputError("a rate above 0, such as 50/s", text)
+    return float(value)
 
 
 def need_slo(scenario: Scenario) -> None:

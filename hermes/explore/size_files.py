@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from hermes.config.writing import replacing
 from hermes.config.yaml_document import as_node
 from hermes.config.yaml_writer import to_yaml
-from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.explore.objective import rate_option
 from hermes.explore.size import Sizing
 from hermes.explore.size_groups import groups_in, only
 from hermes.explore.size_text import plot
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
-from hermes.units import counted, parse_rate
+from hermes.units import counted
 from hermes.workload.base import ArrivalProcess
 from hermes.workload.profiles import workload_profile_names
 
@@ -42,7 +43,7 @@ def from_options(model: str | None, workload: str | None, rate: str | None, over
     if model is None or workload is None or rate is None:
         name = "--model" if model is None else "--workload" if workload is None else "--rate"
         raise InputError(Verbatim("missing: give a scenario, or --model, --workload and --rate"), field=name)
-    per_s = _rate(rate)
+    per_s = rate_option(rate)
     lengths: dict[str, Any] = {"kind": "empirical", "profile": workload}
     if workload.endswith(TRACES):
         lengths = {"kind": "trace", "path": workload, "repeat": True}
@@ -59,14 +60,6 @@ def from_options(model: str | None, workload: str | None, rate: str | None, over
     for override in overrides:
         node = apply_override(node, override, Path())
     return Start(node.plain(), Path())
-
-
-def _rate(text: str) -> float:
-    with inside("--rate"):
-        value = parse_rate(text)
-    if not isinstance(value, float | int) or not 0 < value <= 1e9:
-        raise InputError("a rate above 0, such as 50/s", text, field="--rate")
-    return float(value)
 
 
 def from_scenario(source: str, model: str | None, workload: str | None, rate: str | None, overrides: Sequence[str],
@@ -94,9 +87,9 @@ def _from_scenario(source: str, model: str | None, workload: str | None, rate: s
     own = getattr(workloads[0].arrivals, "rate", None) if len(workloads) == 1 else None
     if own is None or not isinstance(workloads[0].arrivals, ArrivalProcess):
         raise InputError("a scenario with one workload that has a rate (or leave --rate out)", source, field="--rate")
-    more = [f"workload.arrivals.rate={_rate(rate)!r}"]
+    more = [f"workload.arrivals.rate={rate_option(rate)!r}"]
     if workloads[0].requests is not None:
-        more.append(f"workload.requests={max(1, round(workloads[0].requests * _rate(rate) / own))}")
+        more.append(f"workload.requests={max(1, round(workloads[0].requests * rate_option(rate) / own))}")
     return _start(load_scenario(source, [*overrides, *more]))
 
 
