@@ -80,6 +80,9 @@ def put_in_place(page: Path, folder: Path) -> None:
                 f'"type": "text", "turn": 1, "hash_ids": [{i % 3}, {i + 10}]}}\n' for i in range(30)))
 
 
+PROGRESS = re.compile(r"(?m)^\d+ s: .*\n")   # on stderr, of what takes over ten seconds
+
+
 def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
     printed: str | None = None
     namespace: dict[str, object] = {}
@@ -96,6 +99,7 @@ def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
             if kept:
                 code, text = bash("\n".join(kept))
                 assert code == 0, f"{where}: exit code {code}\n{text}"
+                text = PROGRESS.sub("", text)
                 printed = text if len(kept) == len(commands(block.text)) else None
         elif block.language == "python":
             printed = run_python(page, block, namespace)
