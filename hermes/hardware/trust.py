@@ -1,0 +1,37 @@
+"""How far a time may be trusted: a class, and factors between which the true one is expected."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["GUESS", "MEASURED", "NEAR", "Kind", "Trust", "worst"]
+
+Kind = Literal["measured", "near", "guess"]
+KINDS: tuple[Kind, ...] = ("measured", "near", "guess")
+
+
+class Trust(NamedTuple):
+    """Class and range of one term of a step, or of a result.
+
+    kind: `measured`: on this very device. `near`: measured on a relative, or a formula that was tested there. `guess`:
+        from data sheets and generic factors.
+    low, high: Factors of the predicted time; the true one is between them in about nine cases of ten.
+    """
+
+    kind: Kind
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """In words, as `near, -15 to +15%`."""
+        return f"{self.kind}, {self.low * 100 - 100:+.0f} to {self.high * 100 - 100:+.0f}%"
+
+
+MEASURED = Trust("measured", 0.94, 1.06)
+NEAR = Trust("near", 0.85, 1.15)
+GUESS = Trust("guess", 0.6, 1.6)
+
+
+def worst(kinds: tuple[Kind, ...]) -> Kind:
+    """Return the least certain of some classes."""
+    return max(kinds, key=KINDS.index)
