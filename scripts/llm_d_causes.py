@@ -45,7 +45,7 @@ def _errors(alone: pd.Series[Any], rows: Sequence[pd.Series[Any]], change: Mappi
         link = all_reduce_of_one_user(alone, change).link
     except InputError:
         return "".join(f"{'-':>8}" for _ in rows)
-    return "".join(f"{throughput_error(row, link, change):>+8.1%}" for row in rows)
+    return "".join(f"{round(throughput_error(row, link, change), 3) + 0.0:>+8.1%}" for row in rows)
 
 
 def latency_of(row: pd.Series[Any], link: Mapping[str, float]) -> float:

@@ -56,7 +56,8 @@ def main() -> None:
     replay, simulate = h100_sets.replay, gpu_runs.simulate
     with tempfile.TemporaryDirectory() as temporary:
         for name, change in variants(Path(temporary)):
-            h100_sets.replay = lambda client, *more, change=change: replay(change(dict(client)), *more)
+            h100_sets.replay = lambda client, *more, change=change, **options: (
+                replay(change(dict(client)), *more, **options))
             gpu_runs.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
                 change(client) if client.get("hardware", {}).get("kind") != "layerwise" else client
                 for client in scenario["clients"]]})

@@ -109,8 +109,8 @@ def _notes(hardware: Any, stats: Any) -> list[str]:
             out.append(f"the first step of an idle engine: {history.idle_ns / 1e6:.3g} ms more")
         clocks = hardware.base.device.clocks
         if clocks is not None:
-            out.append(f"steps with prompts: {clocks.slowdown:.0%} of the arithmetic's share of the last "
-                       f"{clocks.over * 1e3:.3g} ms beyond {clocks.free:.0%} longer")
+            out.append(f"steps with prompts: clocks sink as {clocks.free:.0%} to {clocks.full:.0%} of the peak "
+                       f"arithmetic fill the last {clocks.over * 1e3:.3g} ms; products keep {clocks.sustained:.0%}")
     reach = hardware.ranges() if hasattr(hardware, "ranges") else {}
     if reach:
         out.append("measured up to " + ", ".join(f"{last:,.0f} {name}" for name, last in reach.items()))

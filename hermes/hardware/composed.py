@@ -36,9 +36,10 @@ class Beside(ConfigModel):
     """What decodes cost in one attention launch with a prompt, for each layer and query head of a device.
 
     One launch for both does not split long contexts. Where it does not pack the query heads that share a KV head
-    either, each of them reads its KV again, from the second-level cache; where it does (`mixed_attention: packed` of
-    the device), the KV is read once. Fitted to operator tables of an RTX PRO 6000 with 32 query heads over 8 KV heads;
-    others (64 over 8, 32 over 4) and another card (RTX 4090) agree within 15%.
+    either, each of them reads its KV again, from the second-level cache. Where it does (`mixed_attention: packed` of
+    the device), a decode costs a tile of the prompt's kernel and `per_seq`; the other two do not count. Fitted to
+    operator tables of an RTX PRO 6000 with 32 query heads over 8 KV heads; others (64 over 8, 32 over 4) and another
+    card (RTX 4090) agree within 15%.
     """
 
     per_seq: Duration = 14e-9
@@ -130,7 +131,12 @@ class Composed(ConfigModel):
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
         kernel = base.device.mixed_attention
-        reads = 1.0 if kernel == "packed" else max(self.beside.read * shared, 1.0)
+        reads = max(self.beside.read * shared, 1.0)
+        counts = {"per_head": {"per_seq", "per_seq_token", "read"}, "packed": {"per_seq"}, "apart": set()}[kernel]
+        for key in ("per_seq", "per_seq_token", "read"):
+            if key not in counts and getattr(self.beside, key) != getattr(Beside(), key):
+                raise InputError(Verbatim(f"left out: it does not count for {base.device.name} (mixed_attention: "
+                                          f"{kernel})"), getattr(self.beside, key), field=f"beside.{key}")
         beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, reads)
         sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
         bandwidth = base.device.memory_bandwidth / NS_PER_S

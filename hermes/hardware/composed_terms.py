@@ -40,6 +40,8 @@ from hermes.hardware.kernel_curves import (
     in_blocks,
     largest_sum,
     prefill_times,
+    sunk_times,
+    tile_edges,
 )
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import precision
@@ -72,6 +74,11 @@ def _rising(times: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArra
     return times[0], rising(times[1])
 
 
+def _row_grid(last: float) -> FloatArray:
+    """The same, with both sides of the edges of the tiles of matrix products."""
+    return np.unique(np.concatenate([_spaced(last), tile_edges()]))
+
+
 class _Line:
     """A piecewise linear function, in proportion beyond its last point."""
 
@@ -102,7 +109,8 @@ class ComposedModel:
         device, model, options = base.device, base.model, base.options
         self._roof = Roof(device.peak(base.work.compute) / 1e9, device.memory_bandwidth / 1e9)
         self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
-        self._rows = _spaced(2**17)
+        self._rows = _row_grid(2**17)
+        self._sunk = np.zeros(len(self._rows))
         self._linears: list[tuple[str, FloatArray]] = []
         self._last: dict[str, float] = {}
         self._head: FloatArray | None = None
@@ -146,7 +154,11 @@ class ComposedModel:
         idle = round(self.sources.idle_ns) if self.host.asynchronous else 0
         if not idle and self.base.device.clocks is None:
             return None
-        return StepHistory(self.base.device, Arithmetic.of(self.base.work, self.base.device), idle)
+        return StepHistory(self.base.device, Arithmetic.of(self.base.work, self.base.device), self._sunk_ns, idle)
+
+    def _sunk_ns(self, tokens: int) -> float:
+        """What the matrix products of a step take longer at the rate that the device sustains."""
+        return self._at(self._sunk, self.rows(tokens))
 
     @property
     def info(self) -> HardwareInfo:
@@ -182,6 +194,7 @@ class ComposedModel:
                 if blocks is not None:
                     times = in_blocks(times, blocks, self._roof, kind.layer_bytes, self._rows, n, k)
                 self._linears.append((name, times * count))
+                self._sinks(times, count, n, k)
             self._limit("tokens", float(gemm.m[-1]))
         if model.num_experts:
             from hermes.hardware.experts import ExpertSplit, expert_times  # most models have none
@@ -191,6 +204,8 @@ class ComposedModel:
                                       self.sources.routing_skew, self._rows)
             if of_experts is not None:
                 self._experts = of_experts[0] * model.expert_layers, of_experts[1]
+                self._sinks(of_experts[0], model.expert_layers, 3.0 * model.hidden_size * model.intermediate_size,
+                            model.experts_per_token / tp)
             plain = kernels.gemm(self.base.work.wide)
             if gemm is not None and plain is not None:   # the router is not quantised
                 times = gemm_times(plain, self._wide, kind.other_bytes, self._rows, model.num_experts, hidden)
@@ -221,6 +236,12 @@ class ComposedModel:
         shape = heads, kv_heads, hd, measured, kv_bytes, _spaced(2048)
         self._decode = cold_decode_times(decode, *shape) if kernels.file.cold else (
             decode_times(decode, self._wide, *shape))
+
+    def _sinks(self, times: FloatArray, layers: int, n: float, k: float) -> None:
+        """Add what products of so many layers, n * k weights each, take longer where the device's clocks sank."""
+        clocks = self.base.device.clocks
+        if clocks is not None:
+            self._sunk += layers * sunk_times(times, self._roof, clocks.sustained, self._rows, n, k)
 
     def _products(self, heads: int, kv_heads: int) -> Iterator[tuple[str, tuple[float, float], int]]:
         """Yield (name, (outputs, inputs), layers) of the products of a layer on one device, but experts and router."""
@@ -346,7 +367,7 @@ class ComposedModel:
             times[stage] += round(hops * ways[stage - 1] / sum(ways))
         times[0] += round(first)
         times[-1] += round(last)
-        times[0] += max(total - sum(times), 0)   # what the host takes longer, and rounding
+        times[0] += total - sum(times)   # what the host takes longer, and rounding
         return [max(ns, 1) for ns in times]
 
     def _fixed_ns(self, tokens: int, sampled: int) -> float:
@@ -397,14 +418,33 @@ class ComposedModel:
         floor = launch if self._decode is not None and self._decode.added else self._floor
         if stats.prefill_tokens and not self.sources.apart:
             prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
-            if prompt > self._one_tile:
-                tiles = seqs * (self._empty + self._empty_token * prompt)
-                return launch, 0.0, max(tiles, floor), max(self._beside, self._per_token)
+            tiles = seqs * (self._empty + self._empty_token * prompt)
+            return launch, 0.0, max(tiles, floor), max(self._beside, self._per_token)
         return launch, 0.0, floor, self._per_token
+
+    def _beside_packed(self, stats: StepStats, contexts: float) -> float:
+        """What decodes add to the launch of a prompt whose kernel packs the query heads of a KV head into tiles.
+
+        A decode has one tile, computed against its whole context as a tile of a prompt is: as many pairs of tokens as
+        that many tokens of a prompt. The launch takes at least as long as the decodes alone, and longer by what
+        each of its tiles takes beside its arithmetic.
+        """
+        launch = self._launch_ns(stats.decode_seqs)
+        floor = launch if self._decode is not None and self._decode.added else self._floor
+        more = max(launch, floor + self._per_token * contexts)
+        if self._prefill is not None:
+            own = self._prefill_ns(stats)
+            pairs = stats.prefill_attn if not self._windowed else (
+                self.base.work.within(stats.prefill_attn, stats.prefill_tokens))
+            more = max(more, self._prefill[0].at(pairs + self._one_tile * contexts), own) - own
+            more += stats.decode_seqs * self._empty
+        return self._changed("decodes_beside_prompt", more, stats.decode_seqs)
 
     def _decodes_ns(self, stats: StepStats) -> float:
         """Attention of the decodes of one step."""
         contexts = self._contexts(stats)
+        if stats.prefill_tokens and self.sources.tile_rows:
+            return self._beside_packed(stats, contexts)
         a, b, c, d = self._decode_lines(stats)
         return max(a + b * contexts, c + d * contexts)
 
@@ -434,7 +474,12 @@ class ComposedModel:
             found["dispatch"] = found["combine"] = self._exchange.source
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
                                roof if self._prefill is None else tables)
-        found["decodes_beside_prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+        beside = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+        if self.sources.tile_rows:
+            beside = f"{found['attention_of_prompts']}: {self.sources.tile_rows} rows for each decode and KV head"
+        elif self.sources.apart:
+            beside = f"{found['attention_of_decodes']}, in a launch of their own"
+        found["decodes_beside_prompt"] = beside
         found["all_reduce"] = self.sources.reduces.source if self.sources.reduces is not None else (
             tables if self._link is not None else f"datasheet of {base.device.name}")
         if self.sources.hops:
@@ -475,11 +520,14 @@ class ComposedModel:
         contexts += self._uneven(stats)
         if self._windowed:
             contexts = self.base.work.within(contexts, stats.decode_seqs, np.minimum)
-        a, b, c, d = self._decode_lines(stats)
-        ns = contexts * d
-        ns += c
-        if ns[0] < a + b * contexts[0]:
-            np.maximum(ns, a + b * contexts, out=ns)
+        if stats.prefill_tokens and self.sources.tile_rows:
+            ns = np.array([self._beside_packed(stats, float(each)) for each in contexts])
+        else:
+            a, b, c, d = self._decode_lines(stats)
+            ns = contexts * d
+            ns += c
+            if ns[0] < a + b * contexts[0]:
+                np.maximum(ns, a + b * contexts, out=ns)
         ns += fixed
         if not self.host.asynchronous:
             ns += host
@@ -553,6 +601,8 @@ class ComposedModel:
             stats.decode_ctx + stats.decode_seqs + self._uneven(stats))
         if self._windowed:
             contexts = self.base.work.within(contexts, stats.decode_seqs, np.minimum)
+        if stats.prefill_tokens and self.sources.tile_rows:
+            return np.array([self._beside_packed(stats, float(each)) for each in contexts]) + own
         a, b, c, d = self._decode_lines(stats)
         return np.asarray(np.maximum(a + b * contexts, c + d * contexts) + own)
 

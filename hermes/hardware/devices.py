@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name
 from hermes.config.validation import load
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.files import find, names_in
 
 __all__ = ["Cache", "Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
@@ -36,14 +37,25 @@ class DevicePower(ConfigModel):
 
 
 class Clocks(ConfigModel):
-    """Clocks that sink under arithmetic: a step with prompts takes 1 + slowdown * (load - free) times as long, where
-    load is the share of the peak arithmetic over the last moments (`hermes.hardware.history`)."""
+    """Clocks that sink until the card keeps within its watts: matrix products are then no faster than `sustained`.
 
-    slowdown: Annotated[float, Field(ge=0, le=10)]
+    Load is the share of the peak arithmetic over the last moments (`hermes.hardware.history`)."""
+
+    sustained: Annotated[float, Field(gt=0, le=1)]
+    """Share of the peak arithmetic that matrix products of real values keep up. Kernel tables hold short runs, many of
+    them faster."""
     free: Annotated[float, Field(ge=0, le=1)]
-    """Load that the kernels were measured under; less of it makes nothing faster."""
+    """Load up to which products are as fast as the kernel tables say."""
+    full: Annotated[float, Field(gt=0, le=1)]
+    """Load from which on none is faster than `sustained`; in proportion between."""
     over: Annotated[Duration, Field(gt=0)]
     """Time after which arithmetic counts for a share of 1/e."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Clocks:
+        if self.full <= self.free:
+            raise InputError(Verbatim(f"more than free ({self.free:g})"), self.full, field="full")
+        return self
 
 
 class Cache(ConfigModel):

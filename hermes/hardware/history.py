@@ -4,13 +4,17 @@ A hardware model prices a step by its batch alone, and stays pure. A model that 
 `StepHistory` (method `history`); the client asks it for the duration of every single step with prompt tokens, and of
 the first step after idleness. Steps of runs have no prompt tokens; nothing here changes them.
 
-    load:  mean share of the peak arithmetic, weighted by exp(-age / over); steps without prompts count as none
-    step = priced step * (1 + slowdown * max(0, mean load during the step - free))
+    load: mean share of the peak arithmetic, weighted by exp(-age / over); steps without prompts count as none
+    sunk: how far the clocks sank, of 1: (mean load during the step - free) / (full - free), within 0 and 1
+    step = priced step + sunk * what its matrix products take longer at the rate that the card sustains
+
+The rate bounds what a step can lose: products that the kernel tables have no faster than it lose nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hermes.hardware.base import StepStats
@@ -46,19 +50,24 @@ class Arithmetic:
 class StepHistory:
     """The history of one client's steps."""
 
-    __slots__ = ("_arithmetic", "_at_ns", "_free", "_load", "_over_ns", "_slowdown", "idle_ns")
+    __slots__ = ("_arithmetic", "_at_ns", "_clocks", "_load", "_over_ns", "_sunk_ns", "idle_ns")
 
-    def __init__(self, device: DeviceDescription, arithmetic: Arithmetic, idle_ns: int = 0) -> None:
-        """idle_ns: what the first step after idleness takes longer."""
-        clocks = device.clocks
-        self.idle_ns, self._arithmetic = idle_ns, arithmetic
-        self._slowdown, self._free, self._over_ns = (
-            (0.0, 1.0, 1.0) if clocks is None else (clocks.slowdown, clocks.free, clocks.over * NS_PER_S))
+    def __init__(self, device: DeviceDescription, arithmetic: Arithmetic, sunk_ns: Callable[[int], float],
+                 idle_ns: int = 0) -> None:
+        """Both in nanoseconds.
+
+        sunk_ns: What the matrix products of so many tokens take longer at the rate that the device sustains.
+        idle_ns: What the first step after idleness takes longer.
+        """
+        self.idle_ns, self._arithmetic, self._sunk_ns = idle_ns, arithmetic, sunk_ns
+        self._clocks = device.clocks
+        self._over_ns = 1.0 if device.clocks is None else device.clocks.over * NS_PER_S
         self._load, self._at_ns = 0.0, 0
 
     def step_ns(self, stats: StepStats, priced_ns: int, now_ns: int) -> int:
         """Return the duration of a step with prompt tokens that starts now."""
-        if not self._slowdown:
+        clocks = self._clocks
+        if clocks is None:
             return priced_ns
         over = self._over_ns
         before = self._load * math.exp((self._at_ns - now_ns) / over)
@@ -66,7 +75,8 @@ class StepHistory:
         away = before - share
         mean = share + away * over / priced_ns * -math.expm1(-priced_ns / over)
         ns = priced_ns
-        if mean > self._free:
-            ns = round(priced_ns * (1.0 + self._slowdown * (mean - self._free)))
+        if mean > clocks.free:
+            sunk = min((mean - clocks.free) / (clocks.full - clocks.free), 1.0)
+            ns += round(sunk * self._sunk_ns(stats.prefill_tokens + stats.decode_seqs + stats.drafts))
         self._load, self._at_ns = share + away * math.exp(-ns / over), now_ns + ns
         return ns

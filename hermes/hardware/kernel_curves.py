@@ -23,7 +23,7 @@ from hermes.hardware.operator_curves import rising
 
 __all__ = [
     "DecodeTimes", "PrefillTimes", "Roof", "cold_decode_times", "decode_times", "gemm_times", "in_blocks",
-    "largest_sum", "prefill_times",
+    "largest_sum", "prefill_times", "sunk_times", "tile_edges",
 ]
 
 LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
@@ -32,6 +32,9 @@ DEFAULT_EFFICIENCY = 0.85   # of reading KV, where no large cache was measured
 SHORT = 128.0               # tokens of a tile of queries
 FEWEST_LANES = 32.0         # of a launch that can fill a card
 HIDDEN = 3.0                # times a launch from the host that a kernel has to take to show
+SMALL_TILE, TILE = 64.0, 128.0   # rows of a tile of a product, of up to and of more than `SMALL_TILES` rows
+FREE_ROWS, SMALL_TILES = 256.0, 1024.0
+LAST_EDGE = 2.0**14         # rows up to which the stairs of the tiles show
 GRAPH_LAUNCH_NS = 4000.0    # of a kernel in a CUDA graph; what the tables show for next to no work is a launch alone
 
 
@@ -43,7 +46,11 @@ class Roof(NamedTuple):
 
 
 def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, n: float, k: float) -> FloatArray:
-    """Nanoseconds of products of m x k by k x n, for each number of rows in `m` (ascending); rises with m."""
+    """Nanoseconds of products of m x k by k x n, for each number of rows in `m` (ascending); rises with m.
+
+    Rows are computed in tiles: a product of 1,025 rows takes as long as one of 1,152. Tables hold both sides of an
+    edge, so a measured point stands for its whole tile.
+    """
     def ideal(rows: FloatArray, columns: FloatArray, inner: FloatArray) -> FloatArray:
         moved = value_bytes * columns * inner + 2 * rows * (columns + inner)
         return np.asarray(np.maximum(2 * rows * columns * inner / roof.flops, moved / roof.bytes))
@@ -57,8 +64,31 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
     total = weights.sum(axis=(1, 2))
     known = total > 0
     at_m = (np.nan_to_num(corners) * weights).sum(axis=(1, 2))[known] / total[known]
-    at = np.interp(np.log(m), np.log(table.m[known]), at_m)
-    return rising(np.exp(at) * ideal(m, np.asarray(n), np.asarray(k)))
+    columns, inner = np.asarray(n), np.asarray(k)
+    measured = np.exp(at_m) * ideal(table.m[known], columns, inner)
+    rows = _in_tiles(table.m[known])
+    last = np.append(np.diff(rows) > 0, True)   # of several points in a tile, the one with most rows
+    slow = np.log(measured / ideal(rows, columns, inner))[last]
+    m = _in_tiles(m)
+    return rising(np.exp(np.interp(np.log(m), np.log(rows[last]), slow)) * ideal(m, columns, inner))
+
+
+def _in_tiles(rows: FloatArray) -> FloatArray:
+    """Rows with those that fill the last tile. Up to `FREE_ROWS`, tables hold the stairs themselves."""
+    tile = np.where(rows > SMALL_TILES, TILE, SMALL_TILE)
+    return np.where(rows > FREE_ROWS, np.ceil(rows / tile) * tile, rows)
+
+
+def tile_edges() -> FloatArray:
+    """Numbers of rows on both sides of the edges of all tiles."""
+    edges = np.concatenate([np.arange(FREE_ROWS, SMALL_TILES, SMALL_TILE), np.arange(SMALL_TILES, LAST_EDGE + 1, TILE)])
+    return np.concatenate([edges, edges + 1.0])
+
+
+def sunk_times(times: FloatArray, roof: Roof, share: float, m: FloatArray, n: float, k: float) -> FloatArray:
+    """Nanoseconds that products of m x k by k x n take beyond `times` where they are no faster than a `share` of the
+    peak arithmetic."""
+    return np.asarray(np.maximum(2 * _in_tiles(m) * n * k / roof.flops / share - times, 0.0))
 
 
 def in_blocks(times: FloatArray, blocks: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, n: float, k: float

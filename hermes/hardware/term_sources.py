@@ -79,8 +79,8 @@ class Sources:
     beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
         of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
     apart: whether decodes have a launch of their own beside a prompt
-    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
-        fits into one tile then costs the decodes beside it nothing. 0: not packed
+    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one: each decode
+        then costs what a tile of a prompt does. 0: not packed, `beside` counts
     sampling_ns: of the sampler, for each sampled row
     engine: where the engine's times come from
     routing_skew: how unevenly tokens choose experts (`hermes.hardware.experts`)

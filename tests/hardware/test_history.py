@@ -31,16 +31,35 @@ def test_the_load_and_what_it_costs_by_hand():
     work = priced.base.work
     flops = 2 * sum(linear.weights for linear in work.linears) * 986 + work.pair_flops * 986 * 987 / 2 + work.head_flops
     share, over = flops / 989.4e12 * 1e9 / ns, clocks.over * 1e9
+    layers = 40 * ((5120 + 2 * 1024) * 5120 + 5120 * 5120 + 3 * 5120 * 17408)   # qkv, o_proj, gate, up and down
+    terms = priced.terms_ns(stats)
+    capped = 2 * layers * 1024 / 989.4e12 / clocks.sustained * 1e9   # 986 rows fill eight tiles
+    most = capped - sum(terms[name] for name in ("qkv", "o_proj", "gate_up", "down"))
     load, at, expected = 0.0, 0, []
     for _ in range(2):
         kept = math.exp(-ns / over)
         mean = share + (load - share) * over / ns * (1 - kept)
-        expected.append(ns * (1 + clocks.slowdown * max(mean - clocks.free, 0)))
+        expected.append(ns + most * min(max(mean - clocks.free, 0) / (clocks.full - clocks.free), 1))
         load = share + (load - share) * math.exp(-expected[-1] / over)
     first = history.step_ns(stats, ns, 0)
     at += first
     assert [first, history.step_ns(stats, ns, at)] == [pytest.approx(value, abs=1) for value in expected]
-    assert expected[1] / expected[0] == pytest.approx(1.07, abs=0.01), "recorded: 7 to 8%"
+    assert expected[1] / expected[0] == pytest.approx(1.08, abs=0.01), "recorded: 7 to 8%"
+
+
+def test_what_a_step_loses_is_bounded_by_the_rate_that_the_card_sustains():
+    """Products of 8,192 rows are hardly faster in the tables than the card sustains: full load costs them little,
+    however long it lasts; those of 3,968 rows lose 15%. Products that read their weights only lose nothing."""
+    def lost(tokens):
+        priced, history, now = model(), model().history(), 0
+        for _ in range(20):
+            took = history.step_ns(prompt(tokens), priced.step_ns(prompt(tokens)), now)
+            now += took
+        return took / priced.step_ns(prompt(tokens)) - 1
+
+    assert 0.0 < lost(8192) < 0.04
+    assert 0.10 < lost(3968) < 0.18
+    assert lost(200) == 0.0
 
 
 def test_a_pause_cools():
@@ -62,7 +81,7 @@ def test_load_never_makes_a_step_shorter_nor_more_than_a_third_longer(steps):
     for tokens, pause in steps:
         ns = priced.step_ns(prompt(tokens))
         took = history.step_ns(prompt(tokens), ns, now)
-        assert ns <= took <= ns * 1.21
+        assert ns <= took <= ns * 1.33
         now += took + pause * MS
 
 

@@ -118,7 +118,7 @@ def test_noise_of_a_simulated_alternative_does_not_decide() -> None:
 
 AGENT = case("llama-3.1-8b", "h100-sxm", 0.5, requests=2000, lengths={
     "kind": "conversations", "turns": 8, "system_tokens": 6000, "message": 600, "output": 200, "think_time": "3 s"})
-AGENT["seed"] = 0
+AGENT["seed"] = 11
 
 
 @cache
@@ -131,7 +131,7 @@ def beyond_noise(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def test_a_slower_engine_does_not_make_answers_faster() -> None:
-    """With this seed a simulation of the slower engine has a TTFT p99 that is 47% lower; over six, it is 9% higher."""
+    """With this seed a simulation of the slower engine has a TTFT p99 that is 68% lower; over twelve, 18% higher."""
     slower = hermes.simulate(AGENT, overrides=dict(of(AGENT)["engine time"].settings)).summary
     assert changes_of_runs(hermes.simulate(AGENT).summary, slower)["ttft_p99"] < -0.4
     assert all(change > 0 for change in beyond_noise(of_agent()["engine time"]).values())
@@ -209,8 +209,8 @@ def test_prefix_caching_where_prompts_share_a_beginning() -> None:
 
 
 @pytest.mark.parametrize(("arrivals", "changes"), [
-    ({"kind": "poisson", "rate": 0.5}, {"ttft_p99": 102, "tpot_p99": 3.2, "e2e_p99": 11}),   # the engine cannot keep up
-    ({"kind": "poisson", "rate": 0.15}, {"ttft_p99": 54, "tpot_p99": 2.1, "e2e_p99": 2.6}),
+    ({"kind": "poisson", "rate": 0.5}, {"ttft_p99": 88, "tpot_p99": 3.1, "e2e_p99": 8.9}),   # the engine cannot keep up
+    ({"kind": "poisson", "rate": 0.15}, {"ttft_p99": 51, "tpot_p99": 2.1, "e2e_p99": 2.5}),
     ({"kind": "closed_loop", "users": 20}, {"ttft_p99": 15, "tpot_p99": 1.5, "e2e_p99": 2.4}),
 ])
 def test_prefix_caching_that_carries_a_run_is_listed_by_first_order(arrivals: Any, changes: dict[str, float]) -> None:

@@ -5,7 +5,7 @@ Their rows may not be published; the tables show errors and statistics (data/REA
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,15 @@ from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 __all__ = ["blis_experiments", "blis_training", "residency"]
 
 OPEN_LOOP = ("agg_2rps-vanilla", "agg_8rps-vanilla", "w5_sweep-agg12")
+MIXTURE = ("w7_sweep-agg6",)
+CAPPED, CAP = ("w5_sweep-agg18", "w5_sweep-agg24", "w7_sweep-agg12", "w7_sweep-agg18"), ", capped"
+MOST_IN_FLIGHT = 256
+EDGE_S = 60.0
+QWEN: Mapping[str, Any] = {
+    "model": "qwen3-14b", "device": "h100-sxm", "engine": "vllm-0.23",
+    "scheduler": {"kind": "chunked", "max_num_seqs": 256, "max_num_batched_tokens": 8192},
+    "memory": {"num_blocks": 18038, "block_size": 16},
+}
 WORKLOADS = {  # rates and seconds of the stages, prompt tokens on average, output tokens
     "general": ((8.0, 20.0), 600, 575, 248), "codegen": ((5.0, 10.0), 600, 593, 247),
     "roleplay": ((6.0,), 1200, 786, 251), "general-lite": ((2.5, 6.0), 600, 575, 248),
@@ -33,22 +42,42 @@ PEERS = ("aiconfigurator-estimate", "blis-evolved", "blis-roofline", "blis-train
 
 
 def residency(data: Path) -> Iterator[Row]:
-    """Qwen3-14B on one H100, vLLM 0.23.0: three cells in open loop."""
+    """Qwen3-14B on one H100, vLLM 0.23.0: prompts of 986 tokens, and of 253 and 3,917 mixed, in open loop; and what the
+    same load generator sent with at most 256 requests in flight, which keeps the server saturated."""
     folder = data / "h100" / "residency-vllm"
-    for cell in OPEN_LOOP:
-        measured = pd.read_parquet(folder / f"{cell}.parquet").sort_values("arrival_s")
-        requests = measured[["arrival_s", "prompt_tokens", "output_tokens"]].copy()
-        requests["arrival_s"] -= requests["arrival_s"].min()
-        client = {
-            "model": "qwen3-14b", "device": "h100-sxm", "engine": "vllm-0.23",
-            "scheduler": {"kind": "chunked", "max_num_seqs": 256, "max_num_batched_tokens": 8192},
-            "memory": {"num_blocks": 18038, "block_size": 16},
-        }
-        found = replay(client, requests).requests
-        names = ("ttft", "tpot", "e2e")
-        case = Case("residency-vllm", cell, "vllm-0.23", "h100-sxm", "qwen3-14b")
-        yield from rows_of(case, statistics({name: measured[f"{name}_s"] for name in names}),
-                           statistics({name: found[f"{name}_s"] for name in names}))
+    names = ("ttft", "tpot", "e2e")
+    for cells, of in ((OPEN_LOOP, ""), (MIXTURE, ", mixture"), (CAPPED, CAP)):
+        for cell in cells:
+            measured, requests = _sent(folder / f"{cell}.parquet", "intended_arrival_s" if of == CAP else "arrival_s")
+            found = replay(QWEN, requests, max_in_flight=MOST_IN_FLIGHT if of == CAP else None).requests
+            ends = [frame["arrival_s"] + frame["e2e_s"] for frame in (measured, found)]
+            if of == CAP:
+                measured, found = _steady(measured), _steady(found)
+            theirs, ours = (statistics({name: frame[f"{name}_s"] for name in names}) for frame in (measured, found))
+            if of == CAP:
+                theirs["requests/s", "mean"], ours["requests/s", "mean"] = (_served_per_s(each) for each in ends)
+            yield from rows_of(Case(f"residency-vllm{of}", cell, "vllm-0.23", "h100-sxm", "qwen3-14b"), theirs, ours)
+
+
+def _sent(path: Path, times: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows of a cell, what was sent) in the order of `times`, which begin at 0."""
+    measured = pd.read_parquet(path).sort_values(times, kind="stable")
+    requests = measured[["prompt_tokens", "output_tokens"]].copy()
+    requests.insert(0, "arrival_s", measured[times] - measured[times].min())
+    return measured, requests
+
+
+def _steady(frame: pd.DataFrame) -> pd.DataFrame:
+    """The requests sent neither in the first nor in the last minute."""
+    since = (frame["arrival_s"] - frame["arrival_s"].min()).to_numpy(dtype=np.float64)
+    return frame.iloc[np.flatnonzero((since >= EDGE_S) & (since <= since.max() - EDGE_S))]
+
+
+def _served_per_s(ends: pd.Series[float]) -> float:
+    """Requests that ended each second, the first and the last minute cut."""
+    since = np.sort(ends.to_numpy()) - ends.min()
+    kept = since[(since >= EDGE_S) & (since <= since[-1] - EDGE_S)]
+    return float((len(kept) - 1) / (kept[-1] - kept[0]))
 
 
 def in_turn(workload: str, share: float, prompt_tokens: float | None = None) -> tuple[pd.DataFrame, np.ndarray]:

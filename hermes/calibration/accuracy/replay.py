@@ -17,15 +17,17 @@ __all__ = ["replay"]
 
 def replay(
     client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[str, Any] | None = None,
-    router: Mapping[str, Any] | None = None,
+    router: Mapping[str, Any] | None = None, max_in_flight: int | None = None,
 ) -> Results:
     """Results of one client, or a group of equal ones behind `router`, that serves `requests`, a trace
-    (`hermes.workload.traces`): its rows are served in order, at their `arrival_s`, or by `arrivals` where given."""
+    (`hermes.workload.traces`): its rows are served in order, at their `arrival_s` or as soon after as fewer than
+    `max_in_flight` are being served, or by `arrivals` where given."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requests.csv"
         requests.to_csv(path, index=False)
         trace = {"kind": "trace", "path": str(path)}
-        workload: dict[str, Any] = {"arrivals": dict(arrivals or trace), "lengths": trace}
+        at = trace if max_in_flight is None else {**trace, "max_in_flight": max_in_flight}
+        workload: dict[str, Any] = {"arrivals": dict(arrivals or at), "lengths": trace}
         if arrivals is not None:
             workload["requests"] = len(requests)
         scenario: dict[str, Any] = {"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]}

@@ -13,6 +13,7 @@ from hermes.calibration.accuracy.closed_loop import closed_loop
 from hermes.calibration.accuracy.cpu_runs import cpu_runs
 from hermes.calibration.accuracy.gpu_runs import recorded_runs
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
+from hermes.calibration.accuracy.lmbench import lmbench
 from hermes.calibration.accuracy.row import Row
 from hermes.calibration.accuracy.schedules import schedules
 from hermes.calibration.accuracy.splitwise import splitwise
@@ -53,6 +54,7 @@ SETS = {
     "blis": _Set("h100/sim-to-real-accuracy-validation", blis_experiments),
     "training": _Set("h100/training", blis_training),
     "llm-d": _Set("h100/llm-d-prism", closed_loop),
+    "lmbench": _Set("llm-d-lmbench", lmbench),
     "ml-energy": _Set("h100/ml-energy", steady_decodes),
 }
 """Reference sets by name."""
