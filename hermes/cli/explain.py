@@ -60,9 +60,12 @@ def explain(
         print("no client of this scenario serves generations")
     for step in seen.values():
         title = f"{step['client']}: {step['step_s'] * 1e3:.4g} ms"
-        print_table(title, ["term", "ms", "%", "source"], [
-            [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}", row["source"]]
-            for row in step["terms"]])
+        if "range" in step:
+            kind, low, high = step["class"], *(f"{end * 1e3:.3g}" for end in step["range"])
+            title += f" ({low} to {high}; {kind})"
+        print_table(title, ["term", "ms", "%", "class and range", "source"], [
+            [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}",
+             _range_text(row), row["source"]] for row in step["terms"]])
         if step["notes"]:
             print_lines([("", note) for note in step["notes"]])
 
@@ -120,6 +123,8 @@ def _notes(hardware: Any, stats: Any) -> list[str]:
 def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     """Return the seconds of a step, and of its terms with their sources."""
     from hermes.hardware.adjusted import AdjustedModel
+    from hermes.hardware.term_trust import in_total
+    from hermes.hardware.trust import NEAR
 
     total = hardware.step_ns(stats) / 1e9
     if isinstance(hardware, AdjustedModel):
@@ -132,10 +137,26 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
         text = getattr(hardware, "description", "") or getattr(hardware, "name", type(hardware).__name__)
         return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}],
                 "notes": getattr(hardware, "notes", [])}
-    sources = hardware.sources_of()
-    rows = [{"term": name, "seconds": ns / 1e9, "source": sources.get(name, "")}
-            for name, ns in hardware.terms_ns(stats).items()]
-    rest = total - sum(row["seconds"] for row in rows)
+    sources, trust = hardware.sources_of(), hardware.trust_of()
+    seconds = {name: ns / 1e9 for name, ns in hardware.terms_ns(stats).items()}
+    texts = {name: sources.get(name, "") for name in seconds}
+    rest = total - sum(seconds.values())
     if rest > ROUNDING_S:
-        rows.append({"term": "host", "seconds": rest, "source": "the engine's host, where the device does not hide it"})
-    return {"step_s": total, "terms": rows, "notes": _notes(hardware, stats)}
+        seconds["host"], texts["host"] = rest, "the engine's host, where the device does not hide it"
+    rows = [{"term": name, "seconds": each, "source": texts[name], **_ranged(each, trust.get(name, NEAR))}
+            for name, each in seconds.items()]
+    whole = _ranged(total, in_total(seconds, trust))
+    return {"step_s": total, **whole, "terms": rows, "notes": _notes(hardware, stats)}
+
+
+def _ranged(seconds: float, trust: Any) -> dict[str, Any]:
+    """Return the class of a time, and the seconds between which the true one is expected."""
+    return {"class": trust.kind, "range": [seconds * trust.low, seconds * trust.high]}
+
+
+def _range_text(row: dict[str, Any]) -> str:
+    """Return class and range of a term in words, or ""."""
+    if "range" not in row or not row["seconds"]:
+        return ""
+    low, high = (end / row["seconds"] * 100 - 100 for end in row["range"])
+    return f"{row['class']}, {low:+.0f} to {high:+.0f}%"

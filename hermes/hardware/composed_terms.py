@@ -51,6 +51,7 @@ from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.row_curves import elementwise_times, row_times
 from hermes.hardware.term_sources import HostTime, Reduces, Sources
+from hermes.hardware.trust import Trust
 from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
@@ -488,6 +489,21 @@ class ComposedModel:
             change = self.sources.terms[name]
             found[name] = f"{found[name]}, {change.text()}"
         return found
+
+    def trust_of(self) -> dict[str, Trust]:
+        """Return class and range of each term, by its name in `terms_ns`."""
+        from hermes.hardware.term_trust import Grounds, term_trust
+
+        base, sources = self.base, self.sources_of()
+        tabled = {name for name, text in sources.items() if text.startswith(("kernel tables", "operator tables, "))}
+        experts = sources.get("experts", "")
+        kernels, device, group = self.kernels, base.device, base.options.tp
+        return term_trust(sources, Grounds(
+            frozenset(tabled), kernels is not None and kernels.file.device == device.name,
+            device.efficiency == device.name, "nearest shape" in experts,
+            bool(self.sources.tile_rows or self.sources.apart) or device.name in ("rtx-4090", "rtx-pro-6000"),
+            self.sources.engine.startswith("engine vllm"), group,
+            self.sources.reduces is not None and "given" in self.sources.reduces.source))
 
     def ranges(self) -> dict[str, float]:
         """Return the largest measured value of each statistic of a batch that some term was measured over."""

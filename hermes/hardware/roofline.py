@@ -37,6 +37,7 @@ from hermes.hardware.files import find
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
+from hermes.hardware.trust import GUESS, NEAR, Trust
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -316,6 +317,11 @@ class RooflineModel:
         out = self.operators_ns(stats)
         out["decode_attention"] += self._slope * self._context(stats)
         return {name: float(ns) for name, ns in out.items() if ns}
+
+    def trust_of(self) -> dict[str, Trust]:
+        """Return class and range of each term: factors of this very card are near, others a guess."""
+        found = NEAR if self.device.efficiency == self.device.name else GUESS
+        return dict.fromkeys(self.sources_of(), found)
 
     def sources_of(self) -> dict[str, str]:
         """Return where each term comes from, by its name in `terms_ns`."""
