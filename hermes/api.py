@@ -55,8 +55,15 @@ def simulate(
     simulation = build(checked)
     warn_all(simulation.warnings)
     results = run_built(checked, simulation, started, progress)
+    results.find_sources = partial(_sources, checked)
     results.find_assumed = partial(_assumed, checked, alternatives)
     return results
+
+
+def _sources(checked: Scenario, results: Results) -> list[dict[str, Any]]:
+    from hermes.scenario.step_sources import step_sources
+
+    return step_sources(checked, results)
 
 
 def _assumed(checked: Scenario, alternatives: bool, results: Results) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def _notes(hardware: Any, stats: Any) -> list[str]:
 def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     """Return the seconds of a step, and of its terms with their sources."""
     from hermes.hardware.adjusted import AdjustedModel
-    from hermes.hardware.term_trust import in_total
+    from hermes.hardware.term_trust import WHOLE, described, in_total, trust_of
     from hermes.hardware.trust import NEAR
 
     total = hardware.step_ns(stats) / 1e9
@@ -134,10 +134,10 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
         rest = {"term": "adjust", "seconds": total - found["step_s"], "source": text}
         return {**found, "step_s": total, "terms": [*found["terms"], rest]}
     if not hasattr(hardware, "terms_ns"):
-        text = getattr(hardware, "description", "") or getattr(hardware, "name", type(hardware).__name__)
-        return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}],
-                "notes": getattr(hardware, "notes", [])}
-    sources, trust = hardware.sources_of(), hardware.trust_of()
+        ranged = _ranged(total, trust_of(hardware)[WHOLE])
+        return {"step_s": total, **ranged, "notes": getattr(hardware, "notes", []),
+                "terms": [{"term": WHOLE, "seconds": total, "source": described(hardware), **ranged}]}
+    sources, trust = hardware.sources_of(), trust_of(hardware)
     seconds = {name: ns / 1e9 for name, ns in hardware.terms_ns(stats).items()}
     texts = {name: sources.get(name, "") for name in seconds}
     rest = total - sum(seconds.values())

@@ -41,6 +41,7 @@ from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operator_curves import AttentionCube, Curve, brackets
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, WHERE_THERE, OperatorTables, load_operator_tables
 from hermes.hardware.ranges import steps_outside
+from hermes.hardware.trust import MEASURED, NEAR, Trust
 from hermes.units import NS_PER_S
 
 __all__ = ["Layerwise", "LayerwiseModel"]
@@ -133,6 +134,10 @@ class LayerwiseModel:
         out = self.operators_ns(stats)
         more = self.step_ns(stats) - sum(out.values())
         return out | {"engine": more} if more > 1.0 else out
+
+    def trust_of(self) -> dict[str, Trust]:
+        """Return class and range of each term: operators were measured on this card, the engine's time is given."""
+        return dict.fromkeys(self.sources_of(), MEASURED) | {"all_reduce": NEAR, "engine": NEAR}
 
     def sources_of(self) -> dict[str, str]:
         """Return where each term comes from."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from hermes.hardware.trust import GUESS, MEASURED, NEAR, Trust, worst
+from hermes.hardware.trust import GUESS, MEASURED, NEAR, Kind, Trust, worst
 
-__all__ = ["Grounds", "in_total", "term_trust"]
+__all__ = ["WHOLE", "Grounds", "deciding", "described", "in_total", "term_trust", "trust_of"]
+
+WHOLE = "whole step"   # the term of a model that has no named ones
 
 BY_SITE = Trust("guess", 0.8, 4.0)   # all-reduces of four devices and more
 FEW = 2                              # devices whose all-reduces were the tables' where they were compared
@@ -63,6 +66,18 @@ def term_trust(names: Mapping[str, object], grounds: Grounds) -> dict[str, Trust
     return found
 
 
+def trust_of(model: Any) -> Mapping[str, Trust]:
+    """Return class and range of each term of a hardware model. Fits and tables of whole steps have one, `near`: they
+    were measured on the card, single steps of other batches are up to 14% off (docs/accuracy.md)."""
+    found: Mapping[str, Trust] = model.trust_of() if hasattr(model, "trust_of") else {WHOLE: NEAR}
+    return found
+
+
+def described(model: Any) -> str:
+    """Return what a model without named terms is called."""
+    return str(getattr(model, "description", "") or getattr(model, "name", "") or type(model).__name__)
+
+
 def in_total(seconds: Mapping[str, float], trust: Mapping[str, Trust]) -> Trust:
     """Return class and range of a sum of terms: all off to the same side, and the worst class of those that count."""
     total = sum(seconds.values())
@@ -73,3 +88,11 @@ def in_total(seconds: Mapping[str, float], trust: Mapping[str, Trust]) -> Trust:
     low, high = (sum(seconds[name] * end for name, end in ends.items()) / total for ends in (
         {name: one.low for name, one in ranged.items()}, {name: one.high for name, one in ranged.items()}))
     return Trust(worst(kinds or ("near",)), low, high)
+
+
+def deciding(seconds: Mapping[str, float], trust: Mapping[str, Trust], kind: Kind) -> list[str]:
+    """Return the terms that give a sum its class `kind`, largest first."""
+    total = sum(seconds.values())
+    found = [name for name, each in seconds.items()
+             if trust.get(name, NEAR).kind == kind and each >= COUNTS * total]
+    return sorted(found, key=lambda name: -seconds[name])

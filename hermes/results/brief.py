@@ -6,7 +6,7 @@ The tables of `hermes.results.render` show everything else. No line is longer th
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -35,6 +35,7 @@ __all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
 LABEL = 9        # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
 REASONS = 3
+SOURCE_SHARE = 0.05   # of the time of steps from which on a source is named
 OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -62,12 +63,27 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
+    out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
     out += [("assumes", text) for text in assumed_lines(summary.get("assumes", ()), verbose=verbose)]
     if verbose and "assumes" in summary:
         out.append(("", NOT_MODELLED))
     if meta.get("files"):
         out.append(("files", str(meta["files"])))
     return out
+
+
+def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:
+    """Return where step times come from, a line for each group of clients; one without a name where all are equal."""
+    out = {}
+    for group in groups:
+        parts = group["parts"] if verbose else [part for part in group["parts"] if part["share"] >= SOURCE_SHARE]
+        text = ", ".join(f"{part['share']:.0%} {part['source']}" for part in parts)
+        low, high = (100 * (group[end] - 1) for end in ("low", "high"))
+        named = group["because"][:REASONS] if group["class"] != "measured" and len(group["parts"]) > 1 else ()
+        why = f" ({', '.join(named)})" if named else ""
+        out[group["group"]] = f"{text}: {group['class']}{why}, step times {low:+.0f} to {high:+.0f}%"
+    alike = len(set(out.values())) == 1
+    return list(out.values())[:1] if alike else [f"{group}: {text}" for group, text in out.items()]
 
 
 def _of_prefill(latency: dict[str, Any]) -> str:

@@ -126,7 +126,7 @@ def _shown(value: Value, there: bool) -> str:
 def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
     """Flatten nested mappings and lists to one mapping of dotted names to values. Empty ones leave nothing.
 
-    `assumes` is left out: it lists what a scenario leaves open, and predicts nothing.
+    `sources` and `assumes` are left out: they say what a prediction rests on, and predict nothing.
     """
     out: dict[str, Value] = {}
 
@@ -141,7 +141,7 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
         for key, item in items:
             walk(f"{prefix}.{key}" if prefix else str(key), item)
 
-    walk("", {key: value for key, value in summary.items() if key != "assumes"})
+    walk("", {key: value for key, value in summary.items() if key not in ("sources", "assumes")})
     return out
 
 

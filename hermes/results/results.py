@@ -54,6 +54,8 @@ class Results:
         self.meta = dict(meta or {})
         self.slo = slo or SloConfig()
         self.measure = measure
+        self.find_sources: Callable[[Results], list[dict[str, Any]]] | None = None
+        """Finds where step times come from, for `sources` of the summary."""
         self.find_assumed: Callable[[Results], list[dict[str, Any]]] | None = None
         """Finds the defaults that decide, with their effects, for `assumes` of the summary."""
         self._frames: dict[str, pd.DataFrame] = {}
@@ -76,14 +78,16 @@ class Results:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined. After a simulation with
-        `assumes`: the defaults that the answer rests on (`hermes.results.assumes`)."""
-        if self.find_assumed is None:
-            return self.summary_of_run
-        return {**self.summary_of_run, "assumes": self.find_assumed(self)}
+        `sources`: where step times come from (`hermes.scenario.step_sources`), and `assumes`: the defaults that the
+        answer rests on (`hermes.results.assumes`)."""
+        out = self.summary_of_run
+        if self.find_sources is not None:
+            out = {**out, "sources": self.find_sources(self)}
+        return out if self.find_assumed is None else {**out, "assumes": self.find_assumed(self)}
 
     @cached_property
     def summary_of_run(self) -> dict[str, Any]:
-        """The summary without `assumes`."""
+        """The summary without `sources` and `assumes`."""
         from hermes.results.summary import summarise
 
         summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
+from hermes.hardware.term_trust import WHOLE
 from hermes.results.assumes import Assumed, changes_between, headlines
 from hermes.results.slo import slo_given, slo_groups, slo_summary, within_slo
 from hermes.scenario.assumed_hits import hit_share, overloads, seconds_of_hits
@@ -252,6 +253,24 @@ class Repricing:
             growth = self._growth(model, group, stats[0], before[0])
             self._samples[group] = _Sample(stats, tokens, before, terms, growth)
         return self._samples[group]
+
+    def term_seconds(self, group: int) -> tuple[dict[str, float], Any]:
+        """Return the seconds of a group's steps by term, from the sampled ones, and the model that priced them without
+        its adjustment; no terms where nothing is known."""
+        sample, model = self._sample(group), self.scenario.source.hardware.get(group)
+        out: dict[str, float] = {}
+        if sample is None:
+            return out, None
+        runs = self.record.runs
+        mine = np.isin(runs["client"], self.groups[group])
+        prompts = runs["prefill_tokens"] > 0
+        for kind, mask in enumerate((~prompts, prompts)):
+            count = len(sample.stats[kind])
+            each = float(runs["num_steps"][mine & mask].sum()) / max(count, 1) / NS_PER_S
+            for terms, whole in zip(sample.terms[kind], sample.before[kind], strict=True):
+                for name, ns in (terms or {WHOLE: float(whole)}).items():
+                    out[name] = out.get(name, 0.0) + ns * each
+        return out, model.base if isinstance(model, AdjustedModel) else model
 
     def _chosen(self, rows: IntArray) -> list[StepStats]:
         """Return the batches of runs at even distances in the order of their tokens, in the middle of each run."""

@@ -1,0 +1,66 @@
+"""Where the step times of a run come from, in its summary and its lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hermes
+from hermes.results.regress import flatten
+
+
+def run(*clients: dict[str, Any]) -> Any:
+    return hermes.simulate({
+        "workload": {"requests": 40, "arrivals": {"kind": "poisson", "rate": 4.0},
+                     "lengths": {"kind": "fixed", "prompt": 400, "output": 30}},
+        "clients": [{"name": f"c{number}", "model": "llama-3.1-8b"} | one for number, one in enumerate(clients)]})
+
+
+def sources(**client: Any) -> dict[str, Any]:
+    found = run(client).summary["sources"]
+    assert len(found) == 1
+    return dict(found[0])
+
+
+def test_shares_add_up_and_name_tables_engine_and_roofline() -> None:
+    found = sources(device="h100-sxm")
+    assert sum(part["share"] for part in found["parts"]) == pytest.approx(1.0)
+    assert [part["share"] for part in found["parts"]] == sorted(
+        (part["share"] for part in found["parts"]), reverse=True)
+    assert found["parts"][0]["source"] == "kernel tables h100-sxm"
+    assert any(part["source"] == "engine vllm-0.32" for part in found["parts"])
+
+
+def test_a_card_that_nobody_measured_is_a_guess_wider_than_a_measured_one() -> None:
+    known, unknown = sources(device="h100-sxm"), sources(device="mi300x")
+    assert known["class"] != "guess"
+    assert unknown["class"] == "guess"
+    assert unknown["because"]
+    assert unknown["high"] / unknown["low"] > 1.5 * known["high"] / known["low"]
+
+
+def test_a_fit_of_whole_steps_is_near_with_its_name() -> None:
+    found = sources(hardware={"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"})
+    assert found["class"] == "near"
+    assert [part["share"] for part in found["parts"]] == [1.0]
+    assert "llama-3.1-8b-h100-tp1-bf16" in found["parts"][0]["source"]
+
+
+def test_groups_alike_share_a_line_and_others_are_named() -> None:
+    alike = run({"device": "h100-sxm"}, {"device": "h100-sxm"}).to_text()
+    assert alike.count("\nsources") == 1
+    assert "sources  c0:" not in alike
+    other = run({"device": "h100-sxm"}, {"device": "mi300x"}).to_text()
+    assert "sources  c0: " in other
+    assert "sources  c1: " in other
+
+
+def test_the_line_says_which_terms_make_a_guess() -> None:
+    text = " ".join(run({"device": "mi300x"}).to_text().split())
+    assert "guess (" in text
+    assert "guess (" not in " ".join(run({"device": "h100-sxm"}).to_text().split())
+
+
+def test_regress_leaves_sources_out() -> None:
+    assert not [name for name in flatten(run({"device": "h100-sxm"}).summary) if name.startswith("sources")]
