@@ -61,7 +61,7 @@ def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[O
     def free(*terms: str) -> list[str]:
         return [name for name in terms if name in sources and not said(f"hardware.terms.{name}")]
 
-    if not said("hardware.top_p") and free("sampling"):
+    if client.hardware.top_p is None and free("sampling"):
         sorts = model.sources.sampling_ns > 0
         yield OfTerms("sampling", "top-p" if sorts else "greedy", "greedy" if sorts else "top-p", "top_p", not sorts,
                       {"sampling": 0.0} if sorts else None)

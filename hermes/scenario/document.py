@@ -10,7 +10,7 @@ from typing import Any
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
@@ -108,13 +108,37 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
 
 def _completed(scenario: Scenario, source: Source) -> Scenario:
     """Return the scenario with the engines' defaults written into its clients."""
-    clients = []
+    clients, sorts = [], _sorts(scenario)
     for i, config in enumerate(scenario.clients):
         if hasattr(config, "completed"):
             with inside(f"clients.{i}"):
+                if sorts is not None:
+                    config = _sampling_as_said(config, sorts)
                 config, source.hardware[i] = config.completed(source.base_dir)
         clients.append(config)
     return scenario.model_copy(update={"clients": clients})
+
+
+def _sorts(scenario: Scenario) -> bool | None:
+    """Whether engines sort their vocabulary for the workloads' sampling; None where no workload decides it.
+
+    vLLM sorts the whole batch if any request has a top-p.
+    """
+    said = {workload.sampling for workload in scenario.workload}
+    if "top_p" in said:
+        return True
+    return False if said == {"greedy"} else None
+
+
+def _sampling_as_said(config: Any, sorts: bool) -> Any:   # Any: a client of any kind
+    """Return a client whose hardware of named terms samples as the workloads say."""
+    hardware: Any = getattr(config, "hardware", None)   # of any registered kind
+    if not hasattr(hardware, "top_p"):
+        return config
+    if hardware.top_p not in (None, sorts):
+        raise InputError(Verbatim(f"{str(hardware.top_p).lower()} contradicts the workload's sampling: "
+                                  f"{'top_p' if sorts else 'greedy'}; leave top_p out"), field="hardware.top_p")
+    return config.model_copy(update={"hardware": hardware.model_copy(update={"top_p": sorts})})
 
 
 def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None, *, defaults: bool = False) -> str:

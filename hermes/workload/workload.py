@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -55,6 +55,10 @@ class WorkloadConfig(ConfigModel):
     max_total_tokens: Annotated[int, Field(ge=2, le=2**41)] | None = None
     """Longest prompt plus output, as of a context window: prompts are truncated to one less, then outputs to the
     rest."""
+    sampling: Literal["greedy", "top_p"] | None = None
+    """How tokens are chosen. `greedy` takes the most probable one. `top_p` draws from the most probable ones, for which
+    the engine sorts its vocabulary: 4 to 6% of a decode step. Left out, what the publisher's generation settings say.
+    It counts for hardware of named terms; one request that draws makes its step sort."""
     priorities: Priorities | None = None
     """Priorities of the requests. Left out, all 0 (or the trace's)."""
     adapters: Adapters | None = None
