@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
 from hermes.errors import InputError, Verbatim, printable, suggest
+from hermes.hardware.all_to_all import Backend
 from hermes.hardware.files import names_in, shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
@@ -23,6 +24,7 @@ __all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "com
 _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
 _QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
+_ALL2ALL = get_args(Backend)   # the first is the default
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -63,7 +65,7 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     words = engine.words
     read = Read({}, engine=engine)
     named: list[str] = []
-    dtype, lora = None, False
+    dtype, backend, lora = None, _ALL2ALL[0], False
     for name, value in _options(words, named):
         read.given.add(name.removeprefix("no-"))
         if name == "model" and value is not None:
@@ -71,6 +73,11 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
         elif name == "kv-cache-dtype" and value is not None:
             if value != "auto":
                 _set(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
+        elif name == "all2all-backend" and value is not None:
+            if value in _ALL2ALL:
+                backend = value
+            else:
+                read.not_modelled.append(f"--{name}")
         elif name in ("dtype", "quantization") and value is not None:
             dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
         elif name.removeprefix("no-") == "enable-lora":
@@ -94,6 +101,8 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     _drop_ignored(read.client, lora)
     if dtype or by_name:
         _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
+    if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
+        _set(read.client, "hardware", {"kind": "composed", "all2all": backend})
     return read
 
 
@@ -300,6 +309,8 @@ def _flags(client: Any, tp: int) -> list[str]:
             "kv_connector_extra_config": memory.kv_offload.extra_config()})]
     if client.parallel.ep > 1:
         words.append("--enable-expert-parallel")
+    if getattr(hardware, "all2all", _ALL2ALL[0]) != _ALL2ALL[0]:
+        words += ["--all2all-backend", hardware.all2all]
     if scheduler.max_loras is not None:
         words.append("--enable-lora")
     for name, on in (("enable-prefix-caching", memory.prefix_caching),

@@ -93,7 +93,7 @@ BESIDE = frozenset((
 """Flags that do not change when a token is computed."""
 
 NOT_MODELLED = frozenset((
-    "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "config", "cpu-offload-gb",
+    "attention-backend", "calculate-kv-scales", "compilation-config", "config", "cpu-offload-gb",
     "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce", "enable-dbo", "enable-eplb",
     "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
     "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "mm-processor-cache-gb", "nnodes", "node-rank",

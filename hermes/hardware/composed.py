@@ -6,20 +6,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.hardware.all_to_all import AllToAll, Backend, vector_bytes
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
+from hermes.hardware.grouped import GROUPED_DTYPE
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.links import LinkTime
 from hermes.hardware.models import ModelDescription
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
 from hermes.hardware.term_sources import SKEW, HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from hermes.hardware.engine_links import EngineLinks
 
 __all__ = ["Composed"]
 
@@ -77,6 +82,13 @@ class Composed(ConfigModel):
     device has a part of each expert."""
     routing_skew: Annotated[float, Field(ge=0, le=10)] = SKEW
     """How unevenly tokens choose experts: 0 is even, 1.01 what NVIDIA's planner assumes (`hermes.hardware.experts`)."""
+    all2all: Backend = "allgather_reducescatter"
+    """How tokens reach the devices of their experts (`dp` and `ep`), as `--all2all-backend` of vLLM, whose default it
+    is: every device gathers all tokens, or DeepEP's kernels send them where they are needed (low latency: inside CUDA
+    graphs; high throughput: without)."""
+    moe_backend: Literal["auto", "triton", "deep_gemm"] = "auto"
+    """Kernels of a mixture's experts: Triton's from kernel tables, or grouped products (DeepGEMM, CUTLASS) by their
+    published rates. auto: grouped products where devices have whole experts of FP8 blocks (`ep`), as in vLLM."""
     dtype: Dtype = "auto"
     """Storage of the layers' weights; auto is that of the model description."""
     kv_dtype: KvDtype = "auto"
@@ -127,6 +139,7 @@ class Composed(ConfigModel):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
         joined = self._joined(base, kernels, base_dir, given_tables)
+        grouped = self._grouped(base)
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -138,7 +151,8 @@ class Composed(ConfigModel):
                 raise InputError(Verbatim(f"left out: it does not count for {base.device.name} (mixed_attention: "
                                           f"{kernel})"), getattr(self.beside, key), field=f"beside.{key}")
         beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, reads)
-        sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
+        largest = 0 if self.all2all == "deepep_high_throughput" else step.largest_graph
+        sizes_captured = (captured_sizes(largest) or (0,)) if base.device.type == "gpu" else ()   # (0,): no graphs
         bandwidth = base.device.memory_bandwidth / NS_PER_S
         sorts = base.model.top_p if self.top_p is None else self.top_p
         sampler = SORT_BYTES * base.model.vocab_size / bandwidth if sorts else 0.0
@@ -147,7 +161,7 @@ class Composed(ConfigModel):
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
             idle_ns=step.idle * NS_PER_S,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
-            terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, **joined)
+            terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, grouped=grouped, **joined)
         model = ComposedModel(base, kernels, host, sources)
         unknown = sorted(self.terms.keys() - model.sources_of().keys())
         if unknown:
@@ -166,11 +180,44 @@ class Composed(ConfigModel):
         links = EngineLinks(base.device, base.efficiency, kernels, self.link, self.hop, base_dir, tables_first,
                             self.tp, self.pp, self.dp)
         hops, said = links.hops()
-        return {"reduces": links.tensor(), "exchange": links.exchange(), "hops": tuple(hops), "hop_text": said,
+        ways: dict[str, Any] = {"exchange": links.exchange()} if self.all2all == "allgather_reducescatter" else {
+            "all_to_all": self._all_to_all(links, base.model)}
+        return {"reduces": links.tensor(), **ways, "hops": tuple(hops), "hop_text": said,
                 "assumed": tuple(links.assumed)}
+
+    def _all_to_all(self, links: EngineLinks, model: ModelDescription) -> AllToAll:
+        """Return DeepEP's exchange between the devices of the engine."""
+        import numpy as np
+
+        from hermes.hardware.experts import dealt
+
+        near, far, boxes, said = links.ports()
+        low = self.all2all == "deepep_low_latency"
+        deals = dealt(model, self.ep, self.routing_skew, np.ones(1))
+        busiest = sum(float(share.max()) for _, share in deals) / len(deals)
+        fp8 = self._expert_dtype(model) == GROUPED_DTYPE
+        text = f"DeepEP {'low latency' if low else 'high throughput, launches without CUDA graphs not priced'}, {said}"
+        return AllToAll(low, self.tp * self.dp, boxes, model.experts_per_token, vector_bytes(model.hidden_size, fp8),
+                        near, far, busiest, self.tp, text)
+
+    def _expert_dtype(self, model: ModelDescription) -> str:
+        """Return the precision of the experts' weights."""
+        return model.expert_dtype or (self.dtype if self.dtype != "auto" else model.dtype)
+
+    def _grouped(self, base: RooflineModel) -> bool:
+        """Return whether the experts are grouped products. Raises `InputError` for what they have no rates of."""
+        fits = base.model.num_experts > 0 and self._expert_dtype(base.model) == GROUPED_DTYPE
+        if self.moe_backend == "deep_gemm" and not fits:
+            raise InputError(Verbatim(f"left out: grouped products have published rates for experts of FP8 blocks; "
+                                      f"{base.model.name} has none"), self.moe_backend, field="moe_backend")
+        fits = fits and base.device.type == "gpu" and "fp8" in base.device.flops
+        return fits and (self.moe_backend == "deep_gemm" or (self.moe_backend == "auto" and self.ep > 1))
 
     def _check_ranks(self, model: ModelDescription) -> None:
         """Raise `InputError` for ranks that share nothing, and for experts that are not shared by all devices."""
+        if self.all2all != "allgather_reducescatter" and (self.dp == 1 or self.ep == 1):
+            raise InputError(Verbatim("left out: DeepEP exchanges tokens between data-parallel ranks that have whole "
+                                      "experts (parallel: {dp: 8, ep: 8})"), self.all2all, field="all2all")
         if self.dp > 1 and not model.num_experts:
             raise InputError(Verbatim(f"the ranks of a dense model share nothing: {model.name} on {self.dp} ranks is "
                                       f"`count: {self.dp}`"), field="dp")

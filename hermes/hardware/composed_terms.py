@@ -51,7 +51,7 @@ from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.row_curves import elementwise_times, row_times
 from hermes.hardware.term_sources import HostTime, Reduces, Sources
-from hermes.hardware.trust import Trust
+from hermes.hardware.trust import GUESS, Trust
 from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
@@ -121,7 +121,7 @@ class ComposedModel:
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
         self._own: dict[tuple[int, int, bool], float] = {}
-        self._shared: dict[tuple[int, bool], float] = {}
+        self._shared: dict[tuple[int, int, bool], float] = {}
         self._experts: tuple[FloatArray, str] | None = None
         self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
@@ -139,6 +139,10 @@ class ComposedModel:
         if self._reduces and reduces is not None and reduces.measured_bytes:   # a formula has no last point
             self._limit("tokens", reduces.measured_bytes / self._reduced_bytes)
         self._exchange = sources.exchange if model.num_experts else None
+        if sources.grouped:
+            from hermes.hardware.grouped import grouped_experts
+
+            self._experts = grouped_experts(base, sources, self._rows)
         self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
@@ -201,8 +205,9 @@ class ComposedModel:
             from hermes.hardware.experts import ExpertSplit, expert_times  # most models have none
 
             split = ExpertSplit(1, tp * options.dp) if self.sources.whole_experts else ExpertSplit(tp * options.dp, 1)
-            of_experts = expert_times(kernels, self._roof, model, model.expert_dtype or options.dtype, split,
-                                      self.sources.routing_skew, self._rows)
+            of_experts = None if self.sources.grouped else expert_times(
+                kernels, self._roof, model, model.expert_dtype or options.dtype, split, self.sources.routing_skew,
+                self._rows)
             if of_experts is not None:
                 self._experts = of_experts[0] * model.expert_layers, of_experts[1]
                 self._sinks(of_experts[0], model.expert_layers, 3.0 * model.hidden_size * model.intermediate_size,
@@ -278,21 +283,28 @@ class ComposedModel:
     def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
         """All terms but attention and host, by name; of data-parallel ranks with as many tokens on each."""
         rows, captured = self.rows(tokens), self._captured(tokens)
-        return self._own_terms(rows, sampled, captured) | self._shared_terms(rows * self.base.options.dp, captured)
+        return self._own_terms(rows, sampled, captured) | (
+            self._shared_terms(rows * self.base.options.dp, rows, captured))
 
     def _captured(self, tokens: int) -> bool:
         return not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
 
-    def _shared_terms(self, tokens: int, captured: bool) -> dict[str, float]:
-        """Terms that the ranks share, of so many tokens of all of them."""
+    def _shared_terms(self, tokens: int, most: int, captured: bool) -> dict[str, float]:
+        """Terms that the ranks share, of so many tokens of all of them, and of the rank that has the most."""
         base, out = self.base, {}
         if not base.model.num_experts:
             return {}
+        way = self.sources.all_to_all
+        pieces = [1.0] if way is None else way.pieces(most)
         if self._experts is not None:
-            out["experts"] = self._at(self._experts[0], tokens)
+            out["experts"] = sum(self._at(self._experts[0], tokens * piece) for piece in pieces)
         else:
             out["experts"] = base.operators_ns(StepStats(decode_seqs=round(tokens / base.options.dp)))["experts"]
-        if self._exchange is not None:
+        if way is not None:
+            times = [way.times_ns(tokens * piece, most * piece) for piece in pieces]
+            out["dispatch"], out["combine"] = (
+                base.model.expert_layers * sum(part) for part in zip(*times, strict=True))
+        elif self._exchange is not None:
             size = tokens * self._reduced_bytes
             gather, scatter = self._exchange.gather, self._exchange.scatter
             out["dispatch"] = base.model.expert_layers * self._sent(gather, size)
@@ -471,8 +483,9 @@ class ComposedModel:
         found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)
         if base.model.num_experts:
             found["experts"] = roof if self._experts is None else self._experts[1]
-        if self._exchange is not None:
-            found["dispatch"] = found["combine"] = self._exchange.source
+        exchange = self.sources.all_to_all or self._exchange
+        if exchange is not None:
+            found["dispatch"] = found["combine"] = exchange.source
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
                                roof if self._prefill is None else tables)
         beside = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
@@ -498,12 +511,13 @@ class ComposedModel:
         tabled = {name for name, text in sources.items() if text.startswith(("kernel tables", "operator tables, "))}
         experts = sources.get("experts", "")
         kernels, device, group = self.kernels, base.device, base.options.tp
-        return term_trust(sources, Grounds(
+        found = term_trust(sources, Grounds(
             frozenset(tabled), kernels is not None and kernels.file.device == device.name,
             device.efficiency == device.name, "nearest shape" in experts,
             bool(self.sources.tile_rows or self.sources.apart) or device.name in ("rtx-4090", "rtx-pro-6000"),
             self.sources.engine.startswith("engine vllm"), group,
             self.sources.reduces is not None and "given" in self.sources.reduces.source))
+        return {**found, "experts": GUESS} if self.sources.grouped else found
 
     def ranges(self) -> dict[str, float]:
         """Return the largest measured value of each statistic of a batch that some term was measured over."""
@@ -593,15 +607,15 @@ class ComposedModel:
             slowest = np.maximum(slowest, self._rank_ns(stats, own_rows, captured, num_steps))
             seqs = stats.decode_seqs + stats.prefill_seqs
             host = max(host, self.host.fixed_ns + self.host.per_seq_ns * seqs)
-        slowest += self._shared_ns(sum(rows), captured)
+        slowest += self._shared_ns(sum(rows), max(rows), captured)
         slowest = np.maximum(slowest, host) if self.host.asynchronous else slowest + host
         return np.asarray(np.maximum(np.rint(slowest), 1.0).astype(np.int64))
 
-    def _shared_ns(self, tokens: int, captured: bool) -> float:
-        key = tokens, captured
+    def _shared_ns(self, tokens: int, most: int, captured: bool) -> float:
+        key = tokens, most, captured
         ns = self._shared.get(key)
         if ns is None:
-            ns = self._shared[key] = sum(self._shared_terms(tokens, captured).values())
+            ns = self._shared[key] = sum(self._shared_terms(tokens, most, captured).values())
         return ns
 
     def _rank_ns(self, stats: StepStats, rows: int, captured: bool, num_steps: int) -> FloatArray:

@@ -91,6 +91,23 @@ class EngineLinks:
         return Exchange(across(near.gather, half(far), lie.near), across(near.scatter, half(far), lie.near),
                         self._both(near.source, lie, said))
 
+    def ports(self) -> tuple[float, float, int, str]:
+        """Return the bytes that a device moves in a nanosecond inside its box and between boxes, the number of boxes,
+        and the source: the rate of a named link, else a part of the data sheet's.
+
+        An all-reduce between two devices sends each byte once: its slope is the rate.
+        """
+        from hermes.hardware.all_to_all import NVLINK_SHARE
+
+        near = self._named(2, "dispatch", "combine")
+        rate, said = self.device.link_bandwidth * NVLINK_SHARE / 1e9, f"{NVLINK_SHARE:.0%} of NVLink's data sheet"
+        if near is not None:
+            rate, said = _slope(near.captured), near.source
+        if self.boxes == 1:
+            return rate, rate, 1, said
+        far, other = self._far(2, "dispatch", "combine")
+        return rate, _slope(far), self.boxes, f"{said} in boxes of {self.devices // self.boxes}; {other} between"
+
     def hops(self) -> tuple[list[Times], str]:
         """Return the way to each stage but the first, and the source.
 
@@ -199,3 +216,9 @@ class EngineLinks:
         if lie.boxes == 1 and self.boxes > 1:   # `link` is the one between boxes
             key, remedy = "device.link", "name yours: `link` of a device file"
         self.assumed.append(AssumedLink(link, key, terms, f"{text}; {remedy}"))
+
+
+def _slope(times: Times) -> float:
+    """Return bytes for each nanosecond between the two last points."""
+    sizes, ns = times
+    return float((sizes[-1] - sizes[-2]) / max(ns[-1] - ns[-2], 1e-9))

@@ -30,7 +30,7 @@ from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import ModelDescription, precision
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["ExpertSplit", "chosen", "expert_times", "gathered"]
+__all__ = ["ExpertSplit", "chosen", "dealt", "expert_times", "gathered"]
 
 DEALS = 16         # random orders of the experts on the devices
 NAMES = {"fp16": "bf16", "fp8-block": "fp8_block", "int4-awq": "int4"}
@@ -108,22 +108,34 @@ def _slowest(model: ModelDescription, split: ExpertSplit, skew: float, tokens: F
 
     per_token_ns: arithmetic of a token on a device with an even share
     """
-    experts, per_token, ep = model.num_experts, model.experts_per_token, split.ep
-    likely = chosen(experts, per_token, skew)
+    per_token, ep = model.experts_per_token, split.ep
+    full = model.num_experts / per_token   # tokens that read every expert where all choose others
+    more = balanced(np.maximum(tokens, full)) - balanced(np.full(len(tokens), full))
+    total = np.zeros(len(tokens))
+    deals = dealt(model, ep, skew, tokens)
+    for read, share in deals:
+        reading = balanced(np.maximum(read.max(axis=1) * ep / per_token, 1.0))
+        total += reading + more + (share.max() - 1.0) * per_token_ns * tokens
+    return total / len(deals)
+
+
+def dealt(model: ModelDescription, ep: int, skew: float, tokens: FloatArray) -> list[tuple[FloatArray, FloatArray]]:
+    """Return the work of each device for each random order of the experts on `ep` devices.
+
+    tokens: of all ranks together, shape (tokens,)
+
+    Each entry is (experts that a device reads, shape (tokens, ep); its part of the tokens' choices over an even share,
+    shape (ep,)).
+    """
+    experts = model.num_experts
+    likely = chosen(experts, model.experts_per_token, skew)
     read = 1.0 - (1.0 - likely) ** tokens[:, None]             # chance that an expert is read, shape (tokens, experts)
     deals = [np.arange(experts)]
     if ep > 1:
         random = np.random.default_rng(0)
         deals = [random.permutation(experts) for _ in range(DEALS)]
-    full = experts / per_token   # tokens that read every expert where all choose others
-    more = balanced(np.maximum(tokens, full)) - balanced(np.full(len(tokens), full))
-    total = np.zeros(len(tokens))
-    for deal in deals:
-        of_rank = read[:, deal].reshape(len(tokens), ep, -1).sum(axis=2)    # experts read by each device
-        share = likely[deal].reshape(ep, -1).sum(axis=1) * ep / per_token   # of the tokens, over an even share
-        reading = balanced(np.maximum(of_rank.max(axis=1) * ep / per_token, 1.0))
-        total += reading + more + (share.max() - 1.0) * per_token_ns * tokens
-    return total / len(deals)
+    return [(read[:, deal].reshape(len(tokens), ep, -1).sum(axis=2),
+             likely[deal].reshape(ep, -1).sum(axis=1) * ep / model.experts_per_token) for deal in deals]
 
 
 def _ideal(roof: Roof, shape: FloatArray, value_bytes: float, tokens: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
+    from hermes.hardware.all_to_all import AllToAll
     from hermes.hardware.boxes import AssumedLink
 
 __all__ = ["SKEW", "Exchange", "HostTime", "Reduces", "Sources", "TermOverride", "Times"]
@@ -87,6 +88,8 @@ class Sources:
     whole_experts: whether a device has whole experts (expert parallelism), instead of a part of each
     reduces: all-reduces of a tensor-parallel group; None for the kernel tables', or else the roofline's
     exchange: collectives around the experts of data-parallel ranks; None with one rank
+    all_to_all: DeepEP's exchange instead of those collectives; None: the collectives
+    grouped: whether the experts are grouped products instead of the kernel tables' (`hermes.hardware.grouped`)
     hops, hop_text: (bytes, nanoseconds) of sending activations to each further pipeline stage, and their source
     assumed: links that nobody named
     skew: share of the way from decodes of equal context to decodes that all have the longest one
@@ -107,6 +110,8 @@ class Sources:
     whole_experts: bool = False
     reduces: Reduces | None = None
     exchange: Exchange | None = None
+    all_to_all: AllToAll | None = None
+    grouped: bool = False
     hops: tuple[Times, ...] = ()
     hop_text: str = ""
     assumed: tuple[AssumedLink, ...] = ()

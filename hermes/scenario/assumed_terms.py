@@ -70,7 +70,7 @@ def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[O
         yield scaled("engine time", f"{exposed:.2g} ms of each step (vLLM 0.23 on an H100 host)",
                      f"{ENGINE:g} times that", ["engine"], ENGINE)
     yield from _links(client, model, said, free)
-    yield from _experts(client, model, free, scaled)
+    yield from _experts(client, model, said, free)
     yield from _widened(model, free, scaled)
 
 
@@ -111,16 +111,23 @@ def _ranks(client: Any) -> int:
     return int(max(client.parallel.dp, client.hardware.dp))
 
 
-def _experts(client: Any, model: ComposedModel, free: Callable[..., list[str]], scaled: Callable[..., OfTerms]
+def _experts(client: Any, model: ComposedModel, said: Callable[[str], bool], free: Callable[..., list[str]]
              ) -> Iterator[OfTerms]:
-    """Expert parallelism: every rank gets the tokens of all; DeepEP sends a token only to the ranks of its experts."""
-    terms = free("dispatch", "combine")
-    ranks = _ranks(client)
-    if not terms or not model.sources.whole_experts or ranks == 1:
+    """Expert parallelism: how tokens reach the ranks of their experts, the experts' load, and their kernels."""
+    sources = model.sources
+    if not sources.whole_experts:
         return
-    reached = 1.0 - (1.0 - 1.0 / ranks) ** model.base.model.experts_per_token
-    yield scaled("expert parallelism", "each rank gets all tokens (all-gather)", f"DeepEP, {reached:.0%} of the bytes",
-                 terms, round(reached, 3))
+    if _ranks(client) > 1 and free("dispatch", "combine") and not said("hardware.all2all"):
+        low = client.role == "decode"   # prompts would go in pieces of 256 tokens
+        yield OfTerms("expert parallelism", "each rank gets all tokens (all-gather)",
+                      f"DeepEP, {'low latency' if low else 'high throughput'}", "all2all",
+                      "deepep_low_latency" if low else "deepep_high_throughput")
+    if sources.routing_skew and free("experts") and not said("hardware.routing_skew"):
+        yield OfTerms("balance of experts", f"none, routing skew {sources.routing_skew:g}", "even (EPLB)",
+                      "routing_skew", 0.0)
+    if sources.grouped and free("experts") and not said("hardware.moe_backend"):
+        yield OfTerms("experts' kernels", "grouped products at published rates", "Triton's, of kernel tables",
+                      "moe_backend", "triton")
 
 
 def _widened(model: ComposedModel, free: Callable[..., list[str]], scaled: Callable[..., OfTerms]) -> Iterator[OfTerms]:

@@ -54,13 +54,17 @@ def test_a_command_with_everything():
 
 @pytest.mark.parametrize(("command", "client"), [
     ("vllm serve Qwen/Qwen3-235B-A22B -dp 4 -tp 2 --enable-expert-parallel", {"parallel": {"tp": 2, "dp": 4, "ep": 8}}),
+    ("vllm serve Qwen/Qwen3-235B-A22B -dp 8 --enable-expert-parallel --all2all-backend deepep_low_latency",
+     {"parallel": {"dp": 8, "ep": 8}, "hardware": {"kind": "composed", "all2all": "deepep_low_latency"}}),
+    ("vllm serve Qwen/Qwen3-235B-A22B -tp 8 --enable-expert-parallel --all2all-backend deepep_low_latency",
+     {"parallel": {"tp": 8, "ep": 8}}),
     ("vllm serve mistralai/Mixtral-8x7B-v0.1 -dp 2", {"parallel": {"dp": 2}}),
     ("vllm serve meta-llama/Llama-3.1-405B -tp 8 -pp 2 -ep", {"parallel": {"tp": 8, "pp": 2}}),
     ("vllm serve meta-llama/Llama-3.1-8B -dp 3", {"count": 3}),   # engines that share nothing
 ])
 def test_ranks_and_stages(command, client):
     found = client_of(command).client
-    assert {key: found[key] for key in ("parallel", "count") if key in found} == client
+    assert {key: found[key] for key in ("parallel", "count", "hardware") if key in found} == client
 
 
 @pytest.mark.parametrize("parallel", [{"tp": 2, "dp": 4, "ep": 8}, {"dp": 4}, {"tp": 8, "pp": 2}])
@@ -74,6 +78,15 @@ def test_ranks_and_stages_of_a_scenario(parallel):
         assert (words[words.index(flag) + 1] if flag in words else "1") == str(parallel.get(key, 1))
     assert ("--enable-expert-parallel" in words) == ("ep" in parallel)
     assert client_of(command).client["parallel"] == parallel
+
+
+def test_deepep_of_a_scenario():
+    hardware = {"kind": "composed", "all2all": "deepep_low_latency"}
+    base = {**BASE, "clients": [{"model": "qwen3-235b-a22b", "device": "h200", "parallel": {"dp": 8, "ep": 8},
+                                 "hardware": hardware, "memory": {"num_blocks": 1000}}]}
+    [(_, command)] = commands_of(load_scenario(base))
+    assert client_of(command).client["hardware"] == hardware
+    assert client_of(command.replace("deepep_low_latency", "mori")).not_modelled == ["--all2all-backend"]
 
 
 @pytest.mark.parametrize(("name", "found"), [

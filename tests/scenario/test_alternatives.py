@@ -244,7 +244,16 @@ def test_weight_only_fp8_on_an_a100() -> None:
 
 
 def test_experts_without_deepep() -> None:
+    entry = of(CASES["experts on 8 H200"])["expert parallelism"]
+    assert entry.settings["clients.0.hardware.all2all"] == "deepep_high_throughput"
+    assert of(CASES["experts on 8 H200"])["balance of experts"].settings["clients.0.hardware.routing_skew"] == 0.0
     assert "expert parallelism" in listed(CASES["experts on 8 H200"])
+    blocks = case("deepseek-v3", "h200", 1, requests=60, client={"parallel": {"dp": 8, "ep": 8}})
+    names = of(blocks)
+    assert names["experts' kernels"].settings["clients.0.hardware.moe_backend"] == "triton"
+    said = case("deepseek-v3", "h200", 1, requests=60, client={"parallel": {"dp": 8, "ep": 8}, "hardware": {
+        "kind": "composed", "all2all": "allgather_reducescatter", "moe_backend": "auto", "routing_skew": 1.01}})
+    assert not {"expert parallelism", "experts' kernels", "balance of experts"} & of(said).keys()
 
 
 def test_adapters_without_cost() -> None:
