@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["GUESS", "MEASURED", "NEAR", "Kind", "Trust", "worst"]
+__all__ = ["GUESS", "MEASURED", "NEAR", "Kind", "Trust", "wider", "worst"]
 
 Kind = Literal["measured", "near", "guess"]
 KINDS: tuple[Kind, ...] = ("measured", "near", "guess")
@@ -35,3 +35,12 @@ GUESS = Trust("guess", 0.6, 1.6)
 def worst(kinds: tuple[Kind, ...]) -> Kind:
     """Return the least certain of some classes."""
     return max(kinds, key=KINDS.index)
+
+
+def wider(*parts: Trust | None) -> Trust | None:
+    """Return the least certain class of some parts, and a range that holds all theirs; None where none is known."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return Trust(worst(tuple(part.kind for part in known)), min(part.low for part in known),
+                 max(part.high for part in known))
