@@ -5,7 +5,7 @@
 DATA holds `vllm-runs` of two RTX PRO 6000 without peer access: Qwen3-32B with two tensor-parallel devices (all-reduces)
 and Qwen3-30B-A3B with two data-parallel ranks that share the experts (all-gathers and reduce-scatters). Latency and bus
 bandwidth of the link are all that is fitted; the errors squared are those of the means and percentiles of TTFT, TPOT
-and E2E. Printed are the errors with the shipped link, and with each fit on both runs.
+and E2E. Printed are the errors with the shipped links, and with each fit on both runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ START = (32e-6, 15e9)
 SHOWN = ("ttft mean", "ttft p90", "tpot mean", "tpot p99", "e2e mean", "e2e p99")
 
 
-def errors(data: Path, run: str, link: dict[str, Any] | str | None) -> dict[str, float]:
+def errors(data: Path, run: str, link: dict[str, Any] | str) -> dict[str, float]:
     return {f"{row.metric} {row.stat}": row.error for row in recorded_runs(data, only=run, link=link)}
 
 
@@ -45,7 +45,8 @@ def fitted(data: Path, run: str) -> dict[str, float]:
 def main(folder: str) -> None:
     data = Path(folder)
     print(f"{'link':34} {'run':16} " + " ".join(f"{name:>10}" for name in SHOWN))
-    links: dict[str, dict[str, float] | str | None] = {"shipped (pcie-host-memory)": None}
+    links: dict[str, dict[str, float] | str] = {name: name for name in ("rtx-pro-6000-pair", "pcie-host-memory",
+                                                                        "pcie-peer")}
     for name, run in RUNS.items():
         found = fitted(data, run)
         links[f"{name}: {1e6 * found['latency']:.1f} us, {found['bandwidth'] / 1e9:.1f} GB/s"] = found

@@ -179,11 +179,11 @@ class Composed(ConfigModel):
 
         links = EngineLinks(base.device, base.efficiency, kernels, self.link, self.hop, base_dir, tables_first,
                             self.tp, self.pp, self.dp)
-        hops, said = links.hops()
+        hops, said, trust = links.hops()
         ways: dict[str, Any] = {"exchange": links.exchange()} if self.all2all == "allgather_reducescatter" else {
             "all_to_all": self._all_to_all(links, base.model)}
         return {"reduces": links.tensor(), **ways, "hops": tuple(hops), "hop_text": said,
-                "assumed": tuple(links.assumed)}
+                "hop_trust": trust, "assumed": tuple(links.assumed)}
 
     def _all_to_all(self, links: EngineLinks, model: ModelDescription) -> AllToAll:
         """Return DeepEP's exchange between the devices of the engine."""

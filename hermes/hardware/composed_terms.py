@@ -517,6 +517,7 @@ class ComposedModel:
             bool(self.sources.tile_rows or self.sources.apart) or device.name in ("rtx-4090", "rtx-pro-6000"),
             self.sources.engine.startswith("engine vllm"), group,
             self.sources.reduces is not None and "given" in self.sources.reduces.source))
+        found |= {name: trust for name, trust in self.sources.links.items() if name in found}
         return {**found, "experts": GUESS} if self.sources.grouped else found
 
     def ranges(self) -> dict[str, float]:

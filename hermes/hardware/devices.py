@@ -13,13 +13,27 @@ from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.files import find, names_in
 
-__all__ = ["Cache", "Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
+__all__ = [
+    "Cache", "Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "Pcie", "Rates", "device_named_in",
+    "load_device",
+]
 
 SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
 BOX = 8                     # devices of a usual machine
+FLITS = 6                   # generation of PCIe from which on bytes travel in flits
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
+
+
+class Rates(NamedTuple):
+    """What a device's data sheet says of its links, bytes/s in one direction; 0 where nothing is known.
+
+    link: to its peers in the machine. pcie: of its PCIe slot.
+    """
+
+    link: float = 0.0
+    pcie: float = 0.0
 
 
 class DevicePower(ConfigModel):
@@ -66,6 +80,23 @@ class Cache(ConfigModel):
     """Bytes/s of kernels whose operands fit in it."""
 
 
+class Pcie(ConfigModel):
+    """The PCIe slot of a device, from its data sheet."""
+
+    generation: Annotated[int, Field(ge=1, le=7)]
+    lanes: Literal[1, 2, 4, 8, 16] = 16
+    peer_access: bool = True
+    """Whether the driver lets devices read each other's memory over PCIe, where the machine does too: GeForce cards
+    do not."""
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s in one direction: transfers a second of a lane, less its line code (PCI-SIG's base specification)."""
+        per_second, coded = {1: (2.5e9, 0.8), 2: (5e9, 0.8)}.get(
+            self.generation, (1e9 * 2.0**self.generation, 128 / 130 if self.generation < FLITS else 242 / 256))
+        return per_second * coded * self.lanes / 8.0
+
+
 class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
@@ -84,6 +115,8 @@ class DeviceDescription(ConfigModel):
     """Bytes/s from one device to its peers in the same machine, one direction (NVLink, or else PCIe)."""
     host_bandwidth: Rate
     """Bytes/s between device and host, one direction."""
+    pcie: Pcie | None = None
+    """Its PCIe slot; left out, `host_bandwidth` is its rate."""
     link: Annotated[str, Field(max_length=4096)] = ""
     """What joins devices of one client: a shipped link, or a file relative to the scenario. Empty: the card's kernel
     tables where they have all-reduces over NVLink, else PCIe through host memory."""
@@ -135,6 +168,16 @@ class DeviceDescription(ConfigModel):
     def over_pcie(self) -> bool:
         """Whether PCIe joins the devices of a machine."""
         return self.type == "gpu" and self.link_bandwidth < SLOWEST_NVLINK and (self.domain or 1) == 1
+
+    @property
+    def rates(self) -> Rates:
+        """What the data sheet says of its links."""
+        return Rates(self.link_bandwidth, self.host_bandwidth if self.pcie is None else self.pcie.rate)
+
+    @property
+    def peers_over_pcie(self) -> bool:
+        """Whether the driver lets devices read each other's memory over PCIe; true where nothing is known."""
+        return self.pcie is None or self.pcie.peer_access
 
     def peak(self, compute: str) -> float:
         """Return the peak FLOP/s of an arithmetic. A device without units for it widens the weights to bf16 or fp32."""

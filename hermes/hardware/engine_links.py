@@ -2,11 +2,15 @@
 
 Inside a box (`hermes.hardware.boxes`): the link that the scenario or the device names, else the card's kernel tables,
 else PCIe through host memory or the data sheet. Between boxes: the link that the scenario names, else `infiniband-ndr`.
-What nobody named is kept as an `AssumedLink`.
+What nobody named is kept as an `AssumedLink`, with the ends of what sites measured.
+
+Each time has a `Trust`: that of a named link is the link's own; kernel tables of two devices are near, those of four
+and more differ from site to site; an assumed link has its ends, PCIe those of machines with and without peer access.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +19,16 @@ from hermes.hardware.boxes import FAR_LINK, AssumedLink, Spread, across, crossin
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency
 from hermes.hardware.kernel_tables import KernelTables
-from hermes.hardware.links import LinkTime, all_reduce_times, formula, load_interconnect
+from hermes.hardware.links import Joined, LinkDescription, LinkTime, all_reduce_times, formula, load_interconnect
 from hermes.hardware.operator_curves import rising
 from hermes.hardware.term_sources import Exchange, Reduces, Times
+from hermes.hardware.term_trust import BY_SITE, FEW
+from hermes.hardware.trust import GUESS, NEAR, Trust, wider
 
 __all__ = ["EngineLinks"]
 
 PCIE_LINK = "pcie-host-memory"   # what kernel tables say of PCIe belongs to the machine that they were measured on
+PEER_LINK = "pcie-peer"           # the fast end of its range, for cards whose driver allows peer access
 NAMING = "hardware: {kind: composed, link: ...}"
 
 
@@ -69,11 +76,11 @@ class EngineLinks:
         if (whole := self._whole(self.tp)) is not None:
             return whole
         near = None if lie.near == 1 else self.inside(lie.near, "all_reduce", tables=self.tables_first)
-        far, said = self._far(lie.boxes, "all_reduce")
+        far, said, trust = self._far(lie.boxes, "all_reduce")
         if near is None:
-            return Reduces(far, far, said)
+            return Reduces(far, far, said, trust=trust)
         return Reduces(across(near.captured, far, lie.near), across(near.launched, far, lie.near),
-                       self._both(near.source, lie, said), near.measured_bytes)
+                       self._both(near.source, lie, said), near.measured_bytes, wider(near.trust, trust))
 
     def exchange(self) -> Exchange | None:
         """Return the collectives around the experts of data-parallel ranks; None with one rank."""
@@ -83,13 +90,13 @@ class EngineLinks:
         if lie.boxes == 1:
             return self._gather(self.dp)
         if (whole := self._whole(self.dp)) is not None:
-            return Exchange(half(whole.captured), half(whole.captured), whole.source)
-        far, said = self._far(lie.boxes, "dispatch", "combine")
+            return Exchange(half(whole.captured), half(whole.captured), whole.source, wider(GUESS, whole.trust))
+        far, said, trust = self._far(lie.boxes, "dispatch", "combine")
         if lie.near == 1:
-            return Exchange(half(far), half(far), f"{said}, half an all-reduce each")
+            return Exchange(half(far), half(far), f"{said}, half an all-reduce each", wider(GUESS, trust))
         near = self._gather(lie.near)
         return Exchange(across(near.gather, half(far), lie.near), across(near.scatter, half(far), lie.near),
-                        self._both(near.source, lie, said))
+                        self._both(near.source, lie, said), wider(near.trust, trust))
 
     def ports(self) -> tuple[float, float, int, str]:
         """Return the bytes that a device moves in a nanosecond inside its box and between boxes, the number of boxes,
@@ -105,36 +112,38 @@ class EngineLinks:
             rate, said = _slope(near.captured), near.source
         if self.boxes == 1:
             return rate, rate, 1, said
-        far, other = self._far(2, "dispatch", "combine")
-        return rate, _slope(far), self.boxes, f"{said} in boxes of {self.devices // self.boxes}; {other} between"
+        far = self._far(2, "dispatch", "combine")
+        return rate, _slope(far.times), self.boxes, (
+            f"{said} in boxes of {self.devices // self.boxes}; {far.source} between")
 
-    def hops(self) -> tuple[list[Times], str]:
-        """Return the way to each stage but the first, and the source.
+    def hops(self) -> tuple[list[Times], str, Trust | None]:
+        """Return the way to each stage but the first, the source, and how far to trust it.
 
         Sending is taken to be an all-reduce between two devices, in which each sends its bytes once.
         """
         if self.pp == 1:
-            return [], ""
+            return [], "", None
         if self.hop is not None:
             with inside("hop"):
-                times, said = all_reduce_times(self.hop, 2, self.device.link_bandwidth, self.base_dir)
-            return [times] * (self.pp - 1), said
+                times, said, trust = all_reduce_times(self.hop, 2, self.device.rates, self.base_dir)
+            return [times] * (self.pp - 1), said, trust
         far = crossings(self.pp, self.tp, self.device.box)
-        out: dict[bool, tuple[Times, str]] = {}
+        out: dict[bool, Joined] = {}
         if not all(far):
             out[False] = self._near_hop()
         if any(far):
             out[True] = self._far(2, "hops")
-        said = "; ".join(text for _, text in out.values())
+        said = "; ".join(one.source for one in out.values())
         if len(out) > 1:
-            said = f"{sum(far)} of {len(far)} between boxes: {out[True][1]}; the others: {out[False][1]}"
-        return [out[one][0] for one in far], said
+            said = f"{sum(far)} of {len(far)} between boxes: {out[True].source}; the others: {out[False].source}"
+        return [out[one].times for one in far], said, wider(*(one.trust for one in out.values()))
 
-    def _near_hop(self) -> tuple[Times, str]:
-        if self._named(2, "hops") is None and self.kernels is not None and 2 in self.kernels.all_reduce_ranks:
-            return self.kernels.all_reduce(2, captured=False), f"kernel tables {self.kernels.file.name}"
+    def _near_hop(self) -> Joined:
+        named = self._named(2, "hops")
+        if named is None and self.kernels is not None and 2 in self.kernels.all_reduce_ranks:
+            return Joined(self.kernels.all_reduce(2, captured=False), f"kernel tables {self.kernels.file.name}", GUESS)
         near = self.inside(2)
-        return near.launched, near.source
+        return Joined(near.launched, near.source, GUESS if named is None else near.trust or GUESS)
 
     def _named(self, members: int, *terms: str, tables: bool = False) -> Reduces | None:
         """Return the all-reduces inside a box over a named link, or over PCIe; None where other sources know them.
@@ -144,13 +153,21 @@ class EngineLinks:
         link = self.device.link if self.boxes > 1 else self.named or self.device.link
         measured = tables and self.kernels is not None and members in self.kernels.all_reduce_ranks
         if not link and not measured and self.device.over_pcie:
-            link = PCIE_LINK
-            self._assume(link, members, Spread(members, 1), terms)
+            return self._over_pcie(members, terms)
         if not link:
             return None
         with inside("link"):
-            times, said = all_reduce_times(link, members, self.device.link_bandwidth, self.base_dir)
-        return Reduces(times, times, said)
+            times, said, trust = all_reduce_times(link, members, self.device.rates, self.base_dir)
+        return Reduces(times, times, said, trust=trust)
+
+    def _over_pcie(self, members: int, terms: tuple[str, ...]) -> Reduces:
+        """Return the all-reduces over an assumed PCIe link, whose range reaches to machines with peer access."""
+        times, said, _ = all_reduce_times(PCIE_LINK, members, self.device.rates, None)
+        found = load_interconnect(PCIE_LINK)
+        if self.device.peers_over_pcie:
+            found = found.model_copy(update={"fast": load_interconnect(PEER_LINK).fast})
+        self._assume(found, members, members, Spread(members, 1), terms)
+        return Reduces(times, times, said, trust=found.trust(members, self.device.rates))
 
     def inside(self, members: int, *terms: str, tables: bool = False) -> Reduces:
         """Return the all-reduces inside a box from whatever source there is."""
@@ -161,10 +178,11 @@ class EngineLinks:
         if kernels is not None and members in kernels.all_reduce_ranks:
             captured, launched = (kernels.all_reduce(members, captured=kind) for kind in (True, False))
             return Reduces((captured[0], rising(captured[1])), (launched[0], rising(launched[1])),
-                           f"kernel tables {kernels.file.name}", float(captured[0][-1]))
+                           f"kernel tables {kernels.file.name}", float(captured[0][-1]),
+                           NEAR if members <= FEW else BY_SITE)
         share = self.factors.all_reduce_of(members)
         times = formula(share.latency, 0.0, self.device.link_bandwidth * share.bandwidth, members)
-        return Reduces(times, times, f"datasheet of {self.device.name}")
+        return Reduces(times, times, f"datasheet of {self.device.name}", trust=GUESS if members <= FEW else BY_SITE)
 
     def _gather(self, members: int) -> Exchange:
         from hermes.hardware.experts import gathered  # most models have none
@@ -173,9 +191,12 @@ class EngineLinks:
         found = gathered(self.kernels, None if named is None else named.captured, members)
         if found is not None:
             gather, scatter, said = found
-            return Exchange(gather, scatter, f"{named.source}, {said}" if named is not None else said)
+            if named is None:
+                return Exchange(gather, scatter, said, GUESS)
+            return Exchange(gather, scatter, f"{named.source}, {said}", wider(GUESS, named.trust))
         near = self.inside(members)
-        return Exchange(half(near.captured), half(near.captured), f"{near.source}, half an all-reduce each")
+        return Exchange(half(near.captured), half(near.captured), f"{near.source}, half an all-reduce each",
+                        wider(GUESS, near.trust))
 
     def _whole(self, members: int) -> Reduces | None:
         """Return the all-reduces of a named link that was measured with the whole group, boxes and all."""
@@ -184,29 +205,31 @@ class EngineLinks:
         with inside("link"):
             if all(times.ranks != members for times in load_interconnect(self.named, self.base_dir).measured):
                 return None
-            times, said = all_reduce_times(self.named, members, self.device.link_bandwidth, self.base_dir)
-        return Reduces(times, times, said, float(times[0][-1]))
+            times, said, trust = all_reduce_times(self.named, members, self.device.rates, self.base_dir)
+        return Reduces(times, times, said, float(times[0][-1]), trust)
 
-    def _far(self, boxes: int, *terms: str) -> tuple[Times, str]:
-        """Return the all-reduces between boxes, each device with one in every other box, and their source."""
+    def _far(self, boxes: int, *terms: str) -> Joined:
+        """Return the all-reduces between boxes, each device with one in every other box."""
         if self.named is None:
-            self._assume(FAR_LINK, self.devices, Spread(self.device.box, self.boxes), terms)
+            self._assume(load_interconnect(FAR_LINK), self.devices, boxes, Spread(self.device.box, self.boxes), terms)
         with inside("link"):
-            return all_reduce_times(self.named or FAR_LINK, boxes, self.device.link_bandwidth, self.base_dir)
+            return all_reduce_times(self.named or FAR_LINK, boxes, self.device.rates, self.base_dir)
 
     def _both(self, near: str, lie: Spread, far: str) -> str:
         return f"{near} in boxes of {lie.near}; {far} between {lie.boxes}"
 
-    def _assume(self, link: str, members: int, lie: Spread, terms: tuple[str, ...]) -> None:
-        """Note an assumed link, each once with all its terms."""
-        earlier = next((one for one in self.assumed if one.link == link), None)
+    def _assume(self, found: LinkDescription, members: int, ranks: int, lie: Spread, terms: tuple[str, ...]) -> None:
+        """Note an assumed link, each once with all its terms.
+
+        members: Devices that it joins. ranks: Devices of one all-reduce over it.
+        """
+        earlier = next((one for one in self.assumed if one.link == found.name), None)
         if earlier is not None:
             self.assumed[self.assumed.index(earlier)] = earlier._replace(
                 terms=tuple(dict.fromkeys((*earlier.terms, *terms))))
             return
-        found, device = load_interconnect(link), self.device.name
-        rate = (found.bandwidth or (found.share or 0.0) * self.device.link_bandwidth) / 1e9
-        figures = f"{link} is assumed ({rate:.3g} GB/s for each device, {(found.latency or 0.0) * 1e6:.3g} us)"
+        device = self.device.name
+        figures = f"{found.name} is assumed ({self._figures(found, ranks)})"
         if lie.boxes > 1:
             text = f"{members} {device} are {lie.boxes} boxes of up to {lie.near}; between boxes {figures}"
         else:
@@ -215,7 +238,18 @@ class EngineLinks:
         remedy = f"name yours: {NAMING}"
         if lie.boxes == 1 and self.boxes > 1:   # `link` is the one between boxes
             key, remedy = "device.link", "name yours: `link` of a device file"
-        self.assumed.append(AssumedLink(link, key, terms, f"{text}; {remedy}"))
+        self.assumed.append(AssumedLink(found.name, key, terms, f"{text}; {remedy}"))
+
+    def _figures(self, found: LinkDescription, ranks: int) -> str:
+        """Return rate and latency of an assumed link, and those at the ends of its range."""
+        rates, doublings = self.device.rates, math.log2(ranks) - 1.0
+        rate, latency = found.rate(rates) or 0.0, (found.latency or 0.0) + doublings * found.latency_per_doubling
+        said = f"{rate / 1e9:.3g} GB/s for each device, {latency * 1e6:.3g} us"
+        if found.fast is None or found.slow is None:
+            return said
+        slow, fast = (end.rate(ranks, rates) / 1e9 for end in (found.slow, found.fast))
+        short, long = (1e6 * (end.latency + doublings * end.latency_per_doubling) for end in (found.fast, found.slow))
+        return f"{said}; sites have {slow:.2g} to {fast:.2g} GB/s, {short:.2g} to {long:.2g} us"
 
 
 def _slope(times: Times) -> float:

@@ -33,7 +33,7 @@ from pydantic import Field
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
-from hermes.hardware.devices import load_device
+from hermes.hardware.devices import Rates, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.links import LinkTime, all_reduce_times
@@ -222,5 +222,6 @@ class Layerwise(ConfigModel):
         with inside("device"):
             device = load_device(self.device, base_dir) if self.device else None
         with inside("link"):
-            times, _ = all_reduce_times(self.link, self.tp, None if device is None else device.link_bandwidth, base_dir)
+            rates = Rates() if device is None else device.rates
+            times = all_reduce_times(self.link, self.tp, rates, base_dir).times
         return *times, float(model.hidden_size * precision("bf16").other_bytes)

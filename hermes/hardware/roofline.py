@@ -245,7 +245,7 @@ class RooflineModel:
         options, work = self.options, self.work
         links = EngineLinks(self.device, factors, None, None, None, None, False, options.tp, options.pp, 1)
         row = self.model.hidden_size * precision(options.dtype).other_bytes
-        reduces, (hops, _) = links.tensor(), links.hops()
+        reduces, (hops, *_) = links.tensor(), links.hops()
         if reduces is None and work.all_reduces:
             reduces = links.inside(options.tp)
         parts = [] if reduces is None else [(reduces.captured, work.all_reduces, row)]

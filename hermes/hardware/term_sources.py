@@ -13,6 +13,7 @@ from hermes.hardware.base import FloatArray
 if TYPE_CHECKING:
     from hermes.hardware.all_to_all import AllToAll
     from hermes.hardware.boxes import AssumedLink
+    from hermes.hardware.trust import Trust
 
 __all__ = ["SKEW", "Exchange", "HostTime", "Reduces", "Sources", "TermOverride", "Times"]
 
@@ -25,12 +26,14 @@ class Reduces(NamedTuple):
     """All-reduces inside a CUDA graph, and launched from the host.
 
     measured_bytes: Where the measured sizes end; 0 for formulas.
+    trust: How far to trust them; None where their source alone says it.
     """
 
     captured: Times
     launched: Times
     source: str
     measured_bytes: float = 0.0
+    trust: Trust | None = None
 
 
 class Exchange(NamedTuple):
@@ -39,6 +42,7 @@ class Exchange(NamedTuple):
     gather: Times
     scatter: Times
     source: str
+    trust: Trust | None = None
 
 
 class TermOverride(ConfigModel):
@@ -90,7 +94,8 @@ class Sources:
     exchange: collectives around the experts of data-parallel ranks; None with one rank
     all_to_all: DeepEP's exchange instead of those collectives; None: the collectives
     grouped: whether the experts are grouped products instead of the kernel tables' (`hermes.hardware.grouped`)
-    hops, hop_text: (bytes, nanoseconds) of sending activations to each further pipeline stage, and their source
+    hops, hop_text, hop_trust: (bytes, nanoseconds) of sending activations to each further pipeline stage, their source,
+        and how far to trust them
     assumed: links that nobody named
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     terms: terms that the scenario changes, by name
@@ -114,6 +119,14 @@ class Sources:
     grouped: bool = False
     hops: tuple[Times, ...] = ()
     hop_text: str = ""
+    hop_trust: Trust | None = None
     assumed: tuple[AssumedLink, ...] = ()
     skew: float = 0.058
     terms: dict[str, TermOverride] = field(default_factory=dict)
+
+    @property
+    def links(self) -> dict[str, Trust]:
+        """How far to trust the terms of links, where more is known than their source."""
+        of_reduces, of_exchange = (None if one is None else one.trust for one in (self.reduces, self.exchange))
+        found = {"all_reduce": of_reduces, "dispatch": of_exchange, "combine": of_exchange, "hops": self.hop_trust}
+        return {name: trust for name, trust in found.items() if trust is not None}

@@ -86,7 +86,7 @@ def _links(client: Any, model: ComposedModel, said: Callable[[str], bool], free:
     for one in model.sources.assumed:
         if one.key == "hardware.link" and free(*one.terms):
             found, name = load_interconnect(one.link), _LINKS[one.terms[0]]
-            rate = found.bandwidth or (found.share or 0.0) * device.link_bandwidth
+            rate = found.rate(device.rates) or 0.0
             yield _half("link between boxes" if one.link == FAR_LINK else name,
                         f"{one.link}, {rate / GB:.3g} GB/s a device", found.latency or 0.0, found.latency_per_doubling,
                         rate)

@@ -34,6 +34,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.devices import Rates
 from hermes.hardware.engines import StepTime
 from hermes.hardware.links import load_interconnect
 from hermes.scenario import load_scenario
@@ -356,11 +357,11 @@ def test_all_reduces_become_a_link(folder, capsys):
     assert main(["fit", "terms.yaml", "-o", "kernels.yaml", "--link", "wire.yaml"]) == 0
     assert "written to wire.yaml" in capsys.readouterr().out
     link = load_interconnect("./wire.yaml", folder)
-    sizes, ns = link.all_reduce(2, 1e9)
+    sizes, ns = link.all_reduce(2, Rates(1e9))
     assert np.interp(32768, sizes, ns) == pytest.approx(2e4 + 32768, rel=1e-6)
     assert link.latency == pytest.approx(2e-5, rel=1e-3)
     assert link.bandwidth == pytest.approx(1e9, rel=1e-3)   # 2 (n - 1) / n is 1 for two
-    sizes, ns = link.all_reduce(4, 1e9)
+    sizes, ns = link.all_reduce(4, Rates(1e9))
     assert np.interp(2**20, sizes, ns) == pytest.approx(2e4 + 1.5 * 2**20, rel=0.01)
 
 

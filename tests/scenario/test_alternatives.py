@@ -36,7 +36,7 @@ SPLIT["clients"] = [{**SPLIT["clients"][0], "name": "p", "role": "prefill", "cou
                     {**SPLIT["clients"][0], "name": "d", "role": "decode"}]
 CASES = {
     "L40S tp 1": case("llama-3.1-8b", "l40s", 2),
-    "L40S tp 4, overloaded": case("llama-3.1-70b", "l40s", 1, tp=4),
+    "L40S tp 4, overloaded": case("llama-3.1-70b", "l40s", 1.05, tp=4),
     "A100 tp 4": case("llama-3.1-70b", "a100-80gb", 2, tp=4),
     "H100 tp 1, KV full": case("qwen3-32b", "h100-sxm", 3),
     "split L40S": SPLIT,

@@ -1,7 +1,8 @@
 """Reference sets of vLLM 0.19.0 on RTX cards, recorded by the authors of LLMServingSim (`data/vllm-runs`).
 
 The engine was driven directly: no front end, and no sampling by top-p. The runs are replayed with composed terms, and
-the two of one card with the operator tables of their own card (`layerwise`) as well.
+the two of one card with the operator tables of their own card (`layerwise`) as well. The two cards of a run are joined
+by PCIe: their own link is `rtx-pro-6000-pair`; what a user gets who names none stands beside it ("default link").
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["recorded_runs"]
 SEQUENCES, BUDGET = 128, 2048
 BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000,
           "rtxpro6000-qwen3-30b-a3b-dp2-ep2": 30_000}
+OWN_LINK = "rtx-pro-6000-pair"
 PARALLEL = {"tp2": {"tp": 2}, "dp2-ep2": {"dp": 2, "ep": 2}}
 
 
@@ -29,7 +31,9 @@ def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (what prices the steps, model, hardware)."""
     plain = {"kind": "composed", "top_p": False}
     if "qwen3" in folder.name:
-        yield "composed", "qwen3-32b" if "32b" in folder.name else "qwen3-30b-a3b", plain
+        model = "qwen3-32b" if "32b" in folder.name else "qwen3-30b-a3b"
+        yield "composed", model, {**plain, "link": OWN_LINK}
+        yield "composed, default link", model, plain
         return
     yield "layerwise", "llama-3.1-8b", {
         "kind": "layerwise", "path": str(folder / "profile"), "model": "llama-3.1-8b"}
@@ -41,7 +45,7 @@ def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | No
 
     Args:
         only: The folder of one run, instead of all.
-        link: What joins the devices, instead of the shipped description.
+        link: What joins the devices, instead of their own link.
     """
     for name, blocks in BLOCKS.items():
         if only not in ("", name):
@@ -53,6 +57,8 @@ def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | No
             write_trace(import_trace("vllm-run", folder / "requests.jsonl"), trace, source=name, hash_block_tokens=16)
             replayed = {"kind": "trace", "path": str(trace)}
             for how, model, hardware in _hardware(folder):
+                if link is not None and "link" not in hardware:
+                    continue   # one card, or the default, which was asked for without a link
                 hardware = {**hardware, "link": link} if link is not None else hardware
                 sequences = 256 if "4090" in name else SEQUENCES
                 client = {
