@@ -42,7 +42,7 @@ def summary(checkout: Path, scenario: str, settings: list[str]) -> dict[str, Any
 
 
 def figures(found: dict[str, Any]) -> list[str]:
-    """Return the figures of the columns, the share of requests within the SLO, and its verdict."""
+    """Return the figures of the columns, the share of requests within the SLO, its verdict, and joules per request."""
     out = []
     for path in COLUMNS.values():
         name, statistic = path.split(".")
@@ -50,6 +50,8 @@ def figures(found: dict[str, Any]) -> list[str]:
         out.append("-" if value is None else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s")
     share, verdict = found["goodput"]["share"], found["slo"]["pass"]
     out.append("-" if share is None else f"{share:.1%} {'met' if verdict else 'missed'}")
+    joules = (found["energy"] or {}).get("per_request_j")
+    out.append("-" if joules is None else f"{joules:.4g}")
     return out
 
 
@@ -59,7 +61,8 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    print("| scenario | " + " | ".join([*COLUMNS, "within the SLO"]) + " |\n|" + " --- |" * (len(COLUMNS) + 2))
+    heads = ["scenario", *COLUMNS, "within the SLO", "J/request"]
+    print(f"| {' | '.join(heads)} |\n|" + " --- |" * len(heads))
     for name in options.scenarios or scenarios():
         old = figures(summary(options.old.resolve(), name, []))
         new = figures(summary(ROOT, name, options.set))

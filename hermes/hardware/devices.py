@@ -38,16 +38,20 @@ class Rates(NamedTuple):
 
 class DevicePower(ConfigModel):
     """Watts of a device in a step: serving + memory * share of the peak memory rate + compute * share of the peak
-    arithmetic + network * share of the link's rate, at most `most`."""
+    arithmetic + network * share of the link's rate + token_j * sampled tokens per second, at most `most`."""
 
     serving: Watts
     """With the engine at work, before any traffic: clocks up."""
     memory: Watts = 0.0
     compute: Watts = 0.0
-    """May lie far above the TDP: a card reaches its limit long before all its arithmetic units are busy."""
+    """May lie above the TDP: a card reaches its limit before all its arithmetic units are busy."""
     network: Watts = 0.0
+    token_j: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    """Joules per token that the engine samples: what a decode costs whatever the model's size."""
     most: Watts
     """What the card holds under load."""
+    trust: Literal["near", "guess"] = "near"
+    """`near`: fitted to watts of servers with this very card; `guess`: taken over from another one."""
 
 
 class Clocks(ConfigModel):
@@ -141,7 +145,7 @@ class DeviceDescription(ConfigModel):
     idle_w: Watts | None = None
     """With nothing to do; 30% of the TDP where left out."""
     power: DevicePower | None = None
-    """Fitted to measured watts; left out, the shares of the TDP that an H100 showed, for a CPU GenZ's."""
+    """Fitted to measured watts; left out, what A100, H100 and B200 draw by TDP and bytes, for a CPU GenZ's shares."""
     clocks: Clocks | None = None
     """How clocks sink under load; left out, they do not."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None

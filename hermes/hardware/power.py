@@ -1,13 +1,14 @@
-"""Power of one device: given or measured by state, or from the utilisation of its units.
+"""Power of one device: given or measured by state, or from the rates at which its units work.
 
 The kernel computes millions of steps, so power is computed after the simulation, for all runs of steps at once:
 
-    P = min(most, serving + memory u_memory + compute u_compute + network u_network)
+    P = min(most, serving + memory u_memory + compute u_compute + network u_network + token_j x sampled tokens / s)
 
-A unit's utilisation u is the work of the run at the unit's peak rate / time of the run. The watts are those of the
-device's description, fitted to measurements; a GPU without them takes H100's as shares of its TDP, a CPU GenZ's shares
-(A. Bambhaniya et al., arXiv 2406.01698, and its repository). An idle device draws `idle_w` of its description (30% of
-the TDP without one).
+A unit's utilisation u is the work of the run at the unit's peak rate / time of the run. Time in which no unit works,
+host gaps and most of a collective, draws `serving`. All watts are properties of the card: its description has them, or
+`assumed` gives those of a GPU that nobody measured; a CPU takes GenZ's shares of its TDP (A. Bambhaniya et al., arXiv
+2406.01698, and its repository). An idle device draws `idle_w` of its description (30% of the TDP without one).
+docs/background/watts.md says what was found on which servers, and how far other models and cards are off.
 """
 
 from __future__ import annotations
@@ -21,15 +22,29 @@ import numpy as np
 from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.devices import DeviceDescription, DevicePower
 from hermes.hardware.operators import Work
+from hermes.hardware.trust import Trust
 from hermes.units import NS_PER_S
 
-__all__ = ["GPU_SHARES", "PowerModel", "StatePower", "UtilisedPower", "device_power", "idle_watts", "state_watts",
-           "utilisation", "watts"]
+__all__ = ["SERVING_SHARE", "PowerModel", "StatePower", "UtilisedPower", "assumed", "device_power", "idle_watts",
+           "limited_compute", "state_watts", "utilisation", "watts", "watts_trust"]
 
 IDLE_SHARE = 0.30
-GPU_SHARES = DevicePower(serving=0.427, memory=0.339, compute=3.25, most=0.982)
-"""Of the TDP; fitted on an H100 that decodes (ML.ENERGY leaderboard, Llama-3.1-8B, batches of 8 to 768)."""
-CPU_SHARES = DevicePower(serving=0.30, memory=0.20, compute=0.40, network=0.10, most=1.0)
+SERVING_SHARE = 0.28
+"""Of the TDP with the clocks up and no traffic: A100, batches of one on two to eight cards (Splitwise)."""
+SUSTAINED = 0.72
+"""Share of the peak arithmetic that products of real values keep up at the card's limit (`clocks` of the H100)."""
+MOST_SHARE = 0.98
+"""Of the TDP, what saturated H100 and B200 draw."""
+BYTE_J, TOKEN_J = 122e-12, 0.034
+"""Joules per byte of memory traffic and per sampled token: the means of A100, H100 and B200, and of H100 and B200."""
+NEAR_W = Trust("near", 0.85, 1.15)
+"""Of a card with measured watts: models left out of the fit, with simulated times, are off by 14% at worst."""
+GUESS_W = Trust("guess", 0.75, 1.25)
+"""Of other GPUs: A100, H100 and B200 with the others' joules are off by up to 20%, H100 at its limit by 24%; four
+loads of an MI355X (DeepSeek-R1 on eight) by 15 to 20%."""
+GUESS_CPU_W = Trust("guess", 0.6, 1.6)
+"""Of CPUs: nothing was measured."""
+CPU_SHARES = {"serving": 0.30, "memory": 0.20, "compute": 0.40, "network": 0.10, "most": 1.0}
 """GenZ's."""
 
 
@@ -67,13 +82,37 @@ class StatePower:
 def device_power(device: DeviceDescription) -> tuple[DevicePower, str] | None:
     """Return the watts of a device by utilisation, and their source; None if it states neither them nor a TDP."""
     if device.power is not None:
-        return device.power, f"device {device.name}: fitted to measured watts"
+        whose = "fitted to measured watts" if device.power.trust == "near" else "another card's"
+        return device.power, f"device {device.name}: {whose} ({watts_trust(device).text()})"
     tdp = device.tdp_w
     if tdp is None:
         return None
-    shares, whose = (GPU_SHARES, "H100's") if device.type == "gpu" else (CPU_SHARES, "GenZ's")
-    scaled = DevicePower(**{name: share * tdp for name, share in shares.model_dump().items()})
-    return scaled, f"assumed: {whose} shares of {tdp:g} W, device {device.name}"
+    if device.type == "gpu":
+        return assumed(tdp, device.memory_bandwidth), (
+            f"assumed: {tdp:g} W and {device.memory_bandwidth / 1e12:g} TB/s, as A100, H100 and B200 draw, device "
+            f"{device.name} ({watts_trust(device).text()})")
+    scaled = DevicePower.model_validate({name: share * tdp for name, share in CPU_SHARES.items()})
+    return scaled, f"assumed: GenZ's shares of {tdp:g} W, device {device.name} ({watts_trust(device).text()})"
+
+
+def assumed(tdp_w: float, bandwidth: float) -> DevicePower:
+    """Return the watts of a GPU of this TDP and memory bandwidth in bytes/s that nobody measured."""
+    serving, most = SERVING_SHARE * tdp_w, MOST_SHARE * tdp_w
+    limited = limited_compute(serving, most)   # no card that is known draws its limit for less of its memory's rate
+    return DevicePower(serving=serving, memory=min(BYTE_J * bandwidth, limited), compute=limited, token_j=TOKEN_J,
+                       most=most)
+
+
+def limited_compute(serving: float, most: float) -> float:
+    """Return `compute` of a card whose products draw `most` at the rate that they keep up."""
+    return (most - serving) / SUSTAINED
+
+
+def watts_trust(device: DeviceDescription) -> Trust:
+    """Return class and range of a device's watts, as factors of them."""
+    if device.power is not None:
+        return NEAR_W if device.power.trust == "near" else GUESS_W
+    return GUESS_W if device.type == "gpu" else GUESS_CPU_W
 
 
 def idle_watts(device: DeviceDescription) -> float:
@@ -81,10 +120,10 @@ def idle_watts(device: DeviceDescription) -> float:
     return IDLE_SHARE * (device.tdp_w or 0.0) if device.idle_w is None else device.idle_w
 
 
-def watts(power: DevicePower, compute: Any, memory: Any, network: Any = 0.0) -> Any:
-    """Return watts at these utilisations, numbers or arrays."""
+def watts(power: DevicePower, compute: Any, memory: Any, network: Any = 0.0, tokens: Any = 0.0) -> Any:
+    """Return watts at these utilisations and sampled tokens per second, numbers or arrays."""
     used = power.serving + power.compute * compute + power.memory * memory + power.network * network
-    return np.minimum(used, power.most)
+    return np.minimum(used + power.token_j * tokens, power.most)
 
 
 @dataclass(frozen=True)
@@ -102,7 +141,9 @@ class UtilisedPower:
 
     def run_w(self, runs: dict[str, IntArray]) -> FloatArray:
         compute, memory, network = utilisation(self.device, self.work, runs)
-        return np.asarray(watts(self.power, compute, memory, network))
+        seconds = (runs["end_ns"] - runs["start_ns"]) / NS_PER_S
+        tokens = runs["sampled"] * runs["num_steps"] / seconds / (self.work.hops + 1)
+        return np.asarray(watts(self.power, compute, memory, network, tokens))
 
 
 def utilisation(
@@ -110,6 +151,7 @@ def utilisation(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the shares of the peak arithmetic, memory and link rates in runs, each of shape (runs,), at most 1.
 
+    Devices of pipeline stages take turns: each has the stages' mean.
     Within a run only contexts grow, by one token a step, and work is linear in them: a run's mean step is the step with
     its mean context.
     """
@@ -120,7 +162,7 @@ def utilisation(
     }
     fields["decode_ctx"] = runs["decode_ctx"] + runs["decode_seqs"] * (steps - 1) / 2
     parts = work.ideal_s(SimpleNamespace(**fields), device.peak, device.memory_bandwidth, device.link_bandwidth)
-    compute, memory, network = (np.minimum(part / seconds, 1.0) for part in parts)
+    compute, memory, network = (np.minimum(part / seconds / (work.hops + 1), 1.0) for part in parts)
     return compute, memory, network
 
 

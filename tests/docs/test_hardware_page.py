@@ -26,7 +26,8 @@ def test_a_card_and_a_link_nobody_has(tmp_path):
     results = simulate(load_scenario(tmp_path / "next.yaml"))
     client = results.summary["clients"]["next"]
     assert results.summary["requests"]["completed"] == 200
-    assert client["power_source"] == "assumed: H100's shares of 1800 W, device next-card"
+    assert client["power_source"] == (
+        "assumed: 1800 W and 20 TB/s, as A100, H100 and B200 draw, device next-card (guess, -25 to +25%)")
     assert results.summary["cost"]["dollars_per_hour"] == 18
     assert client["memory"]["memory_bytes"] == 288 * 2**30
     hardware = Composed(model="llama-3.1-70b", device=str(tmp_path / "next-card.yaml"), tp=2, dtype="fp8",

@@ -105,7 +105,7 @@ def test_requests_served_side_by_side_alike_pay_alike(tmp_path: Path) -> None:
     results = simulate(load_scenario(path))
     shares = results.requests["energy_j"].to_numpy()
     assert shares == pytest.approx(np.full(8, shares[0]), rel=1e-6)
-    assert "H100's shares of 450 W" in results.summary["clients"]["a"]["power_source"]
+    assert "assumed: 450 W and 1.008 TB/s" in results.summary["clients"]["a"]["power_source"]
 
 
 def test_dollars_are_price_times_window(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ scheduled in step with the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,33 +18,98 @@ import pandas as pd
 from hermes.calibration.accuracy.replay import replay
 from hermes.calibration.accuracy.row import Case, Row
 from hermes.clients.resources import power_model
+from hermes.errors import InputError
+from hermes.hardware.base import FloatArray
 from hermes.hardware.composed import Composed
+from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
+from hermes.hardware.power import UtilisedPower
 from hermes.results import Results
 from hermes.units import NS_PER_S
 
-__all__ = ["steady_decodes"]
+__all__ = ["Steady", "steady_decodes", "steady_runs"]
 
 PROMPT = 200          # tokens
 SHAPE = 2.0           # of the gamma distribution of the answers' lengths
 WAVES = 3             # requests of each user, and as many beside them as fill a small batch's statistics
 MORE = 200
-MODELS = {"meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen/Qwen3-32B": "qwen3-32b"}
 CARDS = {"H100": "h100-sxm", "B200": "b200"}
+
+
+class Steady(NamedTuple):
+    """One row of the data, and what the simulator did in its place while every user waited."""
+
+    card: str
+    model: str
+    tp: int
+    seqs: int
+    row: Mapping[Any, Any]
+    columns: dict[str, Any]
+    """Columns of runs as `PowerModel.run_w` takes them."""
+    power: UtilisedPower
+
+    @property
+    def seconds(self) -> FloatArray:
+        """Length of each run."""
+        return np.asarray((self.columns["end_ns"] - self.columns["start_ns"]) / NS_PER_S)
+
+    @property
+    def span_s(self) -> float:
+        """Time from the first run to the end of the last one."""
+        return float(self.columns["end_ns"].max() - self.columns["start_ns"].min()) / NS_PER_S
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all users got."""
+        return float((self.columns["num_steps"] * self.columns["sampled"]).sum()) / self.span_s
 
 
 def steady_decodes(data: Path) -> Iterator[Row]:
     """Median time between tokens, watts of the devices and joules per output token, by batch."""
-    table = pd.read_csv(data / "h100" / "ml-energy" / "measured.csv")
-    for row in table.to_dict("records"):
-        model, card, tp = MODELS[row["model_id"]], CARDS[row["gpu_model"]], int(row["tensor_parallel"])
+    for name in ("measured.csv",):
+        for steady in steady_runs(data / "h100" / "ml-energy" / name):
+            yield from _rows(steady)
+
+
+def _rows(steady: Steady) -> Iterator[Row]:
+    row, tp = steady.row, steady.tp
+    case = Case("ML.ENERGY", f"{steady.seqs} sequences", "not stated", steady.card, steady.model)
+    joules = tp * float((steady.power.run_w(steady.columns) * steady.seconds).sum())
+    span = steady.span_s
+    yield Row(case, "itl", "p50", row["median_itl_ms"] / 1e3, _itl(steady))
+    yield Row(case, "watts", "mean", row["avg_power_watts"], joules / span)
+    yield Row(case, "joules per token", "mean", row["energy_per_token_joules"], joules / span / steady.tokens_per_s)
+
+
+def _itl(steady: Steady) -> float:
+    """Median seconds between tokens."""
+    steps = steady.columns["num_steps"]
+    each = steady.seconds / steps
+    order = np.argsort(each)
+    tokens = np.cumsum((steps * steady.columns["decode_seqs"])[order])
+    return float(each[order][np.searchsorted(tokens, tokens[-1] / 2)])
+
+
+def steady_runs(path: Path) -> Iterator[Steady]:
+    """Simulate the server of each row of a file of the data."""
+    for row in pd.read_csv(path).to_dict("records"):
+        model, card, tp = _shipped(row["model_id"], path), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
         seqs = int(row["max_num_seqs"])
         found = _served(model, card, tp, seqs, float(row["avg_output_len"]))
-        case = Case("ML.ENERGY", f"{seqs} sequences", "not stated", card, model)
-        itl, watts, joules = _steady(found, model, card, tp, seqs)
-        yield Row(case, "itl", "p50", row["median_itl_ms"] / 1e3, itl)
-        yield Row(case, "watts", "mean", row["avg_power_watts"], watts)
-        yield Row(case, "joules per token", "mean", row["energy_per_token_joules"], joules)
+        hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
+        info = hardware_info(hardware)
+        power = power_model(None, info, info.device, model, tp, None)
+        if not isinstance(power, UtilisedPower):
+            raise InputError(f"a device with watts or a TDP ({power.source})", card, file=str(path))
+        yield Steady(card, model, tp, seqs, row, _columns(found, seqs), power)
+
+
+def _shipped(model_id: str, path: Path) -> str:
+    """Return the shipped description of a published model: `llama-3.1-8b` of `meta-llama/Llama-3.1-8B-Instruct`."""
+    name = model_id.rpartition("/")[2].lower().removesuffix("-instruct")
+    if name not in names_in("models"):
+        raise InputError("a model that ships", model_id, file=str(path), field="model_id")
+    return name
 
 
 def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results:
@@ -60,24 +125,14 @@ def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results
     return replay(client, requests, {"kind": "closed_loop", "users": seqs})
 
 
-def _steady(found: Results, model: str, card: str, tp: int, seqs: int) -> tuple[float, float, float]:
-    """(median seconds between tokens, watts, joules per token) while every user waits: from the end of the first
-    answers, as many as users, to the last question."""
+def _columns(found: Results, seqs: int) -> dict[str, Any]:
+    """The runs while every user waits: from the end of the first answers, as many as users, to the last question."""
     finished = np.sort(found.requests["finish_s"])
     first, last = finished[min(seqs, len(finished) // 4)], found.requests["arrival_s"].max()
     runs = found.runs[(found.runs["start_s"] >= first) & (found.runs["end_s"] <= last)]
-    steps = runs["num_steps"].to_numpy()
-    seconds = (runs["end_s"] - runs["start_s"]).to_numpy()
-    order = np.argsort(seconds / steps)
-    tokens = np.cumsum((steps * runs["decode_seqs"].to_numpy())[order])
-    itl = (seconds / steps)[order][np.searchsorted(tokens, tokens[-1] / 2)]
-    hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
-    info = hardware_info(hardware)
-    power = power_model(None, info, info.device, model, tp, None)
     columns = {name: runs[name].to_numpy() for name in (
         "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx",
         "sampled")}
-    columns |= {"start_ns": np.zeros(len(runs), dtype=np.int64), "end_ns": np.rint(seconds * NS_PER_S).astype(np.int64)}
-    joules = tp * float((power.run_w(columns) * seconds).sum())
-    span = float(runs["end_s"].max() - runs["start_s"].min())
-    return float(itl), joules / span, joules / float((steps * runs["sampled"].to_numpy()).sum())
+    times = {f"{name}_ns": np.rint(runs[f"{name}_s"].to_numpy() * NS_PER_S).astype(np.int64)
+             for name in ("start", "end")}
+    return columns | times

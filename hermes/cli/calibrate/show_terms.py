@@ -117,7 +117,7 @@ def fitted_terms(
         print(f"note: {note}")
     idle = next((found for found in made.watts if found.load == "idle"), None)
     if made.power is not None and idle is not None:
-        power = to_flow({name: value for name, value in made.power.model_dump().items() if value})
+        power = to_flow(made.power.model_dump(exclude_defaults=True))
         print(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
     print("in a scenario, for the clients on this card:")
     print("\n".join(f"    {line}" for line in lines))
