@@ -59,6 +59,7 @@ __all__ = ["ComposedModel"]
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
+EIGHT_BIT = Trust("guess", 0.75, 1.2)   # 8-bit layers of the tables, narrowing included, which engines fuse with norms
 COMPARED_RANKS = 2          # most data-parallel ranks of a mixture that were compared with a server
 _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
@@ -143,6 +144,11 @@ class ComposedModel:
             from hermes.hardware.grouped import grouped_experts
 
             self._experts = grouped_experts(base, sources, self._rows)
+        self._between, self._moved_ns, self._launched_ns = base.work, base._elementwise, base._step
+        work = base.work
+        self._leave_out((work.narrowing if self._linears else ())
+                        + (work.narrowing_experts if self._experts is not None else ())
+                        + (work.activation_experts if sources.grouped else ()))
         self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
@@ -178,6 +184,22 @@ class ComposedModel:
     def _limit(self, feature: str, last: float) -> None:
         """Note that some term was measured up to `last` of a feature of the batch."""
         self._last[feature] = min(last, self._last.get(feature, last))
+
+    def _leave_out(self, kernels: tuple[tuple[float, int], ...]) -> None:
+        """Leave out the element-wise kernels that other terms contain.
+
+        Tables of 8-bit products hold whole layers, with the kernel that narrows their inputs; grouped products hold the
+        activation too. What is left runs in 16 bits, and has the factors of 16 bits.
+        """
+        if not kernels:
+            return
+        base = self.base
+        own, factors = base.efficiency, base.factors_file.of("bf16") if self._linears else base.efficiency
+        self._between = left = base.work.without(kernels)
+        rate = base.device.memory_bandwidth * factors.elementwise / NS_PER_S
+        self._moved_ns = left.elementwise_bytes / rate
+        overhead = base._step - own.kernel_latency * base.work.elementwise_kernels * NS_PER_S
+        self._launched_ns = overhead + factors.kernel_latency * left.elementwise_kernels * NS_PER_S
 
     def _changed(self, name: str, ns: float, rows: float) -> float:
         """A term of so many rows as the scenario changes it."""
@@ -332,8 +354,10 @@ class ComposedModel:
         if self._elementwise is not None:
             out["elementwise"] = self._at(self._elementwise, rows)
         else:
-            moved = roof["elementwise"] if base.device.cache is None else elementwise_ns(base.work, base.device, rows)
-            out["elementwise"] = moved + base._step
+            moved = self._moved_ns * rows
+            if base.device.cache is not None:
+                moved = elementwise_ns(self._between, base.device, rows)
+            out["elementwise"] = moved + self._launched_ns
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         if not captured:
             out["engine"] += self.sources.uncaptured_ns
@@ -518,6 +542,10 @@ class ComposedModel:
             self.sources.engine.startswith("engine vllm"), group,
             self.sources.reduces is not None and "given" in self.sources.reduces.source))
         found |= {name: trust for name, trust in self.sources.links.items() if name in found}
+        if base.work.compute in ("fp8", "int8") and not base.work.dequantised:
+            found |= {name: EIGHT_BIT for name, *_ in self._linears if name != "router"}
+            if self._experts is not None:
+                found["experts"] = EIGHT_BIT
         return {**found, "experts": GUESS} if self.sources.grouped else found
 
     def ranges(self) -> dict[str, float]:

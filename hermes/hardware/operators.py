@@ -23,7 +23,7 @@ part of them as if all were one rank, and computes its part for the tokens of al
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -85,6 +85,9 @@ class Work:
     kv_bytes: float               # per context token
     query_bytes: float            # per prefill or decode token: queries read, outputs written
     elementwise: tuple[tuple[float, int], ...]   # (bytes per token of a kernel, kernels of that size)
+    narrowing: tuple[tuple[float, int], ...]     # those among them that narrow inputs of 8-bit layers, but experts
+    narrowing_experts: tuple[tuple[float, int], ...]   # and of routed experts
+    activation_experts: tuple[tuple[float, int], ...]  # those of the activation of routed experts
     head_flops: float             # per sampled row
     head_bytes: float
     head_row_bytes: float
@@ -102,6 +105,13 @@ class Work:
     def elementwise_kernels(self) -> int:
         """Their number, without that of the embedding."""
         return sum(count for _, count in self.elementwise) - 1
+
+    def without(self, parts: tuple[tuple[float, int], ...]) -> Work:
+        """Return the same without some of the element-wise kernels."""
+        left = list(self.elementwise)
+        for part in parts:
+            left.remove(part)
+        return replace(self, elementwise=tuple(left))
 
     @classmethod
     def of(cls, model: ModelDescription, *, tp: int = 1, pp: int = 1, dp: int = 1, dtype: str = "bf16",
@@ -152,17 +162,20 @@ class Work:
         parts = [(4 * hidden * act, 2 * layers), (rotated, layers)]
         if model.norms_per_layer > 2:    # each of them reads and writes the hidden state
             parts.append((2 * hidden * act, (model.norms_per_layer - 2) * layers))
-        inners = [(model.intermediate_size / tp * times, sparse)] if sparse else []
+        chosen = [(model.intermediate_size / tp * times, sparse)] if sparse else []
         dense = model.dense_intermediate_size if sparse else model.intermediate_size
-        inners += [(dense / tp, layers - sparse)] if layers > sparse else []
+        inners = [(dense / tp, layers - sparse)] if layers > sparse else []
         inners += [(model.shared_intermediate_size / tp, sparse)] if model.shared_intermediate_size else []
         parts += [(matrices * inner * act, count) for inner, count in inners]
+        active = [(matrices * inner * act, count) for inner, count in chosen]
         # norms of query and key heads are in the rotation's kernel: compiled engines launch and read nothing more
+        narrowing, chosen_narrowing = [], []
         if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
             narrowed = (act + kind.layer_bytes)
-            parts += [(hidden * narrowed, 2 * layers), (out * narrowed, layers)]
-            parts += [(inner * narrowed, count) for inner, count in inners]
-        elementwise = [(float(size), count) for size, count in parts]
+            narrowing = [(hidden * narrowed, 2 * layers), (out * narrowed, layers)]
+            narrowing += [(inner * narrowed, count) for inner, count in inners]
+            chosen_narrowing = [(inner * narrowed, count) for inner, count in chosen]
+        elementwise = [(float(size), count) for size, count in (*parts, *active, *narrowing, *chosen_narrowing)]
         elementwise.append((2.0 * hidden * act, 1))    # embedding
         shared = 2 * (tp - 1) / tp * hidden * act
         values = kv_value_bytes(kv_dtype, dtype)
@@ -182,7 +195,9 @@ class Work:
             windowed=(model.window_layers / layers, model.window),
             kv_bytes=cached * values * layers,
             query_bytes=query * act * layers,
-            elementwise=tuple(elementwise),
+            elementwise=tuple(elementwise), narrowing=tuple((float(size), count) for size, count in narrowing),
+            narrowing_experts=tuple((float(size), count) for size, count in chosen_narrowing),
+            activation_experts=tuple((float(size), count) for size, count in active),
             head_flops=2 * hidden * vocab, head_bytes=hidden * vocab * act,
             head_row_bytes=(hidden + vocab) * act if vocab else 0.0,
             all_reduces=2 * layers if tp > 1 else 0, all_reduce_bytes=2 * layers * shared,

@@ -155,7 +155,7 @@ def test_kernels_of_whole_experts_are_grouped_products():
     assert parts == same
     assert "kernel tables h200" in parts
     assert deepseek().trust_of()["experts"].kind == "guess"
-    assert deepseek(moe_backend="triton").trust_of()["experts"].kind == "measured"
+    assert deepseek().trust_of()["experts"].high > deepseek(moe_backend="triton").trust_of()["experts"].high
 
 
 def test_data_parallel_ranks_against_tensor_parallelism():
