@@ -69,7 +69,7 @@ def power_model(
     work = info.work if info.work is not None else _work(info, model, devices, base_dir)
     if work is None:
         return StatePower(0.0, 0.0, 0.0, "none (watts by utilisation need the description of the client's model)")
-    return UtilisedPower(device, work, *found)
+    return UtilisedPower(device, work, *found, stages=info.pp if devices >= info.tp * info.pp else 1)
 
 
 def _work(info: HardwareInfo, model: str, devices: int, base_dir: Path | None) -> Work | None:

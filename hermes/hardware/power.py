@@ -128,30 +128,35 @@ def watts(power: DevicePower, compute: Any, memory: Any, network: Any = 0.0, tok
 
 @dataclass(frozen=True)
 class UtilisedPower:
-    """Watts by utilisation (see the module's docstring) for the work of one model on one device."""
+    """Watts by utilisation (see the module's docstring) for the work of one model on one device.
+
+    stages: Pipeline stages that take turns on a client's one batch: its devices have the stages' mean. 1 where as many
+        batches as stages are in flight, each of which is a client with its part of the devices.
+    """
 
     device: DeviceDescription
     work: Work
     power: DevicePower
     source: str
+    stages: int = 1
 
     @property
     def idle_w(self) -> float:
         return idle_watts(self.device)
 
     def run_w(self, runs: dict[str, IntArray]) -> FloatArray:
-        compute, memory, network = utilisation(self.device, self.work, runs)
+        compute, memory, network = utilisation(self.device, self.work, runs, self.stages)
         seconds = (runs["end_ns"] - runs["start_ns"]) / NS_PER_S
-        tokens = runs["sampled"] * runs["num_steps"] / seconds / (self.work.hops + 1)
+        tokens = runs["sampled"] * runs["num_steps"] / seconds / self.stages
         return np.asarray(watts(self.power, compute, memory, network, tokens))
 
 
 def utilisation(
-    device: DeviceDescription, work: Work, runs: dict[str, IntArray]
+    device: DeviceDescription, work: Work, runs: dict[str, IntArray], stages: int = 1
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the shares of the peak arithmetic, memory and link rates in runs, each of shape (runs,), at most 1.
 
-    Devices of pipeline stages take turns: each has the stages' mean.
+    stages: Of a pipeline, which take turns (`UtilisedPower`): each device has their mean.
     Within a run only contexts grow, by one token a step, and work is linear in them: a run's mean step is the step with
     its mean context.
     """
@@ -162,7 +167,7 @@ def utilisation(
     }
     fields["decode_ctx"] = runs["decode_ctx"] + runs["decode_seqs"] * (steps - 1) / 2
     parts = work.ideal_s(SimpleNamespace(**fields), device.peak, device.memory_bandwidth, device.link_bandwidth)
-    compute, memory, network = (np.minimum(part / seconds / (work.hops + 1), 1.0) for part in parts)
+    compute, memory, network = (np.minimum(part / seconds / stages, 1.0) for part in parts)
     return compute, memory, network
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.clients.resources import power_model
 from hermes.hardware import HARDWARE
 from hermes.hardware.devices import DevicePower, load_device
 from hermes.hardware.files import names_in
@@ -124,15 +125,22 @@ def test_time_in_collectives_lowers_the_watts():
 
 
 def test_stages_of_a_pipeline_take_turns():
-    """Each of two stages works half of the time: a device draws as if its units were half as busy."""
-    one, two = model("llama-3.1-70b", tp=2), model("llama-3.1-70b", tp=2, pp=2)
-    runs = runs_of(one, [(batch([], [1000] * 8), 1)])
-    busy, halved = (utilisation(each.device, each.work, runs) for each in (one, two))
+    """Each of two stages works half of the time on one batch: a device draws as if its units were half as busy."""
+    priced = model("llama-3.1-70b", tp=2, pp=2)
+    runs = runs_of(priced, [(batch([], [1000] * 8), 1)])
+    whole, halved = (utilisation(priced.device, priced.work, runs, stages) for stages in (1, 2))
     for unit in (0, 1):
-        assert halved[unit] == pytest.approx(busy[unit] / 2)
-    power = tdp(two).power
+        assert halved[unit] == pytest.approx(whole[unit] / 2)
+    power = power_model(None, priced.info, priced.device, "llama-3.1-70b", 4, None)
+    assert power.stages == 2
     tokens = 8 / (runs["end_ns"][0] / 1e9) / 2
-    assert tdp(two).run_w(runs)[0] == pytest.approx(watts(power, *(unit[0] for unit in halved), tokens))
+    assert power.run_w(runs)[0] == pytest.approx(watts(power.power, *(unit[0] for unit in halved), tokens))
+
+
+def test_two_batches_in_two_stages_keep_their_devices_busy():
+    """A batch in flight is a client with its part of the devices, and does the work of all stages on them."""
+    priced = model("llama-3.1-70b", tp=2, pp=2)
+    assert power_model(None, priced.info, priced.device, "llama-3.1-70b", 2, None).stages == 1
 
 
 @pytest.mark.parametrize(("device", "serving", "most"), [
