@@ -3,9 +3,11 @@
     python scripts/llm_d_causes.py DATA_DIR
 
 DATA_DIR holds h100/llm-d-prism (see `hermes accuracy`). Each deployment has the all-reduce that its row of a single
-user shows, found again under each assumption; columns are other numbers of users; "-" where no request fits. The last
-line of each gives the latency of an all-reduce with which the time per output token of a row would be the measured one:
-with the right model it would be the same in all rows.
+user shows, found again under each assumption; columns are other numbers of users; "-" where no request fits. Four
+lines have no such all-reduce, but the kernel tables', or NCCL's alone, without vLLM's kernel; each also with no step
+shorter than one user's (a host that cannot launch faster). The last lines of each give the size of a decode's
+all-reduce, its time in the kernel tables and by NCCL alone, and the latency with which the time per output token of a
+row would be the measured one: with the right model it would be the same in all rows.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, deployments, figures
 from hermes.errors import HermesError, InputError
+from hermes.hardware.composed import Composed
+from hermes.hardware.engines import load_engine
 
 USERS = (8, 32, 64, 128, 256)
 CHANGES: dict[str, dict[str, Any]] = {
@@ -33,9 +38,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "the vocabulary is sorted": {"hardware": {"top_p": True}},
 }
 ROUNDS = 4
+NCCL: dict[str, Any] = {"hardware": {"all_reduce": "nccl"}}
+ROW_BYTES = 8192 * 2   # of a token in an all-reduce
 
 
-def throughput_error(row: pd.Series[Any], link: Mapping[str, float], change: Mapping[str, Mapping[str, Any]]) -> float:
+def throughput_error(
+    row: pd.Series[Any], link: Mapping[str, float] | None, change: Mapping[str, Mapping[str, Any]],
+) -> float:
     found = figures(row, client_of(row, link, change))
     return found["tokens/s", "mean"] / float(row.total_tokens_per_s) - 1.0
 
@@ -46,6 +55,24 @@ def _errors(alone: pd.Series[Any], rows: Sequence[pd.Series[Any]], change: Mappi
     except InputError:
         return "".join(f"{'-':>8}" for _ in rows)
     return "".join(f"{round(throughput_error(row, link, change), 3) + 0.0:>+8.1%}" for row in rows)
+
+
+def _floor(alone: pd.Series[Any]) -> dict[str, Any]:
+    """Return the change with which no step is shorter than a single user's."""
+    step = load_engine("vllm-0.15").step
+    return {"hardware": {"asynchronous": True, "step": {
+        "exposed": step.exposed, "uncaptured": step.uncaptured, "host": float(alone.tpot_mean_ms) / 1e3}}}
+
+
+def _without_link(rows: Sequence[pd.Series[Any]], change: Mapping[str, Mapping[str, Any]]) -> str:
+    return "".join(f"{round(throughput_error(row, None, change), 3) + 0.0:>+8.1%}" for row in rows)
+
+
+def _reduce_us(tp: int, users: int, kind: Literal["engine", "nccl"]) -> float:
+    """Return microseconds of the all-reduce of a decode of so many sequences, of the tables or by NCCL alone."""
+    reduces = Composed(model="llama-3.1-70b", device="h100-sxm", tp=tp, all_reduce=kind).build().sources.reduces
+    assert reduces is not None, "tp > 1"
+    return float(np.interp(users * ROW_BYTES, *reduces.captured)) / 1e3
 
 
 def latency_of(row: pd.Series[Any], link: Mapping[str, float]) -> float:
@@ -76,6 +103,17 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {'error of tokens/s, users':44}" + "".join(f"{n:>8}" for n in users))
             for name, change in CHANGES.items():
                 print(f"  {name:44}" + _errors(alone, [rows[n] for n in users], change), flush=True)
+            shown = [rows[n] for n in users]
+            floor = _floor(alone)
+            for name, change in (("kernel tables", {}), ("tables, no step shorter than of one user", floor),
+                                 ("NCCL alone", NCCL), ("NCCL, no step shorter than of one user",
+                                                        {"hardware": floor["hardware"] | NCCL["hardware"]})):
+                print(f"  {name:44}" + _without_link(shown, change), flush=True)
+            print(f"  {'all-reduce of as many rows, KiB (one user: 16)':44}"
+                  + "".join(f"{n * ROW_BYTES // 1024:>8}" for n in users))
+            for name, kind in (("kernel tables, us", "engine"), ("NCCL alone, us", "nccl")):
+                one, *of = (_reduce_us(int(alone.tp), n, kind) for n in (1, *users))
+                print(f"  {f'{name} (one user: {one:.0f})':44}" + "".join(f"{us:>8.0f}" for us in of))
             print(f"  {'latency that meets the TPOT, us':44}"
                   + "".join(f"{latency_of(rows[n], link) * 1e6:>8.0f}" for n in users), flush=True)
     except HermesError as error:

@@ -101,6 +101,9 @@ class Composed(ConfigModel):
     all-reduce. Left out, the device's `link`; else the kernel tables of cards with NVLink; else PCIe through host
     memory, with a warning. For an engine of more devices than one box joins (`domain` and `machine` of the device): the
     network between boxes, one port for each device; left out, `infiniband-ndr`, with a warning."""
+    all_reduce: Literal["engine", "nccl"] = "engine"
+    """Kernels of tensor-parallel all-reduces: those that the engine's version launches by size (its own, symmetric
+    memory, NCCL), or NCCL's alone, as with `--disable-custom-all-reduce` and devices that do not reach each other."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
     top_p: bool | None = None
@@ -178,7 +181,7 @@ class Composed(ConfigModel):
         from hermes.hardware.engine_links import EngineLinks
 
         links = EngineLinks(base.device, base.efficiency, kernels, self.link, self.hop, base_dir, tables_first,
-                            self.tp, self.pp, self.dp)
+                            self.tp, self.pp, self.dp, self.engine or NEWEST_ENGINE, self.all_reduce == "nccl")
         hops, said, trust = links.hops()
         ways: dict[str, Any] = {"exchange": links.exchange()} if self.all2all == "allgather_reducescatter" else {
             "all_to_all": self._all_to_all(links, base.model)}

@@ -130,6 +130,8 @@ class DeviceDescription(ConfigModel):
     machine: Annotated[int, Field(ge=1, le=1024)] = BOX
     """Devices of one machine: those that PCIe joins where no domain does. Beyond machine and domain there is a
     network."""
+    compute_capability: Annotated[str, Field(pattern=r"^(\d+\.\d)?$")] = ""
+    """Of NVIDIA's cards, as "9.0": engines choose kernels by it."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors of roofline models of this device: a shipped set, or a file relative to the scenario. They are
     fitted on this device, or on the nearest measured card (see `sources`). Empty: a scenario must name a set."""

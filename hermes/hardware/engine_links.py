@@ -14,16 +14,18 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes.errors import inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.boxes import FAR_LINK, AssumedLink, Spread, across, crossings, half, spread
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency
+from hermes.hardware.engines import reduce_rules
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.links import Joined, LinkDescription, LinkTime, all_reduce_times, formula, load_interconnect
 from hermes.hardware.operator_curves import rising
+from hermes.hardware.reduce_forms import Forms, nccl_times, replaced
 from hermes.hardware.term_sources import Exchange, Reduces, Times
 from hermes.hardware.term_trust import BY_SITE, FEW
-from hermes.hardware.trust import GUESS, NEAR, Trust, wider
+from hermes.hardware.trust import GUESS, MEASURED, NEAR, Trust, wider
 
 __all__ = ["EngineLinks"]
 
@@ -40,6 +42,8 @@ class EngineLinks:
         named: The link that the scenario names: between boxes if the engine has several, else inside its box.
         hop: The link between stages that the scenario names.
         tables_first: Whether the user named the kernel tables, whose all-reduces then go before an assumed PCIe link.
+        engine: Engine that chooses the kernels of all-reduces; "" for one that nothing is known of.
+        only_nccl: Whether all-reduces are NCCL's, whatever the engine would choose.
     """
 
     device: DeviceDescription
@@ -52,6 +56,8 @@ class EngineLinks:
     tp: int
     pp: int
     dp: int
+    engine: str = ""
+    only_nccl: bool = False
     assumed: list[AssumedLink] = field(default_factory=list)
 
     @property
@@ -72,15 +78,31 @@ class EngineLinks:
             return None
         lie = spread(self.tp, 1, self.device.box)
         if lie.boxes == 1:
-            return self._named(self.tp, "all_reduce", tables=self.tables_first)
+            return self._alone()
         if (whole := self._whole(self.tp)) is not None:
             return whole
-        near = None if lie.near == 1 else self.inside(lie.near, "all_reduce", tables=self.tables_first)
+        near = None   # only NCCL reduces over boxes
+        if lie.near > 1:
+            near = self.inside(lie.near, "all_reduce", tables=self.tables_first, only_nccl=True)
         far, said, trust = self._far(lie.boxes, "all_reduce")
         if near is None:
             return Reduces(far, far, said, trust=trust)
         return Reduces(across(near.captured, far, lie.near), across(near.launched, far, lie.near),
                        self._both(near.source, lie, said), near.measured_bytes, wider(near.trust, trust))
+
+    def _alone(self) -> Reduces | None:
+        """Return the all-reduces of a tensor-parallel group inside one box; None for the roofline's."""
+        named = self._named(self.tp, "all_reduce", tables=self.tables_first)
+        tabled = self.kernels is not None and self.tp in self.kernels.all_reduce_ranks
+        if self.only_nccl and named is not None and "assumed" not in named.source:
+            raise InputError(Verbatim(f"left out: the link says how long all-reduces take ({named.source})"), "nccl",
+                             field="all_reduce")
+        if named is not None or tabled:
+            return named or self.inside(self.tp, tables=self.tables_first, only_nccl=self.only_nccl)
+        if self.only_nccl:
+            raise InputError(Verbatim(f"a link: nothing is known of NCCL between {self.tp} {self.device.name}"), "nccl",
+                             field="all_reduce")
+        return None
 
     def exchange(self) -> Exchange | None:
         """Return the collectives around the experts of data-parallel ranks; None with one rank."""
@@ -169,20 +191,39 @@ class EngineLinks:
         self._assume(found, members, members, Spread(members, 1), terms)
         return Reduces(times, times, said, trust=found.trust(members, self.device.rates))
 
-    def inside(self, members: int, *terms: str, tables: bool = False) -> Reduces:
-        """Return the all-reduces inside a box from whatever source there is."""
+    def inside(self, members: int, *terms: str, tables: bool = False, only_nccl: bool = False) -> Reduces:
+        """Return the all-reduces inside a box from whatever source there is.
+
+        only_nccl: NCCL's, where the kernel tables tell them from those of the engine's choice.
+        """
         found = self._named(members, *terms, tables=tables)
         if found is not None:
             return found
-        kernels = self.kernels
-        if kernels is not None and members in kernels.all_reduce_ranks:
-            captured, launched = (kernels.all_reduce(members, captured=kind) for kind in (True, False))
-            return Reduces((captured[0], rising(captured[1])), (launched[0], rising(launched[1])),
-                           f"kernel tables {kernels.file.name}", float(captured[0][-1]),
-                           NEAR if members <= FEW else BY_SITE)
+        if self.kernels is not None and members in self.kernels.all_reduce_ranks:
+            return self._tabled(self.kernels, members, only_nccl)
         share = self.factors.all_reduce_of(members)
         times = formula(share.latency, 0.0, self.device.link_bandwidth * share.bandwidth, members)
         return Reduces(times, times, f"datasheet of {self.device.name}", trust=GUESS if members <= FEW else BY_SITE)
+
+    def _tabled(self, kernels: KernelTables, members: int, only_nccl: bool) -> Reduces:
+        """Return the all-reduces of kernel tables, NCCL's where the engine that measured them chose otherwise."""
+        sizes, ns = kernels.all_reduce(members, captured=True)
+        captured, launched = (sizes, rising(ns)), kernels.all_reduce(members, captured=False)
+        launched = launched[0], rising(launched[1])
+        trust = MEASURED if kernels.file.cold else NEAR if members <= FEW else BY_SITE
+        name, last = f"kernel tables {kernels.file.name}", float(sizes[-1])
+        measured, rules = reduce_rules(kernels.file.engine), reduce_rules(self.engine)
+        if measured is None or kernels.file.cold or kernels.file.device != self.device.name:   # the user's choice
+            return Reduces(captured, launched, name, last, trust)
+        name, had = f"{name} ({kernels.file.engine})", measured.forms(self.device, members)
+        wants = Forms() if only_nccl else had if rules is None else rules.forms(self.device, members)
+        if all(wants.of(size) != "nccl" or had.of(size) == "nccl" for size in sizes):
+            return Reduces(captured, launched, f"{name}: {had.text()}", last, trust)
+        inside_graph, from_host = (nccl_times(kernels, members, had, captured=kind) for kind in (True, False))
+        if inside_graph is None or from_host is None:
+            return Reduces(captured, launched, f"{name}: {had.text()}, in place of {wants.text()}", last, BY_SITE)
+        return Reduces(replaced(captured, inside_graph, had, wants), replaced(launched, from_host, had, wants),
+                       f"{name}: {wants.text()}, from all-gathers and reduce-scatters", last, trust)
 
     def _gather(self, members: int) -> Exchange:
         from hermes.hardware.experts import gathered  # most models have none

@@ -19,10 +19,11 @@ from hermes.hardware.capacity import SAMPLER_BYTES
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.files import find, names_in
 from hermes.hardware.info import HardwareInfo
+from hermes.hardware.reduce_forms import ReduceRules
 
 __all__ = [
     "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "StepTime", "device_class",
-    "engine_name", "load_engine",
+    "engine_name", "load_engine", "reduce_rules",
 ]
 
 NEWEST_ENGINE = "vllm-0.32"
@@ -132,6 +133,8 @@ class EngineDescription(ConfigModel):
     """Bytes for each sampled row and word of the vocabulary when the engine measures how much memory a step takes."""
     classes: Annotated[list[EngineClass], Field(min_length=1)]
     """Defaults by device; the first class that a device is in applies."""
+    all_reduce: ReduceRules | None = None
+    """Which all-reduce it launches for which sizes."""
     step: StepTime = StepTime()
     """The engine's own time of each step."""
     frontend: RequestTime = RequestTime()
@@ -175,6 +178,17 @@ def _nearest(text: str, names: list[str]) -> str | None:
 def load_engine(name: str) -> EngineDescription:
     """Load the description of a supported engine; `InputError` names the supported ones."""
     return load(EngineDescription, find(engine_name(name), None, "engines", "an engine"))
+
+
+def reduce_rules(text: str) -> ReduceRules | None:
+    """Return which all-reduces an engine launches, by its name (`vllm-0.32`) or a kernel table's (`vllm 0.24.0`); those
+    of the nearest version for one that has no file, None for another engine."""
+    short = re.sub(r"^(vllm)[ -](\d+\.\d+)(\.\d+)?$", r"\1-\2", text.strip())
+    if not short.startswith("vllm-"):
+        return None
+    names = names_in("engines")
+    name = short if short in names else _nearest(short, names)
+    return None if name is None else load_engine(name).all_reduce
 
 
 def device_class(
