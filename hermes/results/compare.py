@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
+from hermes.results.compare_trust import cannot_rank
 from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
 from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
@@ -85,6 +86,7 @@ class CompareTable:
         names: Names of the two sides.
         slo: Of two runs with limits: a row per limit with value, limit and verdict of both.
         verdict: Of two runs, on what the first is better and worse, and which meets its SLO.
+        unranked: On what two runs cannot be ranked, because their step times come from different sources; or "".
         whole: Names of the runs whose rates are of the whole run, without a steady state.
         unsettled: Runs too short, or too loaded, for the noise of their latencies, with the reason.
     """
@@ -102,6 +104,7 @@ class CompareTable:
     names: tuple[str, str] = ("ours", "reference")
     slo: Sequence[tuple[str, str, str]] = ()
     verdict: str | None = None
+    unranked: str = ""
     whole: Sequence[str] = ()
     unsettled: Sequence[str] = ()
 
@@ -124,7 +127,8 @@ class CompareTable:
             "interrupted": list(self.interrupted),
             **({"slo": [dict(zip(("limit", "ours", "reference"), row, strict=True)) for row in self.slo]}
                if self.slo else {}),
-            **({"verdict": self.verdict, "whole_run": list(self.whole), "unsettled": list(self.unsettled)}
+            **({"verdict": self.verdict, "unranked": self.unranked, "whole_run": list(self.whole),
+                "unsettled": list(self.unsettled)}
                if self.verdict else {}),
         }
 
@@ -151,7 +155,8 @@ class CompareTable:
             head = (*head, "in time", "noise, +/-")
             rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
                     for cells, row in zip(rows, self.rows, strict=True)]
-            notes = [self.verdict, *notes, "noise: a difference up to this, either way, may be the seed's",
+            first = [self.verdict, *([self.unranked] if self.unranked else [])]
+            notes = [*first, *notes, "noise: a difference up to this, either way, may be the seed's",
                      *self._unknown(), "latencies are those of all completed requests"]
         out = [Section("comparison", head, rows, "\n".join(notes))]
         if self.slo:
@@ -313,7 +318,7 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
         rows, per_request, completed[0], completed[1], joined, totals=figures, checked=checked,
         different_requests=different, interrupted=interrupted, names=names, slo=slo_rows(first, second), whole=whole,
         verdict=verdict(rows, figures, (first["slo"]["pass"], second["slo"]["pass"]), _called(names)),
-        unsettled=unsettled,
+        unranked=cannot_rank(rows, first, second, _called(names)), unsettled=unsettled,
     )
 
 
