@@ -20,8 +20,9 @@ from tempfile import TemporaryDirectory
 
 from hermes.explore.executor import executor
 from hermes.explore.objective import missed, slo_overrides
-from hermes.explore.size import Found, Kind, Sizing, changes, size
+from hermes.explore.size import Found, Sizing, changes, size
 from hermes.explore.size_files import from_options
+from hermes.explore.size_layouts import Kind
 from hermes.explore.trials import Trials
 
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hermes size: {len(sizing.tried)} simulations, {time.perf_counter() - begun:.1f} s")
         for place, found in enumerate(sizing.found):
             trials = Trials(f"scan {place}", sizing.scenario, Path(folder) / str(place), engine)
-            best, runs = scan(sizing, found, trials, given.max_devices // found.kind.tp, given.below)
+            best, runs = scan(sizing, found, trials, given.max_devices // found.kind.devices, given.below)
             mine = None if found.best is None else sum(found.best.clients)
             worse = best is not None and (mine is None or mine - sum(best) > 1)
             wrong += worse

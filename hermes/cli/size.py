@@ -43,7 +43,16 @@ def size(
     slo: Annotated[str | None, typer.Option(
         metavar="LIMITS", help="Limits such as ttft_p99=1s,tpot_p99=50ms.")] = None,
     device: Annotated[str, typer.Option(metavar="NAMES", help="Devices to try, separated by commas.")] = "h100-sxm",
-    tp: Annotated[str, typer.Option(metavar="NUMBERS", help="Devices of a client to try.")] = "1,2,4,8",
+    tp: Annotated[str, typer.Option(metavar="NUMBERS", help="Devices that share every layer, to try.")] = "1,2,4,8",
+    pp: Annotated[str | None, typer.Option(
+        metavar="NUMBERS", help="Pipeline stages of a client to try. Left out, 1 and 2, within the largest --tp.")]
+    = None,
+    dp: Annotated[str | None, typer.Option(
+        metavar="NUMBERS", help="Data-parallel ranks of a client to try. Left out, 1; of a mixture of experts also 2, "
+                                "4 and 8 with --ep, within the largest --tp.")] = None,
+    ep: Annotated[str | None, typer.Option(
+        metavar="off,on", help="Whether each device has whole experts (expert parallelism). Left out, off; of a "
+                               "mixture both.")] = None,
     layout: Annotated[str, typer.Option(
         metavar="NAMES", help="mixed: each client serves prompts and answers. pd: some prefill, the others decode.")]
     = "mixed,pd",
@@ -73,7 +82,7 @@ def size(
     from hermes.explore.size import size as find
     from hermes.explore.size_files import from_options, from_scenario, write
     from hermes.explore.size_groups import groups_in, size_groups
-    from hermes.explore.size_text import front_section, lines, plain, ranking
+    from hermes.explore.size_text import LABEL, front_section, lines, plain, ranking
     from hermes.results.assumes import assumed_lines
     from hermes.results.layout import WIDTH, fitted, sections_rich
     from hermes.results.progress import SELDOM_S, ProgressLines
@@ -83,8 +92,10 @@ def size(
              else from_scenario(scenario, model, workload, rate, settings, group))
     told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
     options: dict[str, Any] = {
-        "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp),
-        "layouts": _layouts(layout), "max_devices": max_devices, "told": told, "prices": _prices(price),
+        "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp, "--tp"),
+        "pps": None if pp is None else _numbers(pp, "--pp"), "dps": None if dp is None else _numbers(dp, "--dp"),
+        "eps": None if ep is None else _experts(ep), "layouts": _layouts(layout),
+        "max_devices": max_devices, "told": told, "prices": _prices(price),
         "out": None if output is None else output / "simulations"}
     with closing(make_executor(executor, workers, (), address)) as engine:
         if group is None and len(groups_in(start.document)) > 1:
@@ -106,7 +117,7 @@ def size(
         sections = [*ranking(found), *([front_section(found)] if verbose else [])]
         if sections:
             print()
-            show(sections_rich([part for one in sections for part in fitted(one, WIDTH)]), WIDTH)
+            show(sections_rich([part for one in sections for part in fitted(one, WIDTH, LABEL)]), WIDTH)
     if not found.meets:
         raise typer.Exit(1)
 
@@ -170,13 +181,23 @@ def _prices(text: str) -> dict[str, float]:
     return prices
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int]:
     from hermes.errors import InputError
 
-    names = _names(text, "--tp")
+    names = _names(text, option)
     if not all(name.isdecimal() and 1 <= int(name) <= 1024 for name in names):
-        raise InputError("numbers of devices from 1 to 1024, such as 1,2,4,8", text, field="--tp")
+        what = {"--tp": "devices", "--pp": "stages", "--dp": "ranks"}[option]
+        raise InputError(f"numbers of {what} from 1 to 1024, such as 1,2,4,8", text, field=option)
     return [int(name) for name in names]
+
+
+def _experts(text: str) -> list[bool]:
+    from hermes.errors import InputError
+
+    names = _names(text, "--ep")
+    if not set(names) <= {"off", "on"}:
+        raise InputError("off, on or both, separated by a comma", text, field="--ep")
+    return [name == "on" for name in names]
 
 
 def _layouts(text: str) -> list[str]:

@@ -16,7 +16,9 @@ contexts only add to this, so fewer clients cannot do. The estimate also says ho
 of the 99th percentile takes its tokens times t(b).
 
 Where prompts share text (conversations, prefixes, hashes of blocks) a cache may spare their work and memory, so that
-only decodes count. Not covered: several stages or workloads, branches, ranks.
+only decodes count. An engine of several pipeline stages has as many batches, each with its part of the KV memory and a
+step that takes at least the sum of the stages: r is then per batch. Not covered: several workloads or stages of a
+request, branches, data-parallel ranks.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Demand:
         step_s: Price of a step by (decodes, context of each); prompt_s: of a mean prompt.
         slots: Sequences of a batch. kv_tokens: KV capacity; None if unbounded.
         tpot_s: Limit of the mean step; None without one.
+        batches: In flight at one client, one of each pipeline stage.
     """
 
     rate: float
@@ -64,11 +67,12 @@ class Demand:
     slots: int
     kv_tokens: int | None
     tpot_s: float | None
+    batches: int = 1
 
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """Answers in flight at one client, and the time of a token."""
+    """Answers in flight in one batch, and the time of a token."""
 
     batch: float
     token_s: float
@@ -98,7 +102,7 @@ def _demand(scenario: Scenario, simulation: Simulation) -> Demand | None:
         return None
     if client.tiers or client.scheduler.pool is None:
         return None
-    hardware = client.hardware
+    hardware = getattr(client.hardware, "pure", client.hardware)   # of one batch alone
     prompt, output = table.prompt_tokens.astype(np.float64), table.output_tokens.astype(np.float64)
     mean = int(prompt.mean())
 
@@ -120,6 +124,7 @@ def _demand(scenario: Scenario, simulation: Simulation) -> Demand | None:
         prompt_s=0.0 if shared or mean < 1 else max(float(hardware.step_ns(whole)) / NS_PER_S - step_s(1, 1.0), 0.0),
         slots=int(client.scheduler.max_num_seqs or 1 << 30),
         kv_tokens=None if shared else _kv_tokens(client), tpot_s=scenario.slo.tpot,
+        batches=getattr(scenario.clients[0].parallel, "pp", 1),
     )
 
 
@@ -131,7 +136,7 @@ def _kv_tokens(client: Any) -> int | None:
 
 def equilibrium(demand: Demand, clients: int) -> Equilibrium | None:
     """Return the state of each of so many clients; None if they cannot serve the load."""
-    rate = demand.rate / clients
+    rate = demand.rate / (clients * demand.batches)
     free = 1.0 - rate * demand.prompt_s
     if free <= 0:
         return None

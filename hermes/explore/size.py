@@ -1,8 +1,8 @@
-"""The fewest devices that serve a load within an SLO: by device, tensor parallelism and layout.
+"""The fewest devices that serve a load within an SLO: by device, parallelism and layout.
 
-A *layout* is a kind of client (so many devices of a kind) and how the clients share the work: `mixed`, each serves
-prompts and answers, or `pd`, some prefill and the others decode. Each layout is searched for the fewest clients that
-meet the SLO, all layouts side by side:
+A *layout* is a kind of client (so many devices of a kind, and how they share the model: `hermes.explore.size_layouts`)
+and how the clients share the work: `mixed`, each serves prompts and answers, or `pd`, some prefill and the others
+decode. Each layout is searched for the fewest clients that meet the SLO, all layouts side by side:
 
 - mixed: the search (`hermes.explore.bracket`) begins at a closed-form lower bound (`hermes.explore.bounds`), or else at
   one client, which shows how much it serves when it is overloaded.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, inside
@@ -35,6 +35,7 @@ from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import missed, need_slo, settled
 from hermes.explore.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size_check import Check, check_answer, with_longer
+from hermes.explore.size_layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
 from hermes.explore.trials import Trials
 from hermes.hardware.devices import load_device
 from hermes.hardware.files import shipped_name
@@ -44,32 +45,16 @@ from hermes.scenario.build import build
 from hermes.scenario.loading import overridden
 from hermes.units import counted
 
-__all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "hourly", "size"]
+__all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "changes", "hourly", "size"]
 
 LAYOUTS = ("mixed", "pd")
 MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
 STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
-RANKS = ("tp", "pp", "dp", "ep")                                     # keys of composed hardware that the layout sets
-OF_DEVICE = ("device", "kernels", "link", "hop", "terms", "beside")  # and those that are of one device
 LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of client: `tp` devices."""
-
-    device: str
-    tp: int
-    price: float | None = None   # dollars per hour of one device, if known
-    given: bool = False          # whether the user gave the price
-
-    @property
-    def name(self) -> str:
-        return f"{self.device} TP{self.tp}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,7 @@ class Tried:
 
     @property
     def devices(self) -> int:
-        return self.kind.tp * sum(self.clients)
+        return self.kind.devices * sum(self.clients)
 
     @property
     def layout(self) -> str:
@@ -116,14 +101,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Left:
-    """A kind of client that cannot serve the model, and why."""
-
-    kind: Kind
-    reason: str
-
-
-@dataclass(frozen=True)
 class Sizing:
     """The answers of all layouts.
 
@@ -133,6 +110,7 @@ class Sizing:
         check: What longer simulations with other seeds say of the cheapest layout.
         path: Folder of the simulations, a sweep; None if they were not kept.
         assumed: Links that nobody named, one line each.
+        remarks: Kind of client -> what to know of its times: properties with which none were compared.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
@@ -145,20 +123,21 @@ class Sizing:
     check: Check | None = None
     path: Path | None = None
     assumed: list[str] = field(default_factory=list)
+    remarks: dict[Kind, list[str]] = field(default_factory=dict)
     own: OwnLayout | None = None
 
     @property
     def ranked(self) -> list[Tried]:
-        """Return the best of every layout that meets the SLO and whose devices have a price, cheapest first."""
+        """Return the best of every layout that meets the SLO and whose devices have a price, cheapest first; of those
+        that cost the same, tensor parallelism alone."""
         priced = [(dollars, tried) for tried in self._best() if (dollars := hourly(tried)) is not None]
-        return [tried for _, tried in sorted(priced, key=lambda one: (one[0], one[1].devices, one[1].label))]
+        return [tried for _, tried in sorted(priced, key=lambda one: (one[0], *_fewest(one[1])))]
 
     @property
     def unpriced(self) -> list[Tried]:
         """Return the best of every layout that meets the SLO and whose devices have no price, by devices: nothing says
         which of them costs least, nor whether one costs less than those that are ranked."""
-        return sorted((tried for tried in self._best() if hourly(tried) is None),
-                      key=lambda tried: (tried.devices, tried.label))
+        return sorted((tried for tried in self._best() if hourly(tried) is None), key=_fewest)
 
     @property
     def meets(self) -> list[Tried]:
@@ -186,6 +165,11 @@ class Sizing:
         return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
 
 
+def _fewest(tried: Tried) -> tuple[int, int, str]:
+    """Return what layouts without a difference in price are ordered by."""
+    return tried.devices, tried.kind.pp * tried.kind.dp + tried.kind.ep, tried.label
+
+
 def hourly(tried: Tried) -> float | None:
     """Return the dollars per hour of all clients; None if the price of the layout's devices is unknown."""
     return None if tried.kind.price is None else tried.row.get("cost.dollars_per_hour")
@@ -195,7 +179,8 @@ def size(
     document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
     out: str | Path | None = None, engine: Executor | None = None, told: Callable[[str], None] | None = None,
-    prices: Mapping[str, float] | None = None,
+    prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
+    eps: Sequence[bool] | None = None,
 ) -> Sizing:
     """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
 
@@ -204,12 +189,14 @@ def size(
             of other kinds stay as they are.
         base_dir: Folder that its paths are relative to.
         devices: Names or files of devices.
-        tps: Devices of a client.
+        tps: Devices that share every layer.
         layouts: "mixed", "pd".
         max_devices: Most devices of a layout.
         workers, out, engine, told: As in `hermes.explore.capacity`.
         prices: Dollars per hour of one device, by its name in `devices`. Left out, the scenario's for the device that
             it names, else the description's.
+        pps, dps, eps: Pipeline stages, data-parallel ranks, and whether each device has whole experts. Left out, those
+            that make sense for the model (`hermes.explore.size_layouts.candidates`).
 
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
     """
@@ -220,18 +207,22 @@ def size(
     if unknown is not None:
         raise InputError(f"a price of one of the devices {', '.join(devices)}", unknown, field="--price")
     priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
-    asked = [Kind(device, tp, dollars, given) for device, dollars, given in priced for tp in tps if tp <= max_devices]
+    splits = candidates(tps, pps, dps, eps, is_mixture(llm_of(base["clients"]), folder_of))
+    every = [Kind(device, split.tp, dollars, given, split.pp, split.dp, split.ep)
+             for device, dollars, given in priced for split in splits]
+    asked = [kind for kind in every if kind.devices <= max_devices and (kind.has_roles or "mixed" in layouts)]
     if not asked:
-        raise InputError(f"at least {counted(min(tps), 'device')}, those of one client", max_devices,
-                         field="max_devices")
-    left, checked, starts, assumed = _kinds(base, Path(base_dir), asked)
+        raise InputError(f"at least {counted(min(split.devices for split in splits), 'device')}, those of one client",
+                         max_devices, field="max_devices")
+    left, checked, starts, known = _kinds(base, Path(base_dir), asked)
+    left = [*left, *_not_asked(every, starts, layouts, max_devices)]
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
         trials = Trials(f"size {checked.name}", checked, Path(folder), doing, told)
         trials.length = max([1.0, *(start.length for start in starts.values())])
         found = _all(trials, base["clients"], starts, max_devices, layouts)
         sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out),
-                        assumed=assumed)
+                        assumed=known.links, remarks=known.remarks)
         sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
                               {kind: start.clients for kind, start in starts.items()})
         if sizing.meets:
@@ -256,46 +247,8 @@ def _price(device: str, clients: Sequence[Mapping[str, Any]], prices: Mapping[st
         described = load_device(device, base_dir).price_per_hour
     if device in prices:
         return prices[device] or None, True
-    own = _own(_llm(clients), device).get("price_per_hour")
+    own = own_of(llm_of(clients), device).get("price_per_hour")
     return (own if isinstance(own, int | float) else described) or None, False   # what it is else, the scenario says
-
-
-def _llm(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return next(client for client in clients if client.get("kind", "llm") == "llm")
-
-
-def _own(llm: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Return what the clients of a layout keep of the scenario's.
-
-    Price, links and tables are of the device that the scenario names. Hardware is composed by now.
-    """
-    own = {key: value for key, value in llm.items() if key not in ("name", "count", "role", "devices", "hardware")}
-    hardware = llm.get("hardware")
-    mine = llm.get("device", device) == device
-    if not mine:
-        own.pop("price_per_hour", None)
-    if isinstance(hardware, Mapping) and hardware.get("kind", "composed") == "composed":
-        left = RANKS if mine and hardware.get("device", device) == device else (*RANKS, *OF_DEVICE)
-        own["hardware"] = {key: value for key, value in hardware.items() if key not in left}
-    return own
-
-
-def changes(clients: Sequence[Mapping[str, Any]], kind: Kind, numbers: tuple[int, ...]) -> dict[str, Any]:
-    """Return the keys of the scenario that make a layout.
-
-    The hardware of each client is composed for its device (see `_own`).
-    """
-    llm = _llm(clients)   # the first; others, of other models, stay as they are
-    others = [client for client in clients if client is not llm]
-    several = any(client.get("kind", "llm") == "llm" for client in others)
-    name, ahead = (str(llm.get("name", "llm")), f"{llm.get('name', 'llm')}-") if several else ("llm", "")
-    own = {**_own(llm, kind.device), "device": kind.device, "parallel": {"tp": kind.tp},
-           **({"price_per_hour": kind.price or 0.0} if kind.given else {})}
-    if len(numbers) == 1:
-        return {"clients": [{"name": name, "count": numbers[0], **own}, *others]}
-    sides = [{"name": f"{ahead}{role}", "role": role, "count": count, **own}
-             for role, count in zip(("prefill", "decode"), numbers, strict=True)]
-    return {"clients": [*sides, *others]}
 
 
 @dataclass(frozen=True)
@@ -306,12 +259,29 @@ class _Start:
     length: float
 
 
+class _Known(NamedTuple):
+    """What to know of the times of the kinds of clients: links that nobody named, and `Sizing.remarks`."""
+
+    links: list[str]
+    remarks: dict[Kind, list[str]]
+
+
+def _not_asked(every: list[Kind], starts: Mapping[Kind, _Start], layouts: Sequence[str], max_devices: int
+               ) -> list[Left]:
+    """Return the kinds of too many devices, and those that have no roles where layouts with roles are asked for."""
+    left = [Left(kind, f"a client has {counted(kind.devices, 'device')}, more than --max-devices {max_devices}")
+            for kind in every if kind.devices > max_devices]
+    return left + [Left(kind, NO_ROLES, "pd") for kind in every if "pd" in layouts and not kind.has_roles
+                   and (kind in starts or ("mixed" not in layouts and kind.devices <= max_devices))]
+
+
 def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
-           ) -> tuple[list[Left], Scenario, dict[Kind, _Start], list[str]]:
-    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and what is assumed."""
+           ) -> tuple[list[Left], Scenario, dict[Kind, _Start], _Known]:
+    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and what is known."""
     left: list[Left] = []
     starts: dict[Kind, _Start] = {}
     assumed: dict[str, None] = {}
+    remarks: dict[Kind, list[str]] = {}
     checked, first = None, None
     for kind in asked:
         try:
@@ -323,13 +293,16 @@ def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
             continue
         starts[kind] = _start(scenario)
         checked = checked or scenario
-        for info in (hardware_info(client.hardware) for client in clients if hasattr(client, "hardware")):
-            assumed |= dict.fromkeys([*(link.text for link in info.assumed_links), *info.remarks()])
+        infos = [hardware_info(client.hardware) for client in clients if hasattr(client, "hardware")]
+        assumed |= dict.fromkeys(link.text for info in infos for link in info.assumed_links)
+        said = list(dict.fromkeys(remark for info in infos for remark in info.remarks()))
+        if said:
+            remarks[kind] = said
     if checked is None:
         assert first is not None
         raise first
     need_slo(checked)
-    return left, checked, starts, list(assumed)
+    return left, checked, starts, _Known(list(assumed), remarks)
 
 
 def _start(scenario: Scenario) -> _Start:
@@ -365,7 +338,7 @@ def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[K
          layouts: Sequence[str]) -> list[Found]:
     """Run the searches of all layouts side by side; those of pd begin when mixed has an answer."""
     seed = trials.scenario.seed
-    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.tp, start.clients))
+    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.devices, start.clients))
                for kind, start in starts.items()}
     done: dict[tuple[Kind, str], _Running] = {}
     while running:
@@ -377,9 +350,9 @@ def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[K
             if one.over:
                 done[key] = running.pop(key)
                 kind, layout = key
-                if layout == "mixed" and "pd" in layouts and max_devices // kind.tp >= 2:
+                if layout == "mixed" and "pd" in layouts and kind.has_roles and max_devices // kind.devices >= 2:
                     start = one.best or one.tried[-1]
-                    running[kind, "pd"] = _Running(kind, _split(start, max_devices // kind.tp))
+                    running[kind, "pd"] = _Running(kind, _split(start, max_devices // kind.devices))
     return [Found(kind, layout, one.best, one.tried) for (kind, layout), one in done.items() if layout in layouts]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from hermes.explore.objective import limits_text
 from hermes.explore.size import Tried
 from hermes.explore.size_groups import Grouped
+from hermes.explore.size_text import kind_plain, left_out
 from hermes.explore.size_text import plain as plain_sizing
 from hermes.results.layout import format_s
 from hermes.units import counted
@@ -28,7 +29,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
             if layout.best is None:
                 most = max(layout.tried, key=lambda tried: (tried.devices, tried.label))
                 out.append(("misses", f"{name}: {counted(most.devices, 'device')} as {most.label}: {most.misses}"))
-        out += [("left out", f"{name}: {left.kind.name}: {left.reason}") for left in sizing.left]
+        out += left_out(sizing.left, f"{name}: ")
     if not found.best:
         return out
     devices = sum(tried.devices for tried in found.best.values())
@@ -59,7 +60,7 @@ def plain(found: Grouped) -> dict[str, Any]:
     return {
         "groups": {name: plain_sizing(sizing) for name, sizing in found.sizings.items()},
         "together": None if not found.best else {
-            "clients": {name: {"device": tried.kind.device, "tp": tried.kind.tp, "clients": list(tried.clients),
-                               "devices": tried.devices} for name, tried in found.best.items()},
+            "clients": {name: {**kind_plain(tried.kind), "clients": list(tried.clients), "devices": tried.devices}
+                        for name, tried in found.best.items()},
             "devices": sum(tried.devices for tried in found.best.values()), "added": found.added,
             "misses": found.misses}}

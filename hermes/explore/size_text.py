@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
+from hermes.explore.size_layouts import Kind, Left
 from hermes.hardware.devices import load_device
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
@@ -15,9 +17,13 @@ from hermes.units import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["front", "front_section", "lines", "plain", "plot", "ranking", "speed"]
+__all__ = ["LABEL", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "plot", "ranking",
+           "speed"]
 
 FRONT = 10   # rows of the front in the terminal
+WIDEST = 22  # characters of a layout in a table that fits on a terminal
+LABEL = 40   # characters of a layout in the terminal, however many tables that makes: it is the answer
+_NUMBERS = re.compile(r"(?:\d+ x )?\d[\d,.]*")
 _PRICE = "price_per_hour: "   # begins the source of a price in a description
 
 
@@ -54,13 +60,41 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     if any(found.layout == "pd" for found in sizing.found):
         out.append(("assumes", f"pd: KV moves {_kv_speed(sizing.scenario.network)}"))
     out += [("assumes", text) for text in sizing.assumed]
+    out += [(mark, f"in the table: {text}") for text, mark in marks(sizing).items()]
     if sizing.own is not None:
         out.append(("own", own_text(sizing)))
     out += [("misses", _missing(found)) for found in sizing.found if found.best is None]
-    out += [("left out", f"{left.kind.name}: {left.reason}") for left in sizing.left]
+    out += left_out(sizing.left)
     if sizing.ranked:
         out.append(("prices", "; ".join(_prices(sizing))))
     return out
+
+
+def left_out(left: Sequence[Left], ahead: str = "") -> list[tuple[str, str]]:
+    """Return a line for each reason, with all kinds of clients of a device that were not tried for it.
+
+    Reasons that differ by numbers alone (memory that is missing) make one line, with the last of them.
+    ahead: Text before each.
+    """
+    found: dict[tuple[str, str], list[Left]] = {}
+    for one in left:
+        found.setdefault((one.kind.device, _NUMBERS.sub("#", one.reason)), []).append(one)
+    out = []
+    for same in found.values():
+        names = ", ".join([same[0].name, *(_short_name(one) for one in same[1:])])
+        last = "the last: " if len({one.reason for one in same}) > 1 else ""
+        out.append(("left out", f"{ahead}{names}: {last}{same[-1].reason}"))
+    return out
+
+
+def _short_name(left: Left) -> str:
+    return f"{left.kind.split.name} {left.layout}".rstrip()
+
+
+def marks(sizing: Sizing) -> dict[str, str]:
+    """Return what to know of the times of some layouts that meet the SLO -> the mark that their rows have: [1], ..."""
+    texts = dict.fromkeys(text for tried in sizing.meets for text in sizing.remarks.get(tried.kind, ()))
+    return {text: f"[{number}]" for number, text in enumerate(texts, 1)}
 
 
 def _prices(sizing: Sizing) -> list[str]:
@@ -160,16 +194,23 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
     slo = sizing.scenario.slo
     at = f"p{slo.percentile:g}"
     rows = []
+    known = marks(sizing)
     for tried in layouts:
         row, nearest, dollars = tried.row, nearest_to_limit(tried.row), hourly(tried)
         rows.append((
-            tried.label, str(tried.devices), _short(dollars),
+            " ".join([tried.label, *(known[text] for text in sizing.remarks.get(tried.kind, ()))]),
+            str(tried.devices), _short(dollars),
             _short(None if dollars is None else row.get("headline.per_million_answer_tokens_dollars")),
             _short(row.get("headline.output_tokens_per_j")),
             *(format_s(_at_percentile(row, metric, slo.percentile)) for metric in ("ttft", "tpot")),
             _short(row.get("headline.goodput_per_s")), "-" if nearest is None else f"{nearest[1]:.0%}",
         ))
-    return Section(title, ("layout", "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}", "good/s", "used"),
+    head, devices = "layout", {tried.kind.device for tried in layouts}
+    if max(len(row[0]) for row in rows) > WIDEST and len(devices) == 1:   # the device then stands in the head
+        device = devices.pop()
+        head = f"layout of {device}"
+        rows = [(row[0].replace(f" {device} ", " ", 1), *row[1:]) for row in rows]
+    return Section(title, (head, "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}", "good/s", "used"),
                    rows, "$/M: per million tokens of answers; used: the latency nearest to its limit, as a share of it")
 
 
@@ -207,11 +248,16 @@ def front_section(sizing: Sizing) -> Section:
     return Section("fastest for users, or for devices", ("layout", "tokens/s of a user", "of a device", "SLO"), rows)
 
 
+def kind_plain(kind: Kind) -> dict[str, Any]:
+    """Return the device of a kind of client, and how its devices share the model, as data for JSON."""
+    return {"device": kind.device, "tp": kind.tp, "pp": kind.pp, "dp": kind.dp, "ep": kind.ep}
+
+
 def plain(sizing: Sizing) -> dict[str, Any]:
     """Return the answer as data for JSON."""
     def one(tried: Tried) -> dict[str, Any]:
         user, device = speed(tried) or (None, None)
-        return {"layout": tried.layout, "device": tried.kind.device, "tp": tried.kind.tp,
+        return {"layout": tried.layout, **kind_plain(tried.kind), "remarks": sizing.remarks.get(tried.kind, []),
                 "clients": list(tried.clients), "devices": tried.devices, "dollars_per_hour": hourly(tried),
                 "misses": tried.misses,
                 "tokens_per_s_per_user": user, "tokens_per_s_per_device": device}
@@ -227,10 +273,11 @@ def plain(sizing: Sizing) -> dict[str, Any]:
                 "seeds": len(check.longer.misses), "meet": check.longer.met, "arrivals_s": check.longer.arrivals_s},
             "fewer": [{"clients": list(one.tried.clients), "seeds": len(one.misses), "meet": one.met,
                        "misses": one.tried.misses} for one in check.fewer]},
-        "misses": [{"device": found.kind.device, "tp": found.kind.tp, "layout": found.layout, "why": _missing(found)}
+        "misses": [{**kind_plain(found.kind), "layout": found.layout, "why": _missing(found)}
                    for found in sizing.found if found.best is None],
         "assumed_links": sizing.assumed,
-        "left_out": [{"device": left.kind.device, "tp": left.kind.tp, "why": left.reason} for left in sizing.left],
+        "left_out": [{**kind_plain(left.kind), "layout": left.layout or None, "why": left.reason}
+                     for left in sizing.left],
         "front": [one(tried) for tried in front(sizing.tried)], "simulations": len(sizing.tried),
         **_own_plain(sizing),
     }

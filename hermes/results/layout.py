@@ -77,8 +77,8 @@ def shortened(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head):]}"
 
 
-def fitted(part: Section, width: int = WIDTH) -> list[Section]:
-    """Return the same table, or several, at most `width` columns wide."""
+def fitted(part: Section, width: int = WIDTH, shortest: int = SHORTEST_NAME) -> list[Section]:
+    """Return the same table, or several, at most `width` columns wide. shortest: To which names may be shortened."""
     widths = [max((len(row[i]) for row in (part.head, *part.rows)), default=0) for i in range(len(part.head))]
     gap = 2
     if sum(widths) + gap * (len(widths) - 1) <= width or not widths:
@@ -86,9 +86,9 @@ def fitted(part: Section, width: int = WIDTH) -> list[Section]:
     if len(widths) == 2 and not any(part.head):   # label and text: the text is wrapped
         return [part]
     others = sum(widths[1:]) + gap * (len(widths) - 1)
-    first = min(widths[0], max(width - others, SHORTEST_NAME))
+    first = min(widths[0], max(width - others, shortest))
     if first + others > width:   # there will be several tables, so names need not be that short
-        first = min(widths[0], LONGEST_NAME)
+        first = min(widths[0], max(LONGEST_NAME, shortest))
     rows = [(shortened(row[0], first), *row[1:]) for row in part.rows]
     cuts, used = [1], first
     for column in range(1, len(widths)):
