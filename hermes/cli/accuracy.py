@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Json, print_json, print_lines, print_table
 
 __all__ = ["add_to"]
 
@@ -32,9 +32,12 @@ def accuracy(
 ) -> None:
     """Compare predictions with every reference set there is: recorded schedules, and servers of others.
 
-    Nothing is fitted to a run. A set whose folder is missing is named and left out.
+    Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
+    figures lie in the ranges that `run` prints for results of their class, each found without the set it belongs to.
     """
-    from hermes.calibration.accuracy.table import SETS, Bars, lines, measure, missed
+    from hermes.calibration.accuracy.given import GIVEN
+    from hermes.calibration.accuracy.ranges import cells_of, coverage
+    from hermes.calibration.accuracy.table import SETS, Bars, lines, measure, missed, outside
     from hermes.config.files import read_json
     from hermes.config.validation import load
     from hermes.errors import InputError, suggest
@@ -46,22 +49,26 @@ def accuracy(
         raise InputError("a folder with reference sets", str(data), field="--data")
     wanted = load(Bars, bars) if bars else None
     before = _medians(read_json(against), against) if against else {}
-    rows, absent = [], []
-    for name in only or SETS:
+    by_set, absent = {}, []
+    for name in dict.fromkeys(only or SETS):
         found = measure(data, name)
         if found is None:
             absent.append(f"{name}: {SETS[name].absent(data)}")
-        rows += found or []
+        by_set[name] = found or []
+    rows = [row for found in by_set.values() for row in found]
+    covered = coverage(cells_of(by_set)) if not only else []   # ranges of one set alone rest on nothing
     if wanted and only:   # bars of sets that were not asked for say nothing
         asked = {row.case.set for row in rows}
         wanted = wanted.model_copy(update={"bars": [bar for bar in wanted.bars if bar.set in asked]})
     table = lines(rows)
-    wrong = missed(wanted, rows) if wanted else []
+    wrong = missed(wanted, rows) + (outside(wanted, covered) if covered else []) if wanted else []
     risen = [(line, before[line.key]) for line in table if line.median > before.get(line.key, 1e9) + RISE]
     if as_json:
         print_json({"lines": [{"about": line.key, "cases": line.cases, "median": line.median, "worst": line.worst,
                                "peer": line.peer} for line in table],
-                    "left_out": absent, "missed": wrong, "risen": [line.key for line, _ in risen]})
+                    "ranges": [one._asdict() for one in covered],
+                    "given": {name: GIVEN[name] for name in by_set if by_set[name]}, "left_out": absent,
+                    "missed": wrong, "risen": [line.key for line, _ in risen]})
     else:
         def percent(value: float | None) -> str:
             return "-" if value is None else f"{100 * value:.1f}"
@@ -72,6 +79,14 @@ def accuracy(
             [*line.key, line.cases, percent(line.median), f"{100 * line.worst:+.1f}", percent(line.peer)]
             for line in table
             if verbose or line.stat in SHOWN or not shown & {(*line.key[:5], stat) for stat in SHOWN}])
+        if covered:
+            print_table("Ranges of results, found without the set that is scored", [
+                "class", "results", "cells", "range %", "inside %"], [
+                [one.kind, one.family, one.cells, f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}",
+                 percent(one.inside)] for one in covered])
+        if given := [(name, GIVEN[name]) for name in by_set if by_set[name]]:
+            print("What the scenarios of a set give beside the model, the card and the load:")
+            print_lines(given)
         for text in absent:
             print(f"left out: {text}")
         for miss in wrong:

@@ -539,8 +539,8 @@ class ComposedModel:
             frozenset(tabled), kernels is not None and kernels.file.device == device.name,
             device.efficiency == device.name, "nearest shape" in experts,
             bool(self.sources.tile_rows or self.sources.apart) or device.name in ("rtx-4090", "rtx-pro-6000"),
-            self.sources.engine.startswith("engine vllm"), group,
-            self.sources.reduces is not None and "given" in self.sources.reduces.source))
+            bool(device.compared), not self.info.uncompared,
+            self.sources.engine.startswith("engine vllm"), group))
         found |= {name: trust for name, trust in self.sources.links.items() if name in found}
         if base.work.compute in ("fp8", "int8") and not base.work.dequantised:
             found |= {name: EIGHT_BIT for name, *_ in self._linears if name != "router"}

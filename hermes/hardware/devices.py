@@ -142,6 +142,9 @@ class DeviceDescription(ConfigModel):
     kernels: Annotated[str, Field(max_length=4096)] = ""
     """Kernel tables measured on this device: a shipped name, or a YAML file relative to this one. Empty: the shipped
     tables of the device's name, if there are any."""
+    compared: Annotated[str, Field(max_length=4096)] = ""
+    """Where servers on this device were compared with predictions, their host times and clocks under load known: its
+    own kernel tables then count as *measured*. Empty: nowhere, they are *near*."""
     tdp_w: Watts | None = None
     """Watts that the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None

@@ -37,6 +37,8 @@ __all__ = [
 Rate = Annotated[Bandwidth, Field(ge=1e6)]   # less is a figure without its unit
 Share = Annotated[float, Field(gt=0, le=1)]
 FAR_BYTES = 2.0**40
+GIVEN = Trust("guess", 0.6, 2.0)   # one latency and bandwidth: what those of one user are off (llm-d)
+FEW = 2                            # devices among which one formula held for all sizes (pairs over PCIe)
 SPANNED = np.geomspace(2.0**13, 2.0**27, 15)   # bytes of an all-reduce: a row of a small model, 8,192 of a large one
 
 
@@ -75,6 +77,11 @@ def span(fast: tuple[FloatArray, FloatArray], middle: tuple[FloatArray, FloatArr
     at = {name: np.interp(SPANNED, *times) for name, times in (("fast", fast), ("middle", middle), ("slow", slow))}
     return Trust("guess", min(float((at["fast"] / at["middle"]).min()), 1.0),
                  max(float((at["slow"] / at["middle"]).max()), 1.0))
+
+
+def _by_formula(ranks: int) -> Trust:
+    """How far to trust one latency and bandwidth for all sizes: engines and NCCL change their way with the size."""
+    return NEAR if ranks <= FEW else GIVEN
 
 
 class LinkEnd(ConfigModel):
@@ -199,7 +206,7 @@ class LinkDescription(ConfigModel):
         if any(times.ranks == ranks for times in self.measured):
             return NEAR if self.assumed else MEASURED
         if self.fast is None or self.slow is None:
-            return GUESS if self.assumed else NEAR
+            return GUESS if self.assumed else _by_formula(ranks)
         return span(self.fast.all_reduce(ranks, rates), self.all_reduce(ranks, rates),
                     self.slow.all_reduce(ranks, rates))
 
@@ -210,7 +217,8 @@ def all_reduce_times(link: LinkTime | str, ranks: int, rates: Rates, base_dir: P
     Raises `InputError` for an unknown link, and for one that is a share of an unknown rate.
     """
     if isinstance(link, LinkTime):
-        return Joined(formula(link.latency, link.latency_per_doubling, link.bandwidth, ranks), "given link", NEAR)
+        times = formula(link.latency, link.latency_per_doubling, link.bandwidth, ranks)
+        return Joined(times, "given link", _by_formula(ranks))
     found = load_interconnect(link, base_dir)
     return Joined(found.all_reduce(ranks, rates), f"{'assumed: ' if found.assumed else ''}link {found.name}",
                   found.trust(ranks, rates))

@@ -36,6 +36,7 @@ LABEL = 9        # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
 REASONS = 3
 SOURCE_SHARE = 0.05   # of the time of steps from which on a source is named
+FACTOR = 2.0     # ends beyond which a range is written as factors
 OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -64,6 +65,8 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
     out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
+    if ranges := _ranges(summary):
+        out.append(("ranges", ranges))
     out += [("assumes", text) for text in assumed_lines(summary.get("assumes", ()), verbose=verbose)]
     if verbose and "assumes" in summary:
         out.append(("", NOT_MODELLED))
@@ -84,6 +87,25 @@ def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]
         out[group["group"]] = f"{text}: {group['class']}{why}, step times {low:+.0f} to {high:+.0f}%"
     alike = len(set(out.values())) == 1
     return list(out.values())[:1] if alike else [f"{group}: {text}" for group, text in out.items()]
+
+
+def _ranges(summary: Mapping[str, Any]) -> str:
+    """Return between what the latencies are expected, as factors or percent of them; "" where the queue grows, of which
+    nothing has a range. Of several groups the widest range."""
+    groups = [group["results"] for group in summary.get("sources", ()) if "results" in group]
+    if not groups or (summary.get("headline") or {}).get("stable") is False:
+        return ""
+    found = {name: (min(group[name]["low"] for group in groups), max(group[name]["high"] for group in groups))
+             for name in groups[0]}
+    times, p99, ttft, ttft_p99 = (_span(*found[name]) for name in ("times", "times p99", "ttft", "ttft p99"))
+    return f"means and p50 of TPOT and E2E {times}, p99 {p99}; TTFT {ttft}, p99 {ttft_p99}"
+
+
+def _span(low: float, high: float) -> str:
+    """Return both ends of a range of factors."""
+    if high > FACTOR or low < 1.0 / FACTOR:
+        return f"x{low:.2g} to x{high:.2g}"
+    return f"{100 * (low - 1):+.0f} to {100 * (high - 1):+.0f}%"
 
 
 def _of_prefill(latency: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hermes.hardware.term_trust import WHOLE, deciding, described, in_total, trust_of
+from hermes.hardware.result_ranges import FAMILIES, result_range
+from hermes.hardware.term_trust import WHOLE, deciding, described, in_total, of_other_engine, trust_of
+from hermes.hardware.trust import Trust
 from hermes.scenario.repricing import Repricing
 
 if TYPE_CHECKING:
@@ -16,8 +18,9 @@ __all__ = ["step_sources"]
 
 def step_sources(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
     """Return an entry for each client group whose hardware is priced by steps: `group`, `class`, `low` and `high`
-    (factors of its step times), `because` (the terms that make the class), and `parts`, the share of each source in
-    the time of its steps, largest first."""
+    (factors of its step times), `because` (the terms that make the range as wide as it is), `parts`, the share of each
+    source in the time of its steps, largest first, and `results`, the same class and factors of results by kind
+    (`hermes.hardware.result_ranges`)."""
     run, found = Repricing(scenario, results), []
     for group, config in enumerate(scenario.clients):
         seconds, model = run.term_seconds(group)
@@ -25,18 +28,33 @@ def step_sources(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
         if total <= 0.0:
             continue
         ranged = trust_of(model)
+        sources = dict(model.sources_of()) if hasattr(model, "sources_of") else {WHOLE: described(model)}
+        other = _other_engine(config)
+        if other and "engine" in sources:
+            ranged = of_other_engine(ranged)
+            sources["engine"] = f"host times of {sources['engine'].removeprefix('engine ')} used for {other}"
         trust = in_total(seconds, ranged)
-        sources = model.sources_of() if hasattr(model, "sources_of") else {WHOLE: described(model)}
         parts: dict[str, float] = {}
         for name, each in seconds.items():
             source = _short(sources.get(name, ""))
             parts[source] = parts.get(source, 0.0) + each / total
         found.append({
-            "group": config.name, "class": trust.kind, "low": trust.low, "high": trust.high,
-            "because": deciding(seconds, ranged, trust.kind),
+            "group": config.name, **_entry(trust),
+            "because": deciding(seconds, ranged),
             "parts": [{"source": source, "share": share}
-                      for source, share in sorted(parts.items(), key=lambda part: -part[1])]})
+                      for source, share in sorted(parts.items(), key=lambda part: -part[1])],
+            "results": {family: _entry(result_range(trust, family)) for family in FAMILIES}})
     return found
+
+
+def _entry(trust: Trust) -> dict[str, Any]:
+    return {"class": trust.kind, "low": trust.low, "high": trust.high}
+
+
+def _other_engine(config: Any) -> str:   # Any: a client of any kind
+    """Return the name of an engine that is not vLLM, whose host times no engine file has, or ""."""
+    kind = str(getattr(config.scheduler, "kind", ""))
+    return kind if kind == "sglang" else ""
 
 
 def _short(source: str) -> str:

@@ -155,7 +155,8 @@ def test_kernels_of_whole_experts_are_grouped_products():
     assert parts == same
     assert "kernel tables h200" in parts
     assert deepseek().trust_of()["experts"].kind == "guess"
-    assert deepseek().trust_of()["experts"].high > deepseek(moe_backend="triton").trust_of()["experts"].high
+    mixture = Composed(model="qwen3-30b-a3b", device="h100-sxm", dp=2, ep=2)   # without latent attention: compared
+    assert mixture.build().trust_of()["experts"].kind == "measured"
 
 
 def test_data_parallel_ranks_against_tensor_parallelism():

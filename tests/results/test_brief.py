@@ -33,7 +33,7 @@ def test_ten_lines() -> None:
     results.meta["files"] = "runs/a; next: hermes plot runs/a -o a.png"
     lines = results.to_text().splitlines()
     first = [line[:9].strip() for line in lines]
-    assert [word for word in first if word not in ("", "sources", "assumes")] == [
+    assert [word for word in first if word not in ("", "sources", "ranges", "assumes")] == [
         "requests", "rate", "TTFT", "TPOT", "E2E", "goodput", "binds", "KV", "cost", "files"]
     assert first.index("sources") == 9   # what the figures rest on comes after them
     assert first.index("assumes") > 9

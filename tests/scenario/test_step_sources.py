@@ -64,3 +64,28 @@ def test_the_line_says_which_terms_make_a_guess() -> None:
 
 def test_regress_leaves_sources_out() -> None:
     assert not [name for name in flatten(run({"device": "h100-sxm"}).summary) if name.startswith("sources")]
+
+
+def test_kernels_of_another_engine_are_named_as_such() -> None:
+    own, other = sources(device="h100-sxm"), sources(device="h100-sxm", scheduler={"kind": "sglang"})
+    assert any(part["source"] == "host times of vllm-0.32 used for sglang" for part in other["parts"])
+    assert other["high"] > own["high"]
+    assert own["class"] == "measured" != other["class"]
+
+
+def test_results_have_ranges_wider_than_the_steps() -> None:
+    found = sources(device="mi300x")["results"]
+    assert list(found) == ["times", "times p99", "ttft", "ttft p99"]
+    assert found["ttft p99"]["high"] > found["times"]["high"] > 1.0
+
+
+def test_the_line_of_ranges_is_percent_or_factors_and_no_queue_that_grows_has_one() -> None:
+    known, unknown = (run({"device": device}).to_text() for device in ("h100-sxm", "mi300x"))
+    assert "ranges   means and p50 of TPOT and E2E -" in known
+    assert "p99 x" in " ".join(unknown[unknown.index("\nranges"):].split())
+    overload = hermes.simulate({
+        "workload": {"requests": 2000, "arrivals": {"kind": "poisson", "rate": 20.0},
+                     "lengths": {"kind": "fixed", "prompt": 4000, "output": 100}},
+        "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm"}]})
+    assert overload.summary["headline"]["stable"] is False
+    assert "\nranges" not in overload.to_text()

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
 from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 from hermes.calibration.importers.base import read_csv
 from hermes.errors import InputError, Verbatim
+from hermes.results import Results
 
 __all__ = ["AllReduce", "all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures"]
 
@@ -73,13 +74,15 @@ def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any
 
 
 def _rows(name: str, row: pd.Series[Any], link: Mapping[str, float] | None) -> Iterator[Row]:
-    case = Case(name, f"{row.config}, {row.concurrency} users", "not stated", f"h100-sxm tp{row.tp}", "llama-3.1-70b")
+    results = _served(row, client_of(row, link))
+    case = Case(name, f"{row.config}, {row.concurrency} users", "not stated", f"h100-sxm tp{row.tp}", "llama-3.1-70b",
+                trust_of_steps(results))
     measured = {
         (THROUGHPUT, "mean"): row.total_tokens_per_s, ("ttft", "mean"): row.ttft_mean_ms / 1e3,
         ("ttft", "p50"): row.ttft_p50_ms / 1e3, ("tpot", "mean"): row.tpot_mean_ms / 1e3,
         ("e2e", "mean"): row.e2e_mean_ms / 1e3, ("e2e", "p50"): row.e2e_p50_ms / 1e3,
     }
-    yield from rows_of(case, measured, figures(row, client_of(row, link)))
+    yield from rows_of(case, measured, _figures(row, results))
 
 
 def figures(row: pd.Series[Any], client: Mapping[str, Any]) -> dict[tuple[str, str], float]:
@@ -88,14 +91,27 @@ def figures(row: pd.Series[Any], client: Mapping[str, Any]) -> dict[tuple[str, s
     A deployment of several servers is a pool in which each request goes to the one with the fewest requests. Servers
     that were meant for one phase each served both, at 64 users and more (README of the data).
     """
-    users, requests = int(row.concurrency), int(row.num_prompts)
-    before = int(users == 1)   # the prompt that the load generator sends before it measures
+    return _figures(row, _served(row, client))
+
+
+def _served(row: pd.Series[Any], client: Mapping[str, Any]) -> Results:
+    """Return the requests of a deployment, after the prompt that the load generator sends before it measures."""
+    users, requests, before = int(row.concurrency), int(row.num_prompts), _before(row)
     prompts = pd.DataFrame({
         "arrival_s": 0.0, "prompt_tokens": int(row.input_tokens), "output_tokens": int(row.output_tokens),
         "prefix_group": np.maximum(np.arange(requests + before) - before, 0), "prefix_tokens": int(row.input_tokens),
     })
-    served = replay(client, prompts, {"kind": "closed_loop", "users": users},
-                    {"kind": "least_loaded", "load": "requests"}).requests.iloc[before:]
+    return replay(client, prompts, {"kind": "closed_loop", "users": users},
+                  {"kind": "least_loaded", "load": "requests"})
+
+
+def _before(row: pd.Series[Any]) -> int:
+    """Return how many prompts the load generator sends before it measures."""
+    return int(int(row.concurrency) == 1)
+
+
+def _figures(row: pd.Series[Any], results: Results) -> dict[tuple[str, str], float]:
+    served = results.requests.iloc[_before(row):]
     tokens = (served["prompt_tokens"] + served["output_tokens"]).sum()
     seconds = served["finish_s"].max() - served["arrival_s"].min()
     found = statistics({name: served[f"{name}_s"] for name in ("ttft", "tpot", "e2e")})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
 from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 from hermes.calibration.importers.base import read_csv
 from hermes.errors import InputError
@@ -43,11 +43,13 @@ def _run(path: Path) -> Iterator[Row]:
                       "async_scheduling": False},
         "memory": {"block_size": BLOCK_SIZE, "num_blocks": BLOCKS, "prefix_caching": False},
     }
-    found = replay(client, requests).requests
+    results = replay(client, requests)
+    found = results.requests
     several = run.output_len > 1
     measured = statistics({
         "ttft": run.first_token_s - run.arrival_s, "e2e": run.finish_s - run.arrival_s,
         "tpot": ((run.finish_s - run.first_token_s) / (run.output_len - 1).clip(lower=1))[several],
     })
-    case = Case("vLLM on a CPU", path.stem.removeprefix("online-"), "vllm-0.32", "cpu", "small-llama")
+    case = Case("vLLM on a CPU", path.stem.removeprefix("online-"), "vllm-0.32", "cpu", "small-llama",
+                trust_of_steps(results))
     yield from rows_of(case, measured, statistics({name: found[f"{name}_s"] for name in ("ttft", "tpot", "e2e")}))

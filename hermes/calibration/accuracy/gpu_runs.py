@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.api import simulate
+from hermes.calibration.accuracy.replay import trust_of_steps
 from hermes.calibration.accuracy.row import STATISTICS, Case, Row
 from hermes.results.compare import compare
 from hermes.workload.importers import import_trace
@@ -71,7 +72,7 @@ def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | No
                 results = simulate({"name": name, "seed": 1, "clients": [client],
                                     "router": {"kind": "least_loaded", "load": "requests"},
                                     "workload": {"arrivals": replayed, "lengths": replayed}})
-                case = Case(f"RTX, {how}", name, "vllm-0.19", card, model)
+                case = Case(f"RTX, {how}", name, "vllm-0.19", card, model, trust_of_steps(results))
                 for row in compare(results, folder / "requests.jsonl", "vllm-run").rows:
                     if row.metric in ("ttft", "tpot", "e2e") and row.stat in STATISTICS and row.reference_s:
                         yield Row(case, row.metric, row.stat, row.reference_s, float(row.ours_s or 0.0))

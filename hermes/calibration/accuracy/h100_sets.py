@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
 from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 
 __all__ = ["blis_experiments", "blis_training", "residency"]
 
 OPEN_LOOP = ("agg_2rps-vanilla", "agg_8rps-vanilla", "w5_sweep-agg12")
+REPEATS = ("agg_2rps-patched", "1T_agg_2rps-vanilla", "4T_agg_8rps-vanilla")   # the same loads once more
 MIXTURE = ("w7_sweep-agg6",)
 CAPPED, CAP = ("w5_sweep-agg18", "w5_sweep-agg24", "w7_sweep-agg12", "w7_sweep-agg18"), ", capped"
 MOST_IN_FLIGHT = 256
@@ -46,17 +47,19 @@ def residency(data: Path) -> Iterator[Row]:
     same load generator sent with at most 256 requests in flight, which keeps the server saturated."""
     folder = data / "h100" / "residency-vllm"
     names = ("ttft", "tpot", "e2e")
-    for cells, of in ((OPEN_LOOP, ""), (MIXTURE, ", mixture"), (CAPPED, CAP)):
+    for cells, of in ((OPEN_LOOP, ""), (REPEATS, ", repeats"), (MIXTURE, ", mixture"), (CAPPED, CAP)):
         for cell in cells:
             measured, requests = _sent(folder / f"{cell}.parquet", "intended_arrival_s" if of == CAP else "arrival_s")
-            found = replay(QWEN, requests, max_in_flight=MOST_IN_FLIGHT if of == CAP else None).requests
+            results = replay(QWEN, requests, max_in_flight=MOST_IN_FLIGHT if of == CAP else None)
+            found, trust = results.requests, trust_of_steps(results)
             ends = [frame["arrival_s"] + frame["e2e_s"] for frame in (measured, found)]
             if of == CAP:
                 measured, found = _steady(measured), _steady(found)
             theirs, ours = (statistics({name: frame[f"{name}_s"] for name in names}) for frame in (measured, found))
             if of == CAP:
                 theirs["requests/s", "mean"], ours["requests/s", "mean"] = (_served_per_s(each) for each in ends)
-            yield from rows_of(Case(f"residency-vllm{of}", cell, "vllm-0.23", "h100-sxm", "qwen3-14b"), theirs, ours)
+            case = Case(f"residency-vllm{of}", cell, "vllm-0.23", "h100-sxm", "qwen3-14b", trust)
+            yield from rows_of(case, theirs, ours)
 
 
 def _sent(path: Path, times: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -117,8 +120,9 @@ def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
         if model not in MODELS:
             continue
         requests, stages = in_turn(workload, share)
-        found = replay(_client(MODELS[model], int(rows.tp.iloc[0]), int(rows.max_num_batched_tokens.iloc[0])),
-                       requests).requests
+        results = replay(_client(MODELS[model], int(rows.tp.iloc[0]), int(rows.max_num_batched_tokens.iloc[0])),
+                         requests)
+        found, trust = results.requests, trust_of_steps(results)
         output = WORKLOADS[workload][3]
         several = stages.max() > 0
         for stage in [*range(stages.max() + 1), *([ALL] if several else [])]:
@@ -131,7 +135,8 @@ def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
                     if np.isfinite(error) and abs(error) < abs(peers.get(key, np.inf)):
                         peers[key] = error
             rates = "all" if stage == ALL else f"{WORKLOADS[workload][0][stage]:g}/s"
-            case = Case("BLIS experiments", f"{number} {workload} {rates}", "vllm-0.15", "h100-sxm", MODELS[model])
+            case = Case("BLIS experiments", f"{number} {workload} {rates}", "vllm-0.15", "h100-sxm", MODELS[model],
+                        trust)
             yield from rows_of(case, measured, _latencies(found[(stages == stage) | (stage == ALL)], output), peers)
 
 
@@ -149,10 +154,12 @@ def blis_training(data: Path, share: float = 1.0) -> Iterator[Row]:
         first = rows.iloc[0]
         requests, stages = in_turn(str(first.workload), share, float(first.prompt_mean))
         model, output = MODELS[str(first.model)], int(first.output_len_configured)
-        found = replay(_client(model, int(first.tp), 2048), requests).requests
+        results = replay(_client(model, int(first.tp), 2048), requests)
+        found, trust = results.requests, trust_of_steps(results)
         for row in rows.itertuples():
             measured = {(metric, stat): float(getattr(row, f"{metric}_{'median' if stat == 'p50' else stat}_s"))
                         for metric in ("ttft", "e2e") for stat in ("mean", "p50", "p90", "p99")}
             measured["itl", "mean"] = (measured["e2e", "mean"] - measured["ttft", "mean"]) / (output - 1)
-            case = Case("BLIS training", f"{first.workload} {row.requested_rate:g}/s", "vllm-0.15", "h100-sxm", model)
+            case = Case("BLIS training", f"{first.workload} {row.requested_rate:g}/s", "vllm-0.15", "h100-sxm", model,
+                        trust)
             yield from rows_of(case, measured, _latencies(found[stages == row.stage], output))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
 from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 
 __all__ = ["lmbench"]
@@ -52,7 +52,7 @@ def lmbench(data: Path) -> Iterator[Row]:
     plain = dict(_rates(folder / f"{PAIR}.csv", "sharegpt"))
     for rate, answered in _rates(folder / f"{ROUTED}.csv", "sharegpt"):
         if rate in plain:
-            of, name = "x2, sharegpt, llm-d", f"{rate:g}/s, {len(answered)} of {len(plain[rate])}"
+            of, name = "x2, llm-d survivors", f"{rate:g}/s, {len(answered)} of {len(plain[rate])}"
             yield from _rows(of, name, rate, 2, plain[rate], answered, "least_loaded")
 
 
@@ -75,11 +75,12 @@ def _rows(what: str, name: str, rate: float, servers: int, sent: pd.DataFrame, a
                              "prompt_tokens": sent["prompt_tokens"], "output_tokens": tokens.clip(lower=1)})
     client = {**CLIENT, "count": servers,
               "scheduler": {"kind": "chunked", "async_scheduling": False, **LIMITS[servers]}}
-    found = replay(client, requests, router=None if router is None else {"kind": router}).requests
+    results = replay(client, requests, router=None if router is None else {"kind": router})
+    found = results.requests
     found = found.set_index(sent.index).loc[answered.index]
     seconds = answered["ttft_s"] + answered["generation_s"]
     per_token = answered["generation_s"] / (answered["generation_tokens"] - 1).where(answered["generation_tokens"] > 1)
     of = "lmbench " + what + ("" if rate <= MOST[servers] or "short_input" in what else ", overload")
-    yield from rows_of(Case(of, name, "not stated", "a100-80gb tp2", "llama-3.1-70b"),
+    yield from rows_of(Case(of, name, "not stated", "a100-80gb tp2", "llama-3.1-70b", trust_of_steps(results)),
                        statistics({"ttft": answered["ttft_s"], "tpot": per_token, "e2e": seconds}),
                        statistics({key: found[f"{key}_s"] for key in ("ttft", "tpot", "e2e")}))

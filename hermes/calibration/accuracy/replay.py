@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from hermes.api import simulate
+from hermes.hardware.trust import Trust
 from hermes.results import Results
 
-__all__ = ["replay"]
+__all__ = ["replay", "trust_of_steps"]
 
 
 def replay(
@@ -34,3 +35,12 @@ def replay(
         if router is not None:
             scenario["router"] = dict(router)
         return simulate(scenario)
+
+
+def trust_of_steps(results: Results) -> Trust | None:
+    """Return class and range of the step times of the first group of clients, as `run` prints them; None where the
+    queue grows, of which no latency has a range."""
+    if results.find_sources is None or results.summary_of_run["headline"]["stable"] is False:
+        return None
+    found = results.find_sources(results)
+    return Trust(found[0]["class"], found[0]["low"], found[0]["high"]) if found else None

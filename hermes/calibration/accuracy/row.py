@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hermes.hardware.trust import Trust
+
 __all__ = ["STATISTICS", "Case", "Figures", "Row", "rows_of", "statistics"]
 
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
@@ -16,13 +18,17 @@ Figures = Mapping[tuple[str, str], float]
 
 
 class Case(NamedTuple):
-    """One server and one load of a reference set."""
+    """One server and one load of a reference set.
+
+    trust: class and range of the prediction's step times; None where it is no prediction of times.
+    """
 
     set: str
     case: str
     engine: str
     card: str
     model: str
+    trust: Trust | None = None
 
 
 class Row(NamedTuple):

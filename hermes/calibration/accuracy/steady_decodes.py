@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
 from hermes.calibration.accuracy.row import Case, Row
 from hermes.clients.resources import power_model
 from hermes.errors import InputError
@@ -96,6 +96,7 @@ def steady_runs(path: Path) -> Iterator[Steady]:
         model, card, tp = _shipped(row["model_id"], path), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
         seqs = int(row["max_num_seqs"])
         found = _served(model, card, tp, seqs, float(row["avg_output_len"]))
+<<<<<<< HEAD
         hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
         info = hardware_info(hardware)
         power = power_model(None, info, info.device, model, tp, None)
@@ -110,6 +111,13 @@ def _shipped(model_id: str, path: Path) -> str:
     if name not in names_in("models"):
         raise InputError("a model that ships", model_id, file=str(path), field="model_id")
     return name
+=======
+        case = Case("ML.ENERGY", f"{seqs} sequences", "not stated", card, model, trust_of_steps(found))
+        itl, watts, joules = _steady(found, model, card, tp, seqs)
+        yield Row(case, "itl", "p50", row["median_itl_ms"] / 1e3, itl)
+        yield Row(case, "watts", "mean", row["avg_power_watts"], watts)
+        yield Row(case, "joules per token", "mean", row["energy_per_token_joules"], joules)
+>>>>>>> a5c5ce7 (run: print between what latencies are expected, by class)
 
 
 def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results:

@@ -13,14 +13,16 @@ from hermes.calibration.accuracy.closed_loop import closed_loop
 from hermes.calibration.accuracy.cpu_runs import cpu_runs
 from hermes.calibration.accuracy.gpu_runs import recorded_runs
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
+from hermes.calibration.accuracy.inferencex import inferencex
 from hermes.calibration.accuracy.lmbench import lmbench
+from hermes.calibration.accuracy.ranges import Coverage
 from hermes.calibration.accuracy.row import Row
 from hermes.calibration.accuracy.schedules import schedules
 from hermes.calibration.accuracy.splitwise import splitwise
 from hermes.calibration.accuracy.steady_decodes import steady_decodes
 from hermes.config import ConfigModel
 
-__all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed"]
+__all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed", "outside"]
 
 
 class _Set(NamedTuple):
@@ -55,6 +57,7 @@ SETS = {
     "training": _Set("h100/training", blis_training),
     "llm-d": _Set("h100/llm-d-prism", closed_loop),
     "lmbench": _Set("llm-d-lmbench", lmbench),
+    "inferencex": _Set("inferencex", inferencex),
     "ml-energy": _Set("h100/ml-energy", steady_decodes),
 }
 """Reference sets by name."""
@@ -101,10 +104,11 @@ def lines(rows: Iterable[Row]) -> list[Line]:
     for group in groups.values():
         errors = np.array([row.error for row in group])
         peers = [abs(row.peer) for row in group if row.peer is not None]
-        first = group[0]
+        of = group[0].case
         found.append(Line(
-            *first.case[:1], *first.case[2:], first.metric, first.stat, len(group), float(np.median(np.abs(errors))),
-            float(errors[np.argmax(np.abs(errors))]), float(np.median(peers)) if peers else None))
+            of.set, of.engine, of.card, of.model, group[0].metric, group[0].stat, len(group),
+            float(np.median(np.abs(errors))), float(errors[np.argmax(np.abs(errors))]),
+            float(np.median(peers)) if peers else None))
     return found
 
 
@@ -115,6 +119,8 @@ class Bar(ConfigModel):
     metric: str
     stat: str
     model: str = ""
+    card: str = ""
+    case: str = ""
     worst: Annotated[float, Field(ge=0)] | None = None
     """Of any case."""
     median: Annotated[float, Field(ge=0)] | None = None
@@ -125,20 +131,38 @@ class Bars(ConfigModel):
     """A file of bars."""
 
     bars: Annotated[list[Bar], Field(min_length=1)]
+    inside: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] | None = None
+    """Least and largest share of the cells of each class that lie in their ranges."""
 
 
 def missed(bars: Bars, rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the bars that do not hold, each with what was found; a bar without a case is missed too."""
+    """Return the bars that do not hold, each with what was found. A bar without a case is missed too, and so is a bar
+    for each card of each set that has none."""
     found = list(rows)
-    out = []
+    out: list[dict[str, Any]] = []
+    without = dict.fromkeys((row.case.set, row.case.card) for row in found)
     for bar in bars.bars:
-        errors = [abs(row.error) for row in found
-                  if (row.case.set, row.metric, row.stat) == (bar.set, bar.metric, bar.stat)
-                  and bar.model in ("", row.case.model)]
+        mine = [row for row in found
+                if (row.case.set, row.metric, row.stat) == (bar.set, bar.metric, bar.stat)
+                and bar.model in ("", row.case.model) and bar.card in ("", row.case.card)
+                and bar.case in ("", row.case.case)]
+        for row in mine:
+            without.pop((row.case.set, row.case.card), None)
+        errors = [abs(row.error) for row in mine]
         got = {"worst": max(errors, default=None), "median": float(np.median(errors)) if errors else None}
         for kind, most in (("worst", bar.worst), ("median", bar.median)):
             value = got[kind]
             if most is not None and (value is None or value > most):
-                out.append({"set": bar.set, "model": bar.model, "metric": bar.metric, "stat": bar.stat, "of": kind,
-                            "at_most": most, "found": value})
-    return out
+                about = {"set": bar.set, "card": bar.card, "model": bar.model, "case": bar.case}
+                out.append({key: text for key, text in about.items() if text}
+                           | {"metric": bar.metric, "stat": bar.stat, "of": kind, "at_most": most, "found": value})
+    return out + [{"set": of, "card": card, "of": "no bar"} for of, card in without]
+
+
+def outside(bars: Bars, coverages: Iterable[Coverage]) -> list[dict[str, Any]]:
+    """Return the classes of which too few or too many cells lie in their ranges."""
+    if bars.inside is None:
+        return []
+    least, most = bars.inside
+    return [{"class": one.kind, "of": "cells in their range", "between": [least, most], "found": one.inside}
+            for one in coverages if one.family == "all" and not least <= one.inside <= most]

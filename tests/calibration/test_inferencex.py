@@ -1,0 +1,45 @@
+"""The reader of InferenceX's closed loops, on a made-up row and on the recorded ones where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hermes.calibration.accuracy.inferencex import inferencex
+from hermes.errors import InputError
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+HEAD = ("card,tp,ep,input_tokens,output_tokens,concurrency,image,median_ttft_s,p99_ttft_s,median_tpot_s,p99_tpot_s,"
+        "median_e2e_s,output_tokens_per_s_per_gpu\n")
+
+
+def write(folder: Path, rows: str) -> Path:
+    (folder / "inferencex").mkdir()
+    (folder / "inferencex" / "deepseek-r1-fp8-sglang.csv").write_text(HEAD + rows)
+    return folder
+
+
+def test_a_row_is_a_closed_loop_of_ten_prompts_a_user(tmp_path: Path) -> None:
+    rows = list(inferencex(write(tmp_path, "h200,8,1,512,64,2,v0.5.12-cu130,0.08,0.8,0.01,0.011,0.6,20\n")))
+    found = {(row.metric, row.stat): row for row in rows}
+    assert set(found) == {("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("tpot", "p99"), ("e2e", "p50"),
+                          ("output tokens/s", "mean")}
+    case = found["e2e", "p50"].case
+    assert (case.engine, case.card, case.case) == ("sglang v0.5.12", "h200 tp8", "512 in, 64 out, 2 users")
+    assert case.trust is not None
+    assert case.trust.kind == "guess", "latent attention, and another engine's host times"
+    assert found["output tokens/s", "mean"].measured == 160.0
+    e2e = found["e2e", "p50"].predicted
+    assert found["output tokens/s", "mean"].predicted == pytest.approx(2 * 0.9 * 64 / e2e, rel=0.15), "Little's law"
+
+
+def test_a_malformed_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"deepseek-r1-fp8-sglang.csv"):
+        list(inferencex(write(tmp_path, "h200,8,1,many,64,2,v0.5.12,0.08,0.8,0.01,0.011,0.6,20\n")))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
+def test_every_recorded_row_is_scored() -> None:
+    lines = (DATA / "inferencex" / "deepseek-r1-fp8-sglang.csv").read_text().splitlines()
+    assert len({(row.case.card, row.case.case) for row in inferencex(DATA)}) == len(lines) - 1
