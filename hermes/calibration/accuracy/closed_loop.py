@@ -1,7 +1,9 @@
 """Reference set of servers in a closed loop (`data/h100/llm-d-prism`): Llama-3.1-70B on H100, two to eight a server.
 
-Each deployment is predicted twice: with the all-reduce of the kernel tables, and with one found on its row of a single
-user, latency from the time per output token and bandwidth from the time to first token. The other rows test it.
+Each deployment is predicted three times: with the all-reduces that vLLM has on this card (its own kernel, symmetric
+memory and NCCL, from kernel tables); with NCCL alone, the other end of what sites have; and with one found on its row
+of a single user, latency from the time per output token and bandwidth from the time to first token, which the other
+rows test.
 
 The servers ran vLLM 0.10, which no engine file describes: `vllm-0.15` stands in, without asynchronous scheduling, which
 was not the default yet. The load generator, vLLM's serving benchmark, asks for greedy sampling, which sorts no
@@ -35,6 +37,7 @@ NUMBERS = (
 THROUGHPUT = "tokens/s"
 FAST, SLOW = {"latency": 0.0, "bandwidth": 1e15}, {"latency": 1e-5, "bandwidth": 1e15}
 NARROW = {"latency": 0.0, "bandwidth": 1e11}
+NCCL: Mapping[str, Mapping[str, Any]] = MappingProxyType({"hardware": {"all_reduce": "nccl"}})
 NO_CHANGE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -56,10 +59,11 @@ def closed_loop(data: Path) -> Iterator[Row]:
     for alone, others in deployments(data):
         kind = "llm-d" if alone.pd == "Aggregated" else f"llm-d x{int(alone.gpus) // int(alone.tp)}"
         for row in (alone, *others):
-            yield from _rows(f"{kind}, tables", row, None)
+            yield from _rows(f"{kind}, tables", row, client_of(row, None))
+            yield from _rows(f"{kind}, NCCL", row, client_of(row, None, NCCL))
         found = all_reduce_of_one_user(alone)
         for row in others:
-            yield from _rows(f"{kind}, 1 user", row, found.link)
+            yield from _rows(f"{kind}, 1 user", row, client_of(row, found.link))
 
 
 def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any]]]]:
@@ -73,8 +77,8 @@ def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any
         yield alone[0], [row for _, row in rows.iterrows() if row.concurrency > 1]
 
 
-def _rows(name: str, row: pd.Series[Any], link: Mapping[str, float] | None) -> Iterator[Row]:
-    results = _served(row, client_of(row, link))
+def _rows(name: str, row: pd.Series[Any], client: Mapping[str, Any]) -> Iterator[Row]:
+    results = _served(row, client)
     case = Case(name, f"{row.config}, {row.concurrency} users", "not stated", f"h100-sxm tp{row.tp}", "llama-3.1-70b",
                 trust_of_steps(results))
     measured = {

@@ -24,8 +24,8 @@ GIVEN = {
         "not stated)",
     "llm-d":
         "engine vllm-0.15 for 0.10, async_scheduling false, top_p false (vLLM's benchmark asks for greedy); "
-        "utilization 0.95 and 0.9 with blocks of 128 in pools; pools behind least_loaded; sets called 1 user: "
-        "the all-reduce found on one user's row",
+        "utilization 0.95 and 0.9 with blocks of 128 in pools; pools behind least_loaded; sets called NCCL: "
+        "all_reduce nccl; 1 user: the all-reduce found on one user's row",
     "lmbench":
         "engine vllm-0.15 for about 0.8.5, async_scheduling false; one server 8,192 tokens and 1,024 "
         "sequences, two 2,048 and 256 (inferred from the blocks that are left); routers random and "

@@ -24,6 +24,7 @@ from hermes.hardware.composed import Composed
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.hardware.power import UtilisedPower
+from hermes.hardware.trust import Trust
 from hermes.results import Results
 from hermes.units import NS_PER_S
 
@@ -47,6 +48,8 @@ class Steady(NamedTuple):
     columns: dict[str, Any]
     """Columns of runs as `PowerModel.run_w` takes them."""
     power: UtilisedPower
+    trust: Trust | None
+    """Class and range of the step times."""
 
     @property
     def seconds(self) -> FloatArray:
@@ -73,7 +76,8 @@ def steady_decodes(data: Path) -> Iterator[Row]:
 
 def _rows(steady: Steady) -> Iterator[Row]:
     row, tp = steady.row, steady.tp
-    case = Case("ML.ENERGY", f"{steady.seqs} sequences", "not stated", steady.card, steady.model)
+    case = Case("ML.ENERGY", f"{steady.seqs} sequences", "not stated", steady.card, steady.model,
+                steady.trust)
     joules = tp * float((steady.power.run_w(steady.columns) * steady.seconds).sum())
     span = steady.span_s
     yield Row(case, "itl", "p50", row["median_itl_ms"] / 1e3, _itl(steady))
@@ -96,13 +100,12 @@ def steady_runs(path: Path) -> Iterator[Steady]:
         model, card, tp = _shipped(row["model_id"], path), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
         seqs = int(row["max_num_seqs"])
         found = _served(model, card, tp, seqs, float(row["avg_output_len"]))
-<<<<<<< HEAD
         hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
         info = hardware_info(hardware)
         power = power_model(None, info, info.device, model, tp, None)
         if not isinstance(power, UtilisedPower):
             raise InputError(f"a device with watts or a TDP ({power.source})", card, file=str(path))
-        yield Steady(card, model, tp, seqs, row, _columns(found, seqs), power)
+        yield Steady(card, model, tp, seqs, row, _columns(found, seqs), power, trust_of_steps(found))
 
 
 def _shipped(model_id: str, path: Path) -> str:
@@ -111,13 +114,6 @@ def _shipped(model_id: str, path: Path) -> str:
     if name not in names_in("models"):
         raise InputError("a model that ships", model_id, file=str(path), field="model_id")
     return name
-=======
-        case = Case("ML.ENERGY", f"{seqs} sequences", "not stated", card, model, trust_of_steps(found))
-        itl, watts, joules = _steady(found, model, card, tp, seqs)
-        yield Row(case, "itl", "p50", row["median_itl_ms"] / 1e3, itl)
-        yield Row(case, "watts", "mean", row["avg_power_watts"], watts)
-        yield Row(case, "joules per token", "mean", row["energy_per_token_joules"], joules)
->>>>>>> a5c5ce7 (run: print between what latencies are expected, by class)
 
 
 def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results:
