@@ -21,12 +21,12 @@ from hermes.core.columns import RowLog, StepLog
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, WriteEnds
-from hermes.hardware.history import StepHistory
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
     from hermes.clients.drafting import Drafter
+    from hermes.hardware.history import StepHistory
 
 __all__ = ["LLMClient"]
 

@@ -13,10 +13,10 @@ from typing import Any, get_args
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
 from hermes.errors import InputError, Verbatim, printable, suggest
-from hermes.hardware.all_to_all import Backend
 from hermes.hardware.files import names_in, shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
+from hermes.hardware.term_sources import Backend
 from hermes.scenario import Scenario
 
 __all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of"]

@@ -24,11 +24,8 @@ leave (36 us of dispatch, 34 of combine). The other published times test both: t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-__all__ = ["CHUNK", "LATENCY_NS", "NVLINK_SHARE", "AllToAll", "Backend", "vector_bytes"]
-
-Backend = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
+__all__ = ["CHUNK", "LATENCY_NS", "NVLINK_SHARE", "AllToAll", "vector_bytes"]
 
 LATENCY_NS = 35e3      # of one exchange
 NVLINK_SHARE = 0.8     # of the data sheet's rate

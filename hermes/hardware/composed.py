@@ -12,18 +12,17 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.hardware.all_to_all import AllToAll, Backend, vector_bytes
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
-from hermes.hardware.grouped import GROUPED_DTYPE
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.links import LinkTime
 from hermes.hardware.models import ModelDescription
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
-from hermes.hardware.term_sources import SKEW, HostTime, Sources, TermOverride
+from hermes.hardware.term_sources import GROUPED_DTYPE, SKEW, Backend, HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from hermes.hardware.all_to_all import AllToAll
     from hermes.hardware.engine_links import EngineLinks
 
 __all__ = ["Composed"]
@@ -192,6 +191,7 @@ class Composed(ConfigModel):
         """Return DeepEP's exchange between the devices of the engine."""
         import numpy as np
 
+        from hermes.hardware.all_to_all import AllToAll, vector_bytes
         from hermes.hardware.experts import dealt
 
         near, far, boxes, said = links.ports()

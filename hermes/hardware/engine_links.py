@@ -18,14 +18,13 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.boxes import FAR_LINK, AssumedLink, Spread, across, crossings, half, spread
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency
-from hermes.hardware.engines import reduce_rules
+from hermes.hardware.engines import Forms, reduce_rules
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.links import Joined, LinkDescription, LinkTime, all_reduce_times, formula, load_interconnect
 from hermes.hardware.operator_curves import rising
-from hermes.hardware.reduce_forms import Forms, nccl_times, replaced
+from hermes.hardware.reduce_forms import nccl_times, replaced
 from hermes.hardware.term_sources import Exchange, Reduces, Times
-from hermes.hardware.term_trust import BY_SITE, FEW
-from hermes.hardware.trust import GUESS, MEASURED, NEAR, Trust, wider
+from hermes.hardware.trust import BY_SITE, FEW, GUESS, MEASURED, NEAR, Trust, wider
 
 __all__ = ["EngineLinks"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -19,11 +19,10 @@ from hermes.hardware.capacity import SAMPLER_BYTES
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.files import find, names_in
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.reduce_forms import ReduceRules
 
 __all__ = [
-    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "StepTime", "device_class",
-    "engine_name", "load_engine", "reduce_rules",
+    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Forms", "ReduceRules", "Rules", "StepTime",
+    "device_class", "engine_name", "load_engine", "reduce_rules",
 ]
 
 NEWEST_ENGINE = "vllm-0.32"
@@ -34,6 +33,10 @@ _CPU = re.compile(r"\b(cpu|epyc|xeon|ryzen|threadripper|graviton|neoverse)\b", r
 Rules = Literal["0.19.0", "0.24.0", "0.28.0", "0.32.0"]
 """Versions whose source the rules of the `chunked` scheduler follow; others have those of one of them."""
 Count = Annotated[int, Field(ge=1, le=2**31)]
+Limits = dict[Annotated[str, Field(pattern=r"^\d+\.\d$")], dict[Annotated[str, Field(pattern=r"^\d+$")], Bytes]]
+
+NAMES = {"custom": "vLLM's kernel", "symmetric": "symmetric memory", "nccl": "NCCL"}
+PAIR = 2            # devices that vLLM's kernel joins over PCIe
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,46 @@ class RequestTime(ConfigModel):
 
     before: Duration = 0.0
     after: Duration = 0.0
+
+
+class Forms(NamedTuple):
+    """Sizes in bytes up to which each form is launched: the engine's kernel below `custom`, symmetric memory up to
+    `symmetric`, NCCL beyond both; 0 for a form that is not."""
+
+    custom: float = 0.0
+    symmetric: float = 0.0
+
+    def of(self, size: float) -> str:
+        """Return the form of a size."""
+        return "custom" if size < self.custom else "symmetric" if size <= self.symmetric else "nccl"
+
+    def text(self) -> str:
+        """In words, as `vLLM's kernel below 256 KiB, symmetric memory up to 64 MiB, NCCL above`."""
+        parts = [f"{NAMES['custom']} below {_size(self.custom)}"] if self.custom else []
+        parts += [f"{NAMES['symmetric']} up to {_size(self.symmetric)}"] if self.symmetric > self.custom else []
+        return ", ".join([*parts, "NCCL above" if parts else "NCCL"])
+
+
+class ReduceRules(ConfigModel):
+    """Which all-reduce an engine's version launches, by compute capability and number of devices."""
+
+    custom_below: Bytes
+    """Most bytes of its own kernel on any card, exclusive; on cards of `custom` the lesser of both."""
+    custom: Limits = Field(default_factory=dict)
+    """The same by compute capability, where symmetric memory takes larger ones."""
+    symmetric: Limits = Field(default_factory=dict)
+    """Most bytes of symmetric memory, inclusive; cards of no entry have none."""
+    devices: list[Annotated[int, Field(ge=2, le=64)]]
+    """Numbers of devices that its own kernel is made for."""
+
+    def forms(self, device: DeviceDescription, ranks: int) -> Forms:
+        """Return the forms among devices of one box that all reach each other over NVLink; two may do so over PCIe."""
+        capability = device.compute_capability
+        if not capability or (device.over_pcie and (ranks > PAIR or not device.peers_over_pcie)):
+            return Forms()
+        limit = min(self.custom.get(capability, {}).get(str(ranks), self.custom_below), self.custom_below)
+        return Forms(float(limit) if ranks in self.devices else 0.0,
+                     0.0 if device.over_pcie else float(self.symmetric.get(capability, {}).get(str(ranks), 0)))
 
 
 class EngineDescription(ConfigModel):
@@ -200,3 +243,7 @@ def device_class(
         return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices)
     memory = capacity if info.memory is None else info.memory.capacity_bytes
     return DeviceClass(info.hardware, memory, bool(_CPU.search(info.hardware)), num_devices)
+
+
+def _size(number: float) -> str:
+    return f"{number / 2**20:g} MiB" if number >= 2**20 else f"{number / 2**10:g} KiB"

@@ -24,6 +24,7 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.kernel_curves import Roof
 from hermes.hardware.models import precision
 from hermes.hardware.operator_curves import rising
+from hermes.hardware.term_sources import GROUPED_DTYPE
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     from hermes.hardware.roofline import RooflineModel
     from hermes.hardware.term_sources import Sources
 
-__all__ = ["GROUPED_DTYPE", "grouped_experts", "grouped_times", "product_ns"]
+__all__ = ["grouped_experts", "grouped_times", "product_ns"]
 
-GROUPED_DTYPE = "fp8-block"   # the precision whose grouped products are published
 COMPUTE = 0.62                # of the peak of FP8
 MEMORY = 0.71                 # of the peak bandwidth
 TILE_ROWS = 128               # to which the rows of each expert are filled up

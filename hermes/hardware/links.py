@@ -26,7 +26,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.devices import Rates
 from hermes.hardware.files import find
-from hermes.hardware.trust import GUESS, MEASURED, NEAR, Trust
+from hermes.hardware.trust import FEW, GUESS, MEASURED, NEAR, Trust
 from hermes.units import NS_PER_S
 
 __all__ = [
@@ -38,7 +38,6 @@ Rate = Annotated[Bandwidth, Field(ge=1e6)]   # less is a figure without its unit
 Share = Annotated[float, Field(gt=0, le=1)]
 FAR_BYTES = 2.0**40
 GIVEN = Trust("guess", 0.6, 2.0)   # one latency and bandwidth: what those of one user are off (llm-d)
-FEW = 2                            # devices among which one formula held for all sizes (pairs over PCIe)
 SPANNED = np.geomspace(2.0**13, 2.0**27, 15)   # bytes of an all-reduce: a row of a small model, 8,192 of a large one
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from hermes.hardware.boxes import AssumedLink
     from hermes.hardware.trust import Trust
 
-__all__ = ["SKEW", "Exchange", "HostTime", "Reduces", "Sources", "TermOverride", "Times"]
+__all__ = ["GROUPED_DTYPE", "SKEW", "Backend", "Exchange", "HostTime", "Reduces", "Sources", "TermOverride", "Times"]
 
+GROUPED_DTYPE = "fp8-block"   # the precision whose grouped products are published (`hermes.hardware.grouped`)
 SKEW = 1.01   # of the experts that tokens choose (`hermes.hardware.experts`)
 
 Times = tuple[FloatArray, FloatArray]   # (bytes, nanoseconds): linear between the points, in proportion beyond them
+
+
+Backend = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
+"""Exchange between devices that have whole experts (`hermes.hardware.all_to_all`)."""
 
 
 class Reduces(NamedTuple):

@@ -13,16 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.hardware.trust import GUESS, MEASURED, NEAR, Kind, Trust
+from hermes.hardware.trust import BY_SITE, FEW, GUESS, MEASURED, NEAR, Kind, Trust
 
 __all__ = ["WHOLE", "Grounds", "class_of", "deciding", "described", "in_total", "of_other_engine", "term_trust",
            "trust_of"]
 
 WHOLE = "whole step"   # the term of a model that has no named ones
 
-BY_SITE = Trust("guess", 0.8, 4.0)   # all-reduces of four devices and more
 UNCOMPARED = ("experts", "attention_of_prompts", "attention_of_decodes")   # what differs in models of other kinds
-FEW = 2                              # devices whose all-reduces were the tables' where they were compared
 WIDTHS = {"measured": 0.085, "near": 0.2}   # largest distance from the prediction of a sum of each class
 DECIDES = 0.2                        # share of a sum's range from which on a term is named
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["GUESS", "MEASURED", "NEAR", "Kind", "Trust", "wider", "worst"]
+__all__ = ["BY_SITE", "FEW", "GUESS", "MEASURED", "NEAR", "Kind", "Trust", "wider", "worst"]
 
 Kind = Literal["measured", "near", "guess"]
 KINDS: tuple[Kind, ...] = ("measured", "near", "guess")
@@ -30,6 +30,8 @@ class Trust(NamedTuple):
 MEASURED = Trust("measured", 0.94, 1.06)
 NEAR = Trust("near", 0.85, 1.15)
 GUESS = Trust("guess", 0.6, 1.6)
+BY_SITE = Trust("guess", 0.8, 4.0)   # all-reduces of more than `FEW` devices
+FEW = 2                              # devices whose all-reduces were the tables', or one formula's, where compared
 
 
 def worst(kinds: tuple[Kind, ...]) -> Kind:

@@ -7,10 +7,10 @@ from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.devices import load_device
-from hermes.hardware.engines import load_engine, reduce_rules
+from hermes.hardware.engines import Forms, load_engine, reduce_rules
 from hermes.hardware.files import names_in
 from hermes.hardware.kernel_tables import load_kernels, shipped_kernels
-from hermes.hardware.reduce_forms import SHARE, Forms, nccl_times, replaced
+from hermes.hardware.reduce_forms import SHARE, nccl_times, replaced
 
 KIB, MIB = 2**10, 2**20
 NVLINK = ["a100-80gb", "h100-sxm", "h200", "b200", "b300", "gb200"]

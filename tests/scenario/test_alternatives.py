@@ -349,11 +349,11 @@ def test_the_alternative_halves_the_bandwidth_of_one_link_and_nothing_else(
 
 
 def test_half_the_link_between_two_boxes_leaves_nvlink_alone() -> None:
-    """Decodes of 32 sequences move little between boxes: half the bandwidth is 4% of the all-reduces."""
+    """Decodes of 32 sequences move little between boxes: half the bandwidth is 3% of the all-reduces."""
     document = CASES["two boxes"]
     one = of(document)["link between boxes"]
     stats = StepStats(decode_seqs=32, decode_ctx=32_000, decode_ctx_max=1000, sampled=32)
     before: Any = load_scenario(document).source.hardware[0]
     slower: Any = load_scenario(document, dict(one.settings)).source.hardware[0]
     change = slower.terms_ns(stats)["all_reduce"] / before.terms_ns(stats)["all_reduce"] - 1.0
-    assert change == pytest.approx(0.0435, abs=0.001)
+    assert change == pytest.approx(0.0344, abs=0.001)   # 1.4 us of 40 with NCCL inside the boxes
