@@ -24,14 +24,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.steady_decodes import Steady, steady_runs
+from hermes.calibration.accuracy.steady_decodes import FREE, served_load
+from hermes.calibration.accuracy.steady_runs import FILES, steady_runs
 from hermes.calibration.fit.watts import LeftOut, ServedLoad, error, fit_watts, left_out
 from hermes.hardware.devices import DevicePower, load_device
 from hermes.hardware.models import load_model
 from hermes.hardware.operators import Work
-from hermes.hardware.power import SERVING_SHARE, TOKEN_J, assumed, utilisation
+from hermes.hardware.power import SERVING_SHARE, TOKEN_J, assumed
 
-FILES = ("measured.csv", "more.csv")
 MOST = {"a100-80gb": 400.0, "h100-sxm": 687.0, "b200": 971.0}   # watts of saturated servers; A100: peaks at its TDP
 MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
 FEW = 4            # sequences of Splitwise's batches: beyond, prompts take much of the time, with odd watts
@@ -77,16 +77,6 @@ def splitwise_loads(data: Path) -> list[ServedLoad]:
     return loads
 
 
-def served_load(steady: Steady, *, measured_times: bool) -> ServedLoad:
-    """Return what the devices of a server did, by runs of steps."""
-    seconds, columns = steady.seconds, steady.columns
-    slower = steady.tokens_per_s / steady.row["output_throughput_tokens_per_sec"] if measured_times else 1.0
-    compute, memory, _ = utilisation(steady.power.device, steady.power.work, columns)
-    tokens = columns["sampled"] * columns["num_steps"] / seconds
-    return ServedLoad(steady.model, steady.tp, f"{steady.seqs} sequences", steady.row["avg_power_watts"] / steady.tp,
-                      seconds * slower, compute / slower, memory / slower, tokens / slower)
-
-
 def pair(load: ServedLoad) -> str:
     """Return the model and its devices."""
     return f"{load.model} tp{load.tp}"
@@ -124,7 +114,7 @@ def tables(data: Path) -> dict[str, Found]:
         mine = [each for each in steady if each.card == card]
         loads, own = ([served_load(each, measured_times=times) for each in mine] for times in (True, False))
         fixed = {"serving": SERVING_SHARE * (load_device(card).tdp_w or 0.0), "most": MOST[card]}
-        found[card] = fitted(loads, own, ("memory", "token_j"), fixed, (pair, shards, size))
+        found[card] = fitted(loads, own, FREE, fixed, (pair, shards, size))
     return found
 
 

@@ -59,4 +59,14 @@ def list_(as_json: Json = False) -> None:
     head = ["hardware profile", "engine", "prefill", "decode", "mixed"]
     print_table("errors: held-out MAPE; hardware and measured steps: hermes profile show NAME", head, rows)
     print()
-    print_table("", ["what", "name"], [[what, name] for what, found in names.items() for name in found])
+    print_table("", ["what", "name", "watts"], [[what, name, _watts_of(name) if what == "devices" else ""]
+                                                for what, found in names.items() for name in found])
+
+
+def _watts_of(device: str) -> str:
+    """Return class and range of a device's watts; nothing for one that states none."""
+    from hermes.hardware.devices import load_device
+    from hermes.hardware.power import device_power, watts_trust
+
+    described = load_device(device)
+    return "" if device_power(described) is None else watts_trust(described).text()

@@ -23,6 +23,7 @@ class Change:
         larger_batches: Whether slower steps make larger batches; not where no batch is large enough to keep up.
         kv_bytes_per_s, other_bytes_per_s: Rate of the links for KV between roles, and for all other transfers.
         unpriced_dollars: Dollars per hour of each device without a price.
+        watts: Factor of the watts of the group's devices, by group.
     """
 
     hardware: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Change:
     kv_bytes_per_s: float | None = None
     other_bytes_per_s: float | None = None
     unpriced_dollars: float = 0.0
+    watts: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

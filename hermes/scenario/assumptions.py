@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from hermes.clients.memory import describe_model
-from hermes.hardware.devices import load_device
+from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
+from hermes.hardware.power import device_power, watts_trust
 from hermes.scenario.assumed_engine import of_engine, of_version
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Scenario, Source
@@ -48,7 +49,8 @@ def _joined(one: Assumption, other: Assumption) -> Assumption:
     """Return one assumption of two groups."""
     a, b = one.change, other.change
     by_group: dict[str, Any] = {name: {**getattr(a, name), **getattr(b, name)}
-                                for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s", "whole_prompts")}
+                                for name in ("hardware", "scales", "fixed_s", "request_s", "prompt_s", "whole_prompts",
+                                             "watts")}
     change = replace(a, **by_group)
     return replace(one, settings={**one.settings, **other.settings}, change=change,
                    bytes=max(one.bytes, other.bytes))
@@ -77,6 +79,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
             yield Assumption("router", "round robin", "least loaded", {"router": {"kind": "least_loaded"}})
     yield from _links(scenario)
     yield from _prices(scenario)
+    yield from _watts(scenario)
     yield from _arrivals(scenario)
     for number, client in enumerate(scenario.clients):
         if getattr(client, "kind", "") == "llm":
@@ -166,16 +169,33 @@ def _prices(scenario: Scenario) -> Iterator[Assumption]:
         path = f"clients.{number}.price_per_hour"
         if getattr(client, "price_per_hour", 0.0) is not None or scenario.source.chosen(path):
             continue
-        device = None
-        if getattr(client, "device", ""):
-            device = load_device(client.device, scenario.source.base_dir)
-        elif number in scenario.source.hardware:
-            device = hardware_info(scenario.source.hardware[number]).device
+        device = _device(scenario, number)
         if device is None or device.price_per_hour is None:
             wanted.append(path)
     if wanted:
         yield Assumption("prices", "machines without a price cost nothing", "$1 an hour a device",
                          dict.fromkeys(wanted, 1.0), Change(unpriced_dollars=1.0))
+
+
+def _device(scenario: Scenario, number: int) -> DeviceDescription | None:
+    """Return the device of a client: its own, or its hardware model's."""
+    client, source = scenario.clients[number], scenario.source
+    if getattr(client, "device", ""):
+        return load_device(client.device, source.base_dir)
+    return hardware_info(source.hardware[number]).device if number in source.hardware else None
+
+
+def _watts(scenario: Scenario) -> Iterator[Assumption]:
+    """Devices whose watts nobody measured."""
+    for number, client in enumerate(scenario.clients):
+        device, built = _device(scenario, number), scenario.source.hardware.get(number)
+        measured = built is not None and hardware_info(built).power is not None
+        if device is None or measured or getattr(client, "power", None) is not None or device_power(device) is None:
+            continue
+        trust = watts_trust(device)
+        if trust.kind == "guess":
+            yield Assumption("watts", f"of {device.name}: {trust.text()}", f"{trust.high * 100 - 100:+.0f}%", {},
+                             Change(watts={number: trust.high}))
 
 
 def _ms(seconds: float) -> str:

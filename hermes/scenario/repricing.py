@@ -87,6 +87,8 @@ class Repricing:
             return self._priced(one)
         if change.whole_prompts:
             return self._without_hits(one)
+        if change.watts:
+            return self._drawing(one)
         after, slower = self._after(change)
         if after is None:
             return None
@@ -141,6 +143,16 @@ class Repricing:
         names = dict.fromkeys(info.group or info.name for info in self.record.clients if not info.price_per_hour)
         return Assumed(one.name, f"{', '.join(names)}: no price, no cost", one.alternative,
                        {"dollars_per_million": more}, method="exact")
+
+    def _drawing(self, one: Assumption) -> Assumed | None:
+        """Other watts of some groups: no time changes. None where nothing draws any."""
+        joules = [self.summary["clients"][info.name]["energy_j"] or 0.0 for info in self.record.clients]
+        more = math.fsum(joules[int(client)] * (factor - 1.0)
+                         for group, factor in one.change.watts.items() for client in self.groups[group])
+        if not more:
+            return None
+        effect = {"tokens_per_j": 1.0 / (1.0 + more / math.fsum(joules)) - 1.0}
+        return Assumed(one.name, one.default, one.alternative, effect, method="exact")
 
     def _after(self, change: Change) -> tuple[RequestMetrics | None, float]:
         """Return the requests' metrics under a change, and how much longer all busy steps take, relative."""

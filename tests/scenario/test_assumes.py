@@ -112,6 +112,34 @@ def test_machines_without_a_price_by_hand() -> None:
     assert "own" in entry["default"]
 
 
+def test_watts_that_nobody_measured_by_hand() -> None:
+    """The high end of an MI300X's range: that many more joules. Measured cards, and watts that are given, are none."""
+    runs = {}
+    for name, client in {"measured": {}, "guess": {"device": "mi300x"},
+                         "given": {"device": "mi300x", "power": {"idle": 100, "prefill": 600, "decode": 500}}}.items():
+        one = scenario(1)
+        one["clients"][0].update(client)
+        runs[name] = hermes.simulate(one).summary
+    found = {name: [entry for entry in summary["assumes"] if entry["name"] == "watts"]
+             for name, summary in runs.items()}
+    assert found["measured"] == found["given"] == []
+    (entry,) = found["guess"]
+    assert entry["effect"] == {"tokens_per_j": pytest.approx(1 / 1.25 - 1)}
+    assert entry["default"] == "of mi300x: guess, -25 to +25%"
+    assert runs["guess"]["energy"]["total_j"] > 0
+
+
+def test_watts_of_some_clients_count_by_their_joules() -> None:
+    two = scenario(1)
+    two["clients"].append({**LLM, "name": "own", "device": "b300", "parallel": {"tp": 2}})
+    summary = hermes.simulate(two).summary
+    (entry,) = [one for one in summary["assumes"] if one["name"] == "watts"]
+    own = sum(client["energy_j"] for name, client in summary["clients"].items() if name.startswith("own"))
+    share = own / summary["energy"]["total_j"]
+    assert 0 < share < 1
+    assert entry["effect"] == {"tokens_per_j": pytest.approx(1 / (1 + 0.25 * share) - 1)}
+
+
 def test_one_seed_is_the_spread_over_seeds() -> None:
     """The interval of one run's parts is that of other seeds, within a factor of two and a half."""
     runs = [hermes.simulate(scenario(8, requests=800), seed=seed).summary for seed in range(8)]

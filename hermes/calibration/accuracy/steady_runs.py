@@ -1,0 +1,114 @@
+"""Servers that decode steadily by batch (`data/h100/ml-energy`, ML.ENERGY's leaderboard), simulated.
+
+A batch stays full: as many users as sequences, each asking again at once. Not stated there: prompt lengths (200 tokens
+assumed), the spread of the answers' lengths, and the engine's version; the time that grows with the batch says that it
+scheduled in step with the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.accuracy.replay import replay, trust_of_steps
+from hermes.clients.resources import power_model
+from hermes.errors import InputError
+from hermes.hardware.base import FloatArray
+from hermes.hardware.composed import Composed
+from hermes.hardware.files import names_in
+from hermes.hardware.info import hardware_info
+from hermes.hardware.power import UtilisedPower
+from hermes.hardware.trust import Trust
+from hermes.results import Results
+from hermes.units import NS_PER_S
+
+__all__ = ["FILES", "Steady", "steady_runs"]
+
+PROMPT = 200          # tokens
+SHAPE = 2.0           # of the gamma distribution of the answers' lengths
+WAVES = 3             # requests of each user, and as many beside them as fill a small batch's statistics
+MORE = 200
+FILES = ("measured.csv", "more.csv")
+CARDS = {"H100": "h100-sxm", "B200": "b200"}
+
+
+class Steady(NamedTuple):
+    """One row of the data, and what the simulator did in its place while every user waited."""
+
+    card: str
+    model: str
+    tp: int
+    seqs: int
+    row: Mapping[Any, Any]
+    columns: dict[str, Any]
+    """Columns of runs as `PowerModel.run_w` takes them."""
+    power: UtilisedPower
+    trust: Trust | None
+    """Class and range of the step times."""
+
+    @property
+    def seconds(self) -> FloatArray:
+        """Length of each run."""
+        return np.asarray((self.columns["end_ns"] - self.columns["start_ns"]) / NS_PER_S)
+
+    @property
+    def span_s(self) -> float:
+        """Time from the first run to the end of the last one."""
+        return float(self.columns["end_ns"].max() - self.columns["start_ns"].min()) / NS_PER_S
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all users got."""
+        return float((self.columns["num_steps"] * self.columns["sampled"]).sum()) / self.span_s
+
+
+def steady_runs(path: Path) -> Iterator[Steady]:
+    """Simulate the server of each row of a file of the data."""
+    for row in pd.read_csv(path).to_dict("records"):
+        model, card, tp = _shipped(row["model_id"], path), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
+        seqs = int(row["max_num_seqs"])
+        found = _served(model, card, tp, seqs, float(row["avg_output_len"]))
+        hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
+        info = hardware_info(hardware)
+        power = power_model(None, info, info.device, model, tp, None)
+        if not isinstance(power, UtilisedPower):
+            raise InputError(f"a device with watts or a TDP ({power.source})", card, file=str(path))
+        yield Steady(card, model, tp, seqs, row, _columns(found, seqs), power, trust_of_steps(found))
+
+
+def _shipped(model_id: str, path: Path) -> str:
+    """Return the shipped description of a published model: `llama-3.1-8b` of `meta-llama/Llama-3.1-8B-Instruct`."""
+    name = model_id.rpartition("/")[2].lower().removesuffix("-instruct")
+    if name not in names_in("models"):
+        raise InputError("a model that ships", model_id, file=str(path), field="model_id")
+    return name
+
+
+def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results:
+    count = WAVES * seqs + MORE
+    lengths = np.random.default_rng(1).gamma(SHAPE, output / SHAPE, count)
+    requests = pd.DataFrame({"arrival_s": 0.0, "prompt_tokens": np.full(count, PROMPT),
+                             "output_tokens": np.maximum(np.rint(lengths), 1).astype(int)})
+    client: dict[str, Any] = {
+        "model": model, "device": card, "parallel": {"tp": tp}, "engine": "vllm-0.15",
+        "memory": {"prefix_caching": False},
+        "scheduler": {"kind": "chunked", "max_num_seqs": seqs, "async_scheduling": False},
+    }
+    return replay(client, requests, {"kind": "closed_loop", "users": seqs})
+
+
+def _columns(found: Results, seqs: int) -> dict[str, Any]:
+    """The runs while every user waits: from the end of the first answers, as many as users, to the last question."""
+    finished = np.sort(found.requests["finish_s"])
+    first, last = finished[min(seqs, len(finished) // 4)], found.requests["arrival_s"].max()
+    runs = found.runs[(found.runs["start_s"] >= first) & (found.runs["end_s"] <= last)]
+    columns = {name: runs[name].to_numpy() for name in (
+        "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx",
+        "sampled")}
+    times = {f"{name}_ns": np.rint(runs[f"{name}_s"].to_numpy() * NS_PER_S).astype(np.int64)
+             for name in ("start", "end")}
+    return columns | times
