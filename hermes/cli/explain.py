@@ -24,6 +24,9 @@ def explain(
     context: Annotated[int, typer.Option(min=1, max=10**9, help="Cached tokens of each of them.")] = 1000,
     prompt: Annotated[int, typer.Option(min=0, max=10**9, help="New tokens of a prompt in the same step.")] = 0,
     past: Annotated[int, typer.Option(min=0, max=10**9, help="Cached tokens of that prompt.")] = 0,
+    adapters: Annotated[int | None, typer.Option(
+        min=0, max=10**6, show_default=False, help="LoRA adapters of these sequences. Left out, as many as "
+        "the workload has and a step may have.")] = None,
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
     as_json: Json = False,
@@ -46,12 +49,14 @@ def explain(
         raise InputError("a step with at least one decode or one prompt token", 0, field="--decodes")
     stats = Batch(((prompt, past),) if prompt else (), (context,) * decodes).stats()
     seen: dict[int, dict[str, Any]] = {}
-    built = build(load_scenario(scenario, overrides))
+    loaded = load_scenario(scenario, overrides)
+    built = build(loaded)
     warn_all(built.warnings)
     for client in built.clients:
         if isinstance(client, LLMClient):
             alone = _alone(client.hardware)
             if id(alone) not in seen:
+                _set_adapters(stats, client.scheduler, loaded.workload, adapters)
                 seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
     if as_json:
         print_json(list(seen.values()))
@@ -68,6 +73,15 @@ def explain(
              _range_text(row), row["source"]] for row in step["terms"]])
         if step["notes"]:
             print_lines([("", note) for note in step["notes"]])
+
+
+def _set_adapters(stats: Any, scheduler: Any, workloads: Any, adapters: int | None) -> None:
+    """Give the sequences of a step LoRA adapters: so many, or as many as there are and the client has slots for."""
+    slots = getattr(scheduler, "max_loras", 0) or 0
+    known = sum(workload.adapters.count for workload in workloads if workload.adapters is not None)
+    number = min(slots, known) if adapters is None else adapters
+    stats.lora_adapters = min(number, stats.decode_seqs + stats.prefill_seqs)
+    stats.lora_tokens = stats.decode_seqs + stats.prefill_tokens if stats.lora_adapters else 0
 
 
 def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -> None:

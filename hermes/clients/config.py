@@ -158,7 +158,8 @@ class LLMClientConfig(ConfigModel):
         times = engine.frontend
         return {
             "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous,
-                                                self.parallel.dp, self.parallel.ep, self.parallel.pp),
+                                                self.parallel.dp, self.parallel.ep, self.parallel.pp,
+                                                getattr(self.scheduler, "max_loras", None) is not None),
             "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
         }
 

@@ -498,7 +498,7 @@ class LLMClient(LLMReadings):
             plan.decode_seqs + plan.prefill_seqs,
             len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
             pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
-            stopped, now - self._stopped_ns if stopped else 0,
+            stopped, now - self._stopped_ns if stopped else 0, plan.lora_tokens, plan.lora_adapters,
         )
         if self._moved:
             self.moved_in_run.append((len(log), self._moved))

@@ -18,7 +18,7 @@ __all__ = ["step_growth"]
 
 SAMPLE = 64       # runs of steps for each reason
 SCALED = ("prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx", "sampled",
-          "embed_tokens", "embedded")
+          "embed_tokens", "embedded", "lora_tokens")
 
 
 def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.float64]:
@@ -50,4 +50,7 @@ def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.flo
 def _scaled(columns: Columns, row: int, times: int, over: int) -> StepStats:
     """Return a row's batch with `times / over` of its work, rounded up."""
     given = {name: -(-int(columns[name][row]) * times // over) for name in SCALED}
-    return StepStats(**given, decode_ctx_max=int(columns["decode_ctx_max"][row]))
+    adapters = int(columns["lora_adapters"][row])
+    if columns["stopped"][row] == Reason.ADAPTERS:   # their slots are what there would be more of
+        adapters = -(-adapters * times // over)
+    return StepStats(**given, decode_ctx_max=int(columns["decode_ctx_max"][row]), lora_adapters=adapters)

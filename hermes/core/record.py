@@ -41,14 +41,15 @@ STAGE_FIELDS = (
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
-    "preempted", "embed_tokens", "embedded", "overhead_ns", "stopped", "stopped_ns",
+    "preempted", "embed_tokens", "embedded", "overhead_ns", "stopped", "stopped_ns", "lora_tokens", "lora_adapters",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
 # embed_tokens: the part of prefill_tokens that belongs to embeddings; embedded: embeddings that ended; overhead_ns:
 # time at the start of the run in which the serving stack held up the hardware; stopped: the `Reason` for which the
-# run's plan left sequences waiting, 0 if none waits; stopped_ns: the end part of the run for which that is so
+# run's plan left sequences waiting, 0 if none waits; stopped_ns: the end part of the run for which that is so;
+# lora_tokens: tokens of sequences with an adapter; lora_adapters: how many adapters these have
 RUN_NARROW = frozenset((
     "client", "first_step", "num_steps", "prefill_seqs", "decode_seqs", "sampled", "running", "waiting", "preempted",
-    "embedded", "stopped",
+    "embedded", "stopped", "lora_tokens", "lora_adapters",
 ))   # kept in 32 bits
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested

@@ -65,7 +65,7 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     words = engine.words
     read = Read({}, engine=engine)
     named: list[str] = []
-    dtype, backend, lora = None, _ALL2ALL[0], False
+    dtype, backend, lora, rank = None, _ALL2ALL[0], False, None
     for name, value in _options(words, named):
         read.given.add(name.removeprefix("no-"))
         if name == "model" and value is not None:
@@ -78,6 +78,8 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
                 backend = value
             else:
                 read.not_modelled.append(f"--{name}")
+        elif name == "max-lora-rank" and value is not None:
+            rank = _rank(value)
         elif name in ("dtype", "quantization") and value is not None:
             dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
         elif name.removeprefix("no-") == "enable-lora":
@@ -99,6 +101,8 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
             read.notes.append(f"model {named[0]} is simulated as {own}; `hermes export` calls it {hub_name(own)}")
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
+    if lora and rank is not None:
+        _set(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
     if dtype or by_name:
         _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
@@ -179,6 +183,12 @@ def _set(client: dict[str, Any], path: str, value: Any) -> None:
     for key in above:
         client = client.setdefault(key, {"kind": "chunked"} if key == "scheduler" else {})
     client[last] = {**client.get(last, {}), **value} if isinstance(value, Mapping) else value
+
+
+def _rank(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise InputError("a rank such as 16", text, field="--max-lora-rank")
+    return int(text)
 
 
 def _known(table: Mapping[str, str], name: str, value: str) -> str:
@@ -293,6 +303,7 @@ def _flags(client: Any, tp: int) -> list[str]:
         ("prefill-schedule-interval",
          scheduler.prefill_schedule_interval if scheduler.prefill_schedule_interval > 1 else None),
         ("max-loras", scheduler.max_loras),
+        ("max-lora-rank", getattr(getattr(hardware, "lora", None), "rank", None)),
         ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
         ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
         ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),

@@ -96,7 +96,7 @@ NOT_MODELLED = frozenset((
     "attention-backend", "calculate-kv-scales", "compilation-config", "config", "cpu-offload-gb",
     "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce", "enable-dbo", "enable-eplb",
     "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
-    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "mm-processor-cache-gb", "nnodes", "node-rank",
+    "limit-mm-per-prompt", "max-cpu-loras", "mm-processor-cache-gb", "nnodes", "node-rank",
     "optimization-level", "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls",
     "speculative-config", "stream-interval",
 ))

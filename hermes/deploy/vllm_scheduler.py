@@ -30,7 +30,7 @@ from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.chunked_config import Speculation, plans_ahead
-from hermes.schedulers.chunked_limits import adapter_of
+from hermes.schedulers.chunked_limits import adapter_of, count_adapters
 from hermes.schedulers.plan import Plan
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
@@ -251,6 +251,8 @@ class VllmScheduler(LLMScheduler):
             plan.add_verified(seq, tokens, past, drafted)
             seq.num_computed = past + tokens
         self.pool.free_blocks = row["free_blocks_after"]
+        if self._config.max_loras is not None:
+            count_adapters(plan, ())
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hermes.errors import InputError
+from hermes.hardware.lora import projections
 from hermes.hardware.models import ModelDescription
 
 __all__ = ["Adapter"]
@@ -42,15 +43,9 @@ class Adapter:
             return cls(model.hidden_size, pooling, 0.0, 1)
         if model.num_experts:
             raise InputError("0 for a mixture of experts", rank, field="embed_lora_rank")
-        hidden, inner = model.hidden_size, model.intermediate_size / tp
-        heads = model.num_heads * model.head_dim / tp
-        kv = max(model.num_kv_heads / tp, 1.0) * model.head_dim
-        layers: list[tuple[float, list[float]]] = [   # (inputs, outputs of the projections that read them)
-            (hidden, [heads, kv, kv]), (heads, [hidden]), (hidden, [inner, inner] if model.gated_ffn else [inner]),
-            (inner, [hidden]),
-        ]
-        weights = sum(rank * (inputs + out) for inputs, outputs in layers for out in outputs)
-        moved = sum(inputs + 2 * sum(outputs) for inputs, outputs in layers)
+        layers = projections(model, tp)
+        weights = sum(rank * (inputs + out) for _, inputs, outputs in layers for out in outputs)
+        moved = sum(inputs + 2 * sum(outputs) for _, inputs, outputs in layers)
         return cls(
             2 * weights * model.num_layers + model.hidden_size, moved * value_bytes * model.num_layers + pooling,
             weights * value_bytes * model.num_layers, 2 * len(layers) * model.num_layers + 1,

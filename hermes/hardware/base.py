@@ -40,7 +40,7 @@ BATCH_STATS: tuple[str, ...] = (
 (`embed_tokens`, `embedded`), nor the longest prefill (`prefill_max`): only analytical models use them."""
 
 STEP_STATS = (*BATCH_STATS, "embed_tokens", "embedded", "prefill_max")
-"""All fields of `StepStats` but `drafts`."""
+"""All fields of `StepStats` but `drafts` and those of LoRA adapters."""
 
 
 class StepStats:
@@ -61,14 +61,16 @@ class StepStats:
         drafts: Draft tokens that decodes verify beside their own one (speculative decoding): tokens of the linear
             layers and rows of logits, while attention reads a sequence's KV once for all. Only models that have
             `prices_drafts` see them.
+        lora_tokens: Of all these tokens, those of sequences with a LoRA adapter.
+        lora_adapters: Their distinct adapters. Only `composed` prices them.
     """
 
-    __slots__ = (*STEP_STATS, "drafts")
+    __slots__ = (*STEP_STATS, "drafts", "lora_adapters", "lora_tokens")
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
         decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0, embed_tokens: int = 0,
-        embedded: int = 0, prefill_max: int = 0, drafts: int = 0,
+        embedded: int = 0, prefill_max: int = 0, drafts: int = 0, lora_tokens: int = 0, lora_adapters: int = 0,
     ) -> None:
         self.prefill_seqs = prefill_seqs
         self.prefill_tokens = prefill_tokens
@@ -82,6 +84,8 @@ class StepStats:
         self.embedded = embedded
         self.prefill_max = prefill_max
         self.drafts = drafts
+        self.lora_tokens = lora_tokens
+        self.lora_adapters = lora_adapters
 
     def __repr__(self) -> str:
         return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(STEP_STATS))})"

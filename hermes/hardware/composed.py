@@ -16,6 +16,7 @@ from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.links import LinkTime
+from hermes.hardware.lora import Lora
 from hermes.hardware.models import ModelDescription
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
 from hermes.hardware.term_sources import GROUPED_DTYPE, SKEW, Backend, HostTime, Sources, TermOverride
@@ -108,19 +109,28 @@ class Composed(ConfigModel):
     top_p: bool | None = None
     """Whether the sampler keeps the most probable tokens only; left out, what the publisher's generation settings say
     (`generation_config.json` beside a `config.json`)."""
+    lora: Lora | None = None
+    """LoRA adapters that are computed beside the weights; needs `scheduler.max_loras`. Left out, such clients have
+    adapters of rank 16 on every matrix. Adapters of models with latent attention have no price."""
     beside: Beside = Beside()
     """What decodes cost in one attention launch with a prompt."""
     terms: dict[str, TermOverride] = Field(default_factory=dict, max_length=100)
     """Terms to change, by their names in `hermes explain`."""
 
     def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool, dp: int = 1, ep: int = 1,
-                  pp: int = 1) -> Composed:
-        """The same with what the client says for what is left out here."""
+                  pp: int = 1, adapters: bool = False) -> Composed:
+        """The same with what the client says for what is left out here. adapters: Whether requests may have one.
+
+        Raises `InputError` for `lora` where they may not.
+        """
+        if self.lora is not None and not adapters:
+            raise InputError(Verbatim("needs scheduler.max_loras, the adapters in one step"), field="hardware.lora")
         return self.model_copy(update={
             "model": self.model or model, "device": self.device or device, "engine": self.engine or engine,
             "tp": self.tp if self.tp > 1 else tp, "dp": self.dp if self.dp > 1 else dp,
             "ep": self.ep if self.ep > 1 else ep, "pp": self.pp if self.pp > 1 else pp,
             "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
+            "lora": Lora() if adapters and self.lora is None else self.lora,
         })
 
     def build(self, base_dir: Path | None = None, layers: int | None = None) -> ComposedModel:
@@ -165,6 +175,10 @@ class Composed(ConfigModel):
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
             terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, grouped=grouped, **joined)
         model = ComposedModel(base, kernels, host, sources)
+        if self.lora is not None and base.model.mla is None:
+            from hermes.hardware.composed_lora import ComposedWithLora  # few clients have adapters
+
+            model = ComposedWithLora(base, kernels, host, sources, self.lora)
         unknown = sorted(self.terms.keys() - model.sources_of().keys())
         if unknown:
             names = sorted(model.sources_of())

@@ -30,7 +30,7 @@ __all__ = ["read_record", "read_table"]
 _LABELS = ("workload", "pipeline", "model")
 _LATER = {   # columns that earlier versions did not write
     "stages": {"fork", "branch", "communication_s", "on_path", "energy_j"},
-    "runs": {"stopped", "stopped_s", "kv_block_ns", "kv_block_s"},
+    "runs": {"stopped", "stopped_s", "kv_block_ns", "kv_block_s", "lora_tokens", "lora_adapters"},
 }
 _OPTIONAL = {"background": "bool"}   # columns that are written where they say something
 _MANY = 1_000_000_000   # rows of a table of a run

@@ -17,6 +17,7 @@ from hermes.clients.memory import describe_model
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
+from hermes.hardware.kernel_curves import GRAPH_LAUNCH_NS
 from hermes.hardware.power import device_power, watts_trust
 from hermes.scenario.assumed_engine import of_engine, of_version
 from hermes.scenario.assumption import Assumption, Change
@@ -26,9 +27,10 @@ __all__ = ["assumptions"]
 
 KV_LINK = 50e9          # bytes/s, where KV moves for free otherwise
 OTHER_LINK = 25e9       # bytes/s of the alternative to a network that takes no time
-KERNEL_S = 3e-6         # of one kernel of an adapter
+KERNEL_S = GRAPH_LAUNCH_NS / 1e9   # of one kernel of an adapter
 BURSTS = 2.0            # coefficient of variation of the gaps between requests
 RANK = 16               # of the adapters in the alternative; vLLM's `max_lora_rank`
+HIGH_RANK = 64          # of adapters whose rank nobody gave, in the alternative
 GB = 1e9
 
 
@@ -134,9 +136,16 @@ def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
         loads = missing * num_bytes / load_device(client.device, base_dir).host_bandwidth
         yield Assumption("adapter loads", "no time", f"{num_bytes / 1e6:.0f} MB each (rank {RANK})",
                          {f"{path}.adapter_bytes": num_bytes}, Change(prompt_s={number: loads}))
-    if not scenario.source.chosen(f"{path}.adjust.fixed") and client.parallel.dp * client.parallel.pp == 1:
+    if getattr(client.hardware, "lora", None) is not None and model.mla is None:
+        if not scenario.source.chosen(f"{path}.hardware.lora.rank"):
+            lora = client.hardware.lora.model_copy(update={"rank": HIGH_RANK})
+            yield Assumption("adapter rank", f"{client.hardware.lora.rank}, vLLM's max_lora_rank", f"{HIGH_RANK}",
+                             {f"{path}.hardware.kind": "composed", f"{path}.hardware.lora.rank": HIGH_RANK},
+                             Change(hardware={number: {"lora": lora.model_dump()}}))
+    elif not scenario.source.chosen(f"{path}.adjust.fixed") and client.parallel.dp * client.parallel.pp == 1:
         seconds = 8 * model.num_layers * KERNEL_S   # two kernels for each of the four products of a layer
-        yield Assumption("adapter work", "none", f"two kernels of 3 us a product, {_ms(seconds)} a step",
+        kernels = f"two kernels of {KERNEL_S * 1e6:g} us a product"
+        yield Assumption("adapter work", "none", f"{kernels}, {_ms(seconds)} a step",
                          {f"{path}.adjust.fixed": f"{seconds * 1e3:g} ms"}, Change(fixed_s={number: seconds}))
 
 

@@ -52,7 +52,7 @@ LARGE = 0.5          # change that moves the engine's load too far for first ord
 FULL = 0.95          # share of the KV blocks from which on memory decides
 QUEUED = 0.5         # share of the TTFT p99 in queues above which they matter
 _STATS = ("prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx",
-          "decode_ctx_max", "sampled", "embed_tokens", "embedded")
+          "decode_ctx_max", "sampled", "embed_tokens", "embedded", "lora_tokens", "lora_adapters")
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,8 @@ class Repricing:
         if not stats:
             return 0.0
         larger = [StepStats(decode_seqs=round(MORE_BATCH * one.decode_seqs), decode_ctx=round(
-            MORE_BATCH * one.decode_ctx), decode_ctx_max=one.decode_ctx_max, sampled=round(MORE_BATCH * one.sampled))
+            MORE_BATCH * one.decode_ctx), decode_ctx_max=one.decode_ctx_max, sampled=round(MORE_BATCH * one.sampled),
+            lora_tokens=round(MORE_BATCH * one.lora_tokens), lora_adapters=one.lora_adapters)
             for one in stats]
         if most and np.median([one.decode_seqs for one in stats]) >= 0.95 * most:
             return 0.0

@@ -14,6 +14,7 @@ A schedule with these limits is planned by the same code as one without; `Chunke
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hermes.core.reasons import Reason
@@ -29,13 +30,42 @@ if TYPE_CHECKING:
 else:
     Base = object   # a compiled class can be the base of an interpreted one by one way only
 
-__all__ = ["AsyncLimitedScheduler", "LimitedScheduler", "Limits", "adapter_of"]
+__all__ = ["AsyncLimitedScheduler", "LimitedScheduler", "Limits", "adapter_of", "count_adapters"]
+
+
+MOST_NUMBERS = 8192   # sequences whose adapters are kept
 
 
 def adapter_of(seq: Stage) -> int:
     """Return the number of a sequence's adapter, 0 for none."""
     number: int = getattr(seq.content, "adapter", 0)
     return number
+
+
+class _Numbers(dict[Stage, int]):
+    """Adapters of sequences that were in a step: looked up once, since steps are many."""
+
+    def __missing__(self, seq: Stage) -> int:
+        if len(self) >= MOST_NUMBERS:
+            self.clear()
+        number = self[seq] = adapter_of(seq)
+        return number
+
+
+def count_adapters(plan: Plan, decodes: Iterable[Stage], number_of: Callable[[Stage], int] = adapter_of) -> None:
+    """Note in a plan the tokens of sequences with adapters, and how many adapters these are.
+
+    decodes: Sequences that get one token each, beside `plan.prefills`. number_of: Gives the adapter of a sequence.
+    """
+    numbers = list(map(number_of, decodes))
+    tokens, found = len(numbers) - numbers.count(0), set(numbers)
+    for seq, n in plan.prefills:
+        number = number_of(seq)
+        if number:
+            tokens += n
+            found.add(number)
+    found.discard(0)
+    plan.lora_tokens, plan.lora_adapters = tokens, len(found)
 
 
 class Limits(Base):
@@ -56,6 +86,7 @@ class Limits(Base):
         self._limited = True
         self._slots: dict[int, None] = {}      # adapters on the device, the least recently used first
         self._active: dict[int, None] = {}     # adapters of the step being planned
+        self._number_of: Callable[[Stage], int] = _Numbers().__getitem__
         self._skipped: list[Stage] = []        # taken out of the queue while a step is planned
         self._passed_over: set[Stage] = set()  # passed over and not admitted since
         self._chunks: dict[Stage, None] = {}   # running, and in their prompt after their latest step
@@ -66,6 +97,12 @@ class Limits(Base):
     # -- the cadence of prefills -------------------------------------------------------------------------------------
 
     def plan(self, max_steps: int) -> Plan | None:
+        plan = self._plan(max_steps)
+        if plan is not None and self.max_loras:
+            count_adapters(plan, self.group.members if plan.decodes else (), self._number_of)
+        return plan
+
+    def _plan(self, max_steps: int) -> Plan | None:
         if self.interval == 1:
             return super().plan(max_steps)
         decodes = bool(self._ending) or len(self._chunks) < len(self.running)
@@ -117,7 +154,8 @@ class Limits(Base):
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         if self.max_loras:
             group = self.group.members if plan.decodes else ()
-            self._active = {adapter_of(seq): None for part in (group, dict(plan.prefills)) for seq in part}
+            self._active = dict.fromkeys(map(self._number_of, group))
+            self._active |= dict.fromkeys(self._number_of(seq) for seq, _n in plan.prefills)
             self._active.pop(0, None)
         super()._admit_waiting(plan, budget, cap)
         if self._skipped and not (self.waiting or self.holding):   # a slot, blocks and tokens are left

@@ -26,7 +26,7 @@ class Plan(StepStats):
         # No base constructor call: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
-        self.embed_tokens = self.embedded = self.prefill_max = self.drafts = 0
+        self.embed_tokens = self.embedded = self.prefill_max = self.drafts = self.lora_tokens = self.lora_adapters = 0
         self.prefills: list[tuple[Stage, int]] = []
         self.decodes = False
         self.num_steps = 1

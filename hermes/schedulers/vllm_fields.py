@@ -48,7 +48,7 @@ def _refused(why: str) -> Answer:
 _STATE_SPACE = "layers with a state (Mamba) are not modelled"
 _ENCODER = "encoder inputs of multimodal prompts are not modelled: a prompt is its tokens"
 _DERIVED = "set by the engine from other values"
-_ADAPTER_WORK = "the work of adapters is not priced; their slots and loads are"
+_ADAPTER_WORK = "the work of adapters is priced as without it (docs/background/lora.md)"
 
 _SCHEDULER = {
     "async_scheduling": _key("scheduler.async_scheduling"),
@@ -134,10 +134,10 @@ _LORA = {
     "lora_dtype": _key("adapter_bytes", "the size that follows from it"),
     "max_cpu_loras": _refused("all adapters are in the host's memory"),
     "max_lora_cls_labels": _refused("classification is not modelled"),
-    "max_lora_rank": _key("adapter_bytes", "the size that follows from it; the work is not priced"),
+    "max_lora_rank": _key("hardware.lora.rank", "and `adapter_bytes`, the size that follows from it"),
     "max_loras": _key("scheduler.max_loras", "from 0.31 on; before, those passed over wait in a queue of their own"),
     "specialize_active_lora": _refused(_ADAPTER_WORK),
-    "target_modules": _key("adapter_bytes", "the size that follows from it; the work is not priced"),
+    "target_modules": _key("hardware.lora.modules", "and `adapter_bytes`, the size that follows from them"),
 }
 ANSWERS: dict[str, dict[str, Answer]] = {"SchedulerConfig": _SCHEDULER, "CacheConfig": _CACHE, "LoRAConfig": _LORA}
 BESIDE = {

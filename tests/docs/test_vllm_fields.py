@@ -12,11 +12,12 @@ from hermes.clients.config import LLMClientConfig
 from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware.composed import Composed
+from hermes.hardware.lora import Lora
 from hermes.schedulers.chunked_config import SINCE, ChunkedConfig
 from hermes.schedulers.vllm_fields import ANSWERS, BESIDE
 
 DATA = json.loads((ROOT / "tests" / "data" / "vllm-config-fields.json").read_text(encoding="utf-8"))
-PARTS = {"scheduler": ChunkedConfig, "memory": MemoryConfig, "hardware": Composed}
+PARTS = {"scheduler": ChunkedConfig, "memory": MemoryConfig, "hardware": Composed, "hardware.lora": Lora}
 KEYS = sorted({answer.text for fields in ANSWERS.values() for answer in fields.values() if answer.how == "key"})
 
 

@@ -90,9 +90,9 @@ def test_adapter_slots_at_little_memory() -> None:
     assert (found["binds"]["what"], found["binds"]["where"]) == ("adapter slots", "llm")
 
 
-@pytest.mark.parametrize(("rate", "places"), [(15.0, 4), (22.0, 8)])
+@pytest.mark.parametrize(("rate", "places"), [(15.0, 4), (21.0, 8)])
 def test_adapter_slots_bind_where_twice_of_them_serve_the_load(rate: float, places: int) -> None:
-    """All requests of the adapters in a step run, however fast it is; the load is served (15/s), or would be (22/s)."""
+    """All requests of the adapters in a step run, however fast it is; the load is served (15/s), or would be (21/s)."""
     found = hermes.simulate({
         "workload": {"requests": 2000, "arrivals": {"kind": "poisson", "rate": rate},
                      "adapters": {"count": 20, "fraction": 0.9},

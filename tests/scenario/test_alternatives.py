@@ -40,7 +40,8 @@ CASES = {
     "A100 tp 4": case("llama-3.1-70b", "a100-80gb", 2, tp=4),
     "H100 tp 1, KV full": case("qwen3-32b", "h100-sxm", 3),
     "split L40S": SPLIT,
-    "adapters on an A100": case("llama-3.1-8b", "a100-80gb", 2, client={
+    "adapters on an A100": case("llama-3.1-8b", "a100-80gb", 2, client={   # the roofline does not price their work
+        "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "a100-80gb"},
         "scheduler": {"kind": "chunked", "max_loras": 8}}, adapters={"count": 16}),
     "experts on 8 H200": case("qwen3-235b-a22b", "h200", 4, requests=300, client={"parallel": {"dp": 8, "ep": 8}}),
     "two boxes": case("llama-3.1-70b", "h100-sxm", 8, client={"parallel": {"tp": 16}}),

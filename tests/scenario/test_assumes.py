@@ -29,6 +29,9 @@ def scenario(rate: float, client: dict[str, Any] | None = None, requests: int = 
 
 ADAPTERS = scenario(3, {"scheduler": {"kind": "chunked", "max_loras": 8}})
 ADAPTERS["workload"]["adapters"] = {"count": 16}
+UNPRICED = scenario(3, {"scheduler": {"kind": "chunked", "max_loras": 8},
+                        "hardware": {"kind": "roofline", "model": LLM["model"], "device": LLM["device"]}})
+UNPRICED["workload"]["adapters"] = {"count": 16}
 CLOSED = scenario(1)
 CLOSED["workload"]["arrivals"] = {"kind": "closed_loop", "users": 32}
 ROLES = scenario(3)
@@ -36,6 +39,7 @@ ROLES["clients"] = [{**LLM, "name": "p", "role": "prefill"}, {**LLM, "name": "d"
 
 SCENARIOS = {
     "idle": scenario(1), "busy": scenario(8), "closed": CLOSED, "roles": ROLES, "adapters": ADAPTERS,
+    "unpriced adapters": UNPRICED,
     "pcie": scenario(0.4, {"model": "llama-3.1-70b", "device": "rtx-pro-6000", "parallel": {"tp": 4}}, 300),
     "fp8 on A100": scenario(0.6, {"model": "llama-3.1-70b", "device": "a100-80gb", "parallel": {"tp": 2},
                                   "hardware": {"kind": "composed", "dtype": "fp8"}}, 300),
@@ -43,7 +47,8 @@ SCENARIOS = {
 }
 EXPECTED = {   # what each scenario must have among its defaults
     "idle": {"sampling", "engine time", "front end", "one seed"},
-    "roles": {"KV link"}, "adapters": {"adapter loads", "adapter work"}, "pcie": {"tensor-parallel link"},
+    "roles": {"KV link"}, "adapters": {"adapter loads"}, "unpriced adapters": {"adapter work"},
+    "pcie": {"tensor-parallel link"},
     "fp8 on A100": {"weight-only FP8"}, "experts": {"expert parallelism"},
 }
 
