@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 import hermes
+from hermes.hardware.devices import load_device
+from hermes.hardware.files import names_in
+from hermes.hardware.kernel_tables import shipped_kernels
 from hermes.results.regress import flatten
 
 
@@ -45,6 +48,21 @@ def test_a_fit_of_whole_steps_is_near_with_its_name() -> None:
     assert found["class"] == "near"
     assert [part["share"] for part in found["parts"]] == [1.0]
     assert "llama-3.1-8b-h100-tp1-bf16" in found["parts"][0]["source"]
+
+
+@pytest.mark.parametrize("device", [name for name in names_in("devices") if load_device(name).type == "gpu"])
+def test_a_run_of_each_shipped_card_prints_its_class_and_ranges(device: str) -> None:
+    small = "llama-3.1-8b" if load_device(device).memory > 20e9 else "qwen2.5-0.5b"
+    results = hermes.simulate({
+        "workload": {"requests": 20, "arrivals": {"kind": "poisson", "rate": 0.5},
+                     "lengths": {"kind": "fixed", "prompt": 100, "output": 20}},
+        "clients": [{"model": small, "device": device}]})
+    (found,) = results.summary["sources"]
+    text = " ".join(results.to_text().split())
+    assert f": {found['class']}" in text
+    assert "ranges means and p50 of TPOT and E2E" in text
+    own_tables = device in shipped_kernels()
+    assert (found["class"] == "guess") == (not own_tables and load_device(device).efficiency != device), device
 
 
 def test_groups_alike_share_a_line_and_others_are_named() -> None:
