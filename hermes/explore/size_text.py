@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.explore.size_layouts import Kind, Left
+from hermes.explore.size_range import StepRange
 from hermes.hardware.devices import load_device
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
@@ -40,7 +42,10 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         price = hourly(best)
         dollars = f", ${price:,.4g} an hour" if price is not None else ""
         fewest = "" if sizing.ranked else "; no device has a price: the fewest devices, which need not cost least"
-        out.append(("answer", f"{best.label}: {counted(best.devices, 'device')}{dollars}{fewest}"))
+        number = f"{counted(best.devices, 'device')}{_ends(best, sizing.steps)}"
+        out.append(("answer", f"{best.label}: {number}{dollars}{fewest}"))
+        if sizing.steps is not None:
+            out.append(("range", _range(sizing.steps)))
         if sizing.headroom is not None:
             nearest = nearest_to_limit(best.row)
             near = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
@@ -107,6 +112,26 @@ def _prices(sizing: Sizing) -> list[str]:
         known = described.price_per_hour == price and sources
         out.append(f"{device} ${price:g} an hour each ({sources[0] if known else 'as given'})")
     return out
+
+
+def _ends(best: Tried, steps: StepRange | None) -> str:
+    """Return the devices at both ends of the range of step times, as ` (26 to 32)`, or ""."""
+    if steps is None or steps.why or steps.fewest is None:
+        return ""
+    fewest, most = (None if one is None else one * best.kind.devices for one in (steps.fewest, steps.most))
+    if fewest == most:
+        return ""
+    return f" ({fewest} to {'more than are allowed' if most is None else most})"
+
+
+def _range(steps: StepRange) -> str:
+    """Return the class and range of the step times, and what they make of the answer."""
+    text = f"step times {100 * (steps.low - 1):+.0f} to {100 * (steps.high - 1):+.0f}% ({steps.kind})"
+    if steps.why:
+        return f"{text}; not searched again: {steps.why}"
+    if steps.most is None:
+        return f"{text}: from {counted(steps.fewest or 0, 'client')} to more than are allowed"
+    return f"{text}: {steps.fewest} to {counted(steps.most, 'client')}"
 
 
 def _checked(sizing: Sizing) -> list[tuple[str, str]]:
@@ -266,6 +291,7 @@ def plain(sizing: Sizing) -> dict[str, Any]:
     return {
         "ranked": [one(tried) for tried in sizing.ranked], "unranked": [one(tried) for tried in sizing.unpriced],
         "headroom": sizing.headroom,
+        "steps": None if sizing.steps is None else asdict(sizing.steps),
         "check": None if check is None else {
             "seeds": len(check.answer.misses), "meet": check.answer.met, "within_noise": check.within_noise,
             "near": check.near, "arrivals_s": check.answer.arrivals_s,
