@@ -166,8 +166,8 @@ with_profile = loaded()
 assert len(with_profile) <= 120, with_profile
 results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # step times from kernel tables
 of_tables = {f"hermes.hardware.{name}" for name in (
-    "adapters boxes composed composed_terms efficiency elementwise engine_links history kernel_curves kernel_tables lora "
-    "links operator_curves operator_tables reduce_forms roofline row_curves term_sources").split()}
+    "adapters boxes composed composed_terms efficiency elementwise engine_links history kernel_curves "
+    "kernel_tables lora links operator_curves operator_tables reduce_forms roofline row_curves term_sources").split()}
 loaded = loaded()
 assert set(loaded) - set(with_profile) <= of_tables, sorted(set(loaded) - set(with_profile) - of_tables)
 apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")
