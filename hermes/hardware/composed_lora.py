@@ -47,18 +47,6 @@ class ComposedWithLora(ComposedModel):
         device, host = super()._parts(stats)
         return device + self._lora_ns(stats), host
 
-    def step_ns(self, stats: StepStats) -> int:
-        if not stats.lora_adapters:   # kept by the number of sequences
-            return super().step_ns(stats)
-        ns, host = self._parts(stats)
-        if stats.decode_seqs:
-            ns += self._decodes_ns(stats)
-        if not self.host.asynchronous:
-            ns += host
-        elif ns < host:
-            ns = host
-        return round(ns) if ns > 1.0 else 1
-
     def _rank_ns(self, stats: StepStats, rows: int, captured: bool, num_steps: int) -> FloatArray:
         return super()._rank_ns(stats, rows, captured, num_steps) + self._lora_ns(stats)
 

@@ -597,7 +597,7 @@ class ComposedModel:
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
         seqs = stats.decode_seqs
-        if not stats.prefill_tokens and seqs == stats.sampled:   # the step that engines take most often
+        if not stats.prefill_tokens and seqs == stats.sampled and not stats.lora_adapters:   # what engines do most
             lines = self._alone.get(seqs)
             if lines is None:
                 lines = self._alone[seqs] = (*self._parts(stats), *self._decode_lines(stats))

@@ -1,10 +1,11 @@
 """Class and range of each term of a step, by where its time comes from.
 
 Widths of terms are round figures. Kernel tables of the card itself are 6% where servers of it were compared whose host
-times and clocks are known (`STEADY`), else 15%: as tables of a relative are, or what was found on another host, version
-or card of the same architecture. Data sheets and generic factors are 40 to 60%. All-reduces of four devices and more
-differ from site to site by factors (llm-d's eight H100: four times the tables'). How many cells of the accuracy page
-lie inside what follows for results is printed by `hermes accuracy` (`hermes.calibration.accuracy.ranges`).
+times and clocks are known (`compared` of a device), else 15%: as tables of a relative are, or what was found on
+another host, version or card of the same architecture. Data sheets and generic factors are 40 to 60%. All-reduces of
+four devices and more differ from site to site by factors (llm-d's eight H100: four times the tables'). How many cells
+of the accuracy page lie inside what follows for results is printed by `hermes accuracy`
+(`hermes.calibration.accuracy.ranges`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from hermes.calibration.accuracy.given import GIVEN
 from hermes.calibration.accuracy.ranges import Cell, cells_of, coverage, found_power
 from hermes.calibration.accuracy.row import Case, Row
-from hermes.calibration.accuracy.table import Bars, missed, outside
+from hermes.calibration.accuracy.table import SETS, Bars, missed, outside
 from hermes.hardware.trust import Trust
 
 STEPS = Trust("near", 0.85, 1.15)
@@ -76,3 +77,7 @@ def test_the_share_inside_has_a_bar_on_both_sides() -> None:
     bars = Bars.model_validate({"bars": [{"set": "s", "metric": "m", "stat": "mean"}], "inside": [0.85, 0.95]})
     every = coverage([cell for name in "abcd" for cell in cells(name, [1.2, 1.2])])
     assert [one["found"] for one in outside(bars, every)] == [1.0], "too many inside: the ranges are too wide"
+
+
+def test_the_page_says_what_each_set_gives() -> None:
+    assert list(GIVEN) == list(SETS)

@@ -99,7 +99,7 @@ def figures(row: pd.Series[Any], client: Mapping[str, Any]) -> dict[tuple[str, s
 
 
 def _served(row: pd.Series[Any], client: Mapping[str, Any]) -> Results:
-    """Return the requests of a deployment, after the prompt that the load generator sends before it measures."""
+    """Simulate a deployment and its users, the prompt that the load generator sends first included."""
     users, requests, before = int(row.concurrency), int(row.num_prompts), _before(row)
     prompts = pd.DataFrame({
         "arrival_s": 0.0, "prompt_tokens": int(row.input_tokens), "output_tokens": int(row.output_tokens),

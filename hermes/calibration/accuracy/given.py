@@ -1,4 +1,4 @@
-"""What the scenarios of each reference set give, beside the model, the card and the load, and why."""
+"""What the scenarios of each reference set give, beside the model, the card and the load."""
 
 from __future__ import annotations
 
@@ -33,5 +33,7 @@ GIVEN = {
     "inferencex":
         "scheduler sglang with chunks of 32,768 and no radix cache, utilization 0.82, lengths drawn between "
         "0.8 and 1.0 of the nominal; host times of the newest vLLM; the first wave is included",
-    "ml-energy": "async_scheduling false, prompts of 200 tokens, gamma lengths of answers (none is stated)",
+    "ml-energy":
+        "async_scheduling false, prompts of 200 tokens, gamma lengths of answers (none is stated); sets called "
+        "left out: watts of the card fitted again without the model",
 }
