@@ -83,7 +83,7 @@ def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]
         text = ", ".join(f"{part['share']:.0%} {part['source']}" for part in parts)
         low, high = (100 * (group[end] - 1) for end in ("low", "high"))
         named = group["because"][:REASONS] if group["class"] != "measured" and len(group["parts"]) > 1 else ()
-        why = f" ({', '.join(named)})" if named else ""
+        why = f" (because of {', '.join(named)})" if named else ""
         out[group["group"]] = f"{text}: {group['class']}{why}, step times {low:+.0f} to {high:+.0f}%"
     alike = len(set(out.values())) == 1
     return list(out.values())[:1] if alike else [f"{group}: {text}" for group, text in out.items()]

@@ -34,6 +34,17 @@ def test_a_row_is_a_closed_loop_of_ten_prompts_a_user(tmp_path: Path) -> None:
     assert found["output tokens/s", "mean"].predicted == pytest.approx(2 * 0.9 * 64 / e2e, rel=0.15), "Little's law"
 
 
+def test_watts_are_scored_in_rows_that_have_them(tmp_path: Path) -> None:
+    folder = write(tmp_path, "h200,8,1,512,64,2,v0.5.12-cu130,0.08,0.8,0.01,0.011,0.6,20,\n"
+                             "h200,8,1,512,96,2,v0.5.12-cu130,0.08,0.8,0.01,0.011,0.6,20,400\n")
+    path = folder / "inferencex" / "deepseek-r1-fp8-sglang.csv"
+    path.write_text(path.read_text().replace("_per_gpu\n", "_per_gpu,watts_per_gpu\n", 1))
+    (found,) = [row for row in inferencex(folder) if row.metric == "watts"]
+    assert (found.case.case, found.measured) == ("512 in, 96 out, 2 users", 3200.0)
+    idle_w, limit_w = 8 * 75, 8 * 700
+    assert idle_w < found.predicted < limit_w
+
+
 def test_a_malformed_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"deepseek-r1-fp8-sglang.csv"):
         list(inferencex(write(tmp_path, "h200,8,1,many,64,2,v0.5.12,0.08,0.8,0.01,0.011,0.6,20\n")))

@@ -8,6 +8,7 @@ stated there: the host times of SGLang, for which those of the newest vLLM stand
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = ["inferencex"]
 NUMBERS = ("tp", "ep", "input_tokens", "output_tokens", "concurrency", "median_ttft_s", "p99_ttft_s", "median_tpot_s",
            "p99_tpot_s", "median_e2e_s", "output_tokens_per_s_per_gpu")
 TEXTS = ("card", "image")
+WATTS = "watts_per_gpu"
 EACH = 10              # prompts of each user
 SHORTEST = 0.8         # of the nominal lengths
 CHUNK = 32768          # tokens
@@ -53,6 +55,9 @@ def _rows(row: dict[Any, Any]) -> Iterator[Row]:
     measured = {(metric, stat): float(row[f"{word}_{metric}_s"]) for metric in ("ttft", "tpot", "e2e")
                 for stat, word in (("p50", "median"), ("p99", "p99")) if f"{word}_{metric}_s" in row}
     measured["output tokens/s", "mean"] = float(row["output_tokens_per_s_per_gpu"]) * int(row["tp"])
+    if isfinite(watts := float(row.get(WATTS, nan))):   # few rows have them
+        measured["watts", "mean"] = watts * int(row["tp"])
+        found["watts", "mean"] = results.summary_of_run["energy"]["total_j"] / seconds
     version = str(row["image"]).split("-")[0]
     case = Case("InferenceX", f"{prompt} in, {output} out, {users} users", f"sglang {version}",
                 f"{row['card']} tp{row['tp']}", "deepseek-r1", trust_of_steps(results))
