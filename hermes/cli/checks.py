@@ -14,6 +14,7 @@ from hermes.cli.output import Json, Overrides, print_json, print_table, show
 __all__ = ["add_to"]
 
 MODES = ("runs", "every_step")
+ENGINES = ("vllm", "sglang")
 Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The golden file, YAML or JSON.")]
 
 
@@ -31,7 +32,8 @@ def conform(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Recorded schedules, or folders of them.")],
     stepping: Annotated[str, typer.Option(metavar="MODE", help="runs, every_step or both.")] = "both",
     engine: Annotated[str | None, typer.Option(
-        metavar="NAME", help="vllm: PATH is a scenario, whose schedules are compared with those of the engine itself.")]
+        metavar="NAME", help="vllm or sglang: PATH is a scenario, whose schedules are compared with those of the "
+        "engine itself.")]
     = None,
     python: Annotated[str, typer.Option(metavar="PATH", show_default="this one",
                                            help="Interpreter that has the engine.")] = sys.executable,
@@ -47,9 +49,10 @@ def conform(
     from hermes.errors import InputError, Verbatim, suggest
 
     if engine is not None:
-        if engine != "vllm" or len(paths) != 1:
-            raise InputError("vllm, and one scenario", engine, field="--engine")
-        _conform_scenario(str(paths[0]), python, overrides, as_json)
+        if engine not in ENGINES or len(paths) != 1:
+            raise InputError("vllm or sglang, and one scenario", engine, field="--engine",
+                             suggestion=suggest(engine, ENGINES))
+        _conform_scenario(str(paths[0]), engine, python, overrides, as_json)
         return
     if overrides:
         raise InputError(Verbatim("belongs to --engine: a recorded schedule has its own settings"), field="--set")
@@ -77,17 +80,18 @@ def conform(
     raise typer.Exit(1 if wrong else 0)
 
 
-def _conform_scenario(scenario: str, python: str, overrides: list[str], as_json: bool) -> None:
+def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[str], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from hermes.deploy.engine_conform import conform_scenario
+    from hermes.deploy import engine_conform, sglang_conform
 
+    conform_scenario = (engine_conform if engine == "vllm" else sglang_conform).conform_scenario
     results = conform_scenario(scenario, python, overrides)
     wrong = [result for result in results if not result.ok]
     if as_json:
         print_json([asdict(result) for result in results])
     else:
-        rows = [[one.client, f"vllm {one.version}", one.steps, one.theirs, one.identical] for one in results]
+        rows = [[one.client, f"{engine} {one.version}", one.steps, one.theirs, one.identical] for one in results]
         print_table("", ["client", "engine", "steps here", "in the engine", "identical"], rows)
         for one in wrong:
             print(f"first difference of {one.client}:")

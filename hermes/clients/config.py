@@ -177,7 +177,8 @@ class LLMClientConfig(ConfigModel):
             self.scheduler.check_client(
                 role=self.role != "both", kv_offload=self.kv_offload is not None,
                 adapter_bytes=self.adapter_bytes is not None,
-                parallel=self.parallel.dp * self.parallel.pp > 1, prefix_eviction=self.memory.prefix_eviction != "lru")
+                prefix_eviction=self.memory.prefix_eviction != "lru",
+                **{"parallel.pp": self.parallel.pp > 1, "parallel.dp": self.parallel.dp > 1})
         if not hasattr(self.scheduler, "completed"):
             if self.memory.kv_offload is not None:
                 check_host_offload(self, False)
@@ -187,7 +188,7 @@ class LLMClientConfig(ConfigModel):
             with inside("memory"):
                 memory = self.memory
                 if hasattr(self.scheduler, "with_memory"):   # an engine of its own
-                    memory = self.scheduler.with_memory(memory)
+                    memory = self.scheduler.with_memory(memory, self._some_layers_windowed(hardware, base_dir))
                 return self.model_copy(update={"memory": memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
@@ -206,6 +207,14 @@ class LLMClientConfig(ConfigModel):
             groups = memory.groups(self._memory_model(info, base_dir), base_dir)
             check_host_offload(completed, groups is not None)
         return completed, hardware
+
+    def _some_layers_windowed(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
+        """Whether the model has layers with a sliding window beside others; False for one without a description."""
+        try:
+            model = describe_model(self._memory_model(hardware_info(hardware), base_dir), base_dir)
+        except InputError:
+            return False
+        return 0 < model.window_layers < model.num_layers
 
     def _where_it_was_given(self, error: InputError) -> InputError:
         """Return an error of the hardware that names the key of the client that it took over."""

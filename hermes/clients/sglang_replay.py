@@ -8,6 +8,7 @@ next request arrives.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +172,12 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
     return rows
 
 
-def batches_of(scheduler: SglangScheduler, plan: Plan) -> list[Row]:
-    """Return the rows of a planned run."""
+def _recorded_id(seq: Stage) -> int:
+    return seq.request  # type: ignore[return-value]  # a recording has only the id
+
+
+def batches_of(scheduler: SglangScheduler, plan: Plan, name: Callable[[Stage], int] = _recorded_id) -> list[Row]:
+    """Return the rows of a planned run. name: A request's number in them."""
     group, page, ratio = scheduler.group, scheduler.pool.block_size, scheduler.ratio
     over: list[Stage] = []
     if isinstance(scheduler, OverlapSglangScheduler):
@@ -182,16 +187,16 @@ def batches_of(scheduler: SglangScheduler, plan: Plan) -> list[Row]:
     else:
         cached = scheduler.tree.tree.evictable if scheduler.tree is not None else 0
         free = scheduler.pool.free_blocks - cached
-    prefills = [[seq.request, n, seq.num_computed - n] for seq, n in plan.prefills]
+    prefills = [[name(seq), n, seq.num_computed - n] for seq, n in plan.prefills]
     kind = "decode" if not prefills else "mixed" if plan.decodes else "extend"
     rows: list[Row] = []
     for j in range(plan.num_steps):
         decodes = [] if not plan.decodes else [
-            [seq.request, 1, (seq.num_computed if seq in over else group.clock + seq.base) + j]
+            [name(seq), 1, (seq.num_computed if seq in over else group.clock + seq.base) + j]
             for seq in (sorted([*group.members, *over], key=run_order) if over else group.members)]
         if plan.decodes and scheduler.decays:
             ratio = max(ratio - scheduler.decay, scheduler.min_ratio)
         taken = group.blocks_for(j + 1) if plan.decodes else 0
-        rows.append([kind, prefills + decodes, [seq.request for seq in plan.preempted] if j == 0 else [],
+        rows.append([kind, prefills + decodes, [name(seq) for seq in plan.preempted] if j == 0 else [],
                      (free - taken) * page, cached * page, round(ratio, DIGITS)])
     return rows

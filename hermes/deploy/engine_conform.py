@@ -31,7 +31,7 @@ from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
-__all__ = ["ClientResult", "Served", "ask", "conform_scenario", "served_of"]
+__all__ = ["ClientResult", "Served", "as_list", "ask", "conform_scenario", "served_of"]
 
 MORE = ("max_num_scheduled_tokens", "max_num_active_seqs")   # passed through to vLLM's SchedulerConfig
 
@@ -176,7 +176,7 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     if any(client.kind == "llm" and client.memory.kv_offload is not None for client in checked.clients):
         raise InputError(Verbatim("the engine's scheduler alone cannot serve clients with memory.kv_offload"),
                          field="clients")
-    checked = load_scenario(scenario, [*_as_list(overrides), "stepping=every_step"])
+    checked = load_scenario(scenario, [*as_list(overrides), "stepping=every_step"])
     simulation = build(checked)
     names = BlockNames()
     configs = {name: config.scheduler for config in checked.clients for name in config.names}
@@ -192,7 +192,8 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     return [listener.served for listener in listeners]
 
 
-def _as_list(overrides: Overrides) -> Sequence[str]:
+def as_list(overrides: Overrides) -> Sequence[str]:
+    """Return overrides as `KEY=VALUE`."""
     if isinstance(overrides, Sequence) and not isinstance(overrides, str):
         return overrides
     assert isinstance(overrides, Mapping)

@@ -4,6 +4,9 @@
 
 CASE holds `settings` (as in a recorded SGLang schedule, docs/background/sglang.md) and `requests`: id, arrival_step,
 prompt_tokens, output_tokens, max_new_tokens, prefix_group, prefix_tokens. ANSWER holds `version` and `steps`.
+`arrival_step` counts the batches before an arrival; with the setting `arrivals: plans` it counts the plans, also those
+that found nothing to run. In place of a group a request may have `runs`: [text, end] for each part of its prompt and
+answer, up to token `end`, that other requests with that text have at the same place. (Scenarios have them.)
 
 No model, no worker, no GPU. The object is SGLang's `Scheduler` without its constructor: it has the attributes that its
 own method for the next batch and its result processor read, and everything below them is SGLang's: policy, prefill
@@ -128,8 +131,9 @@ def make(settings: dict[str, Any]) -> Any:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     publish(settings)
+    longest = settings.get("longest", LONGEST)
     page, tokens, most = settings["page_size"], settings["max_total_num_tokens"], settings["max_running_requests"]
-    rows = ReqToTokenPool(most, LONGEST, "cpu", False)
+    rows = ReqToTokenPool(most, longest, "cpu", False)
     kv = SimpleNamespace(device="cpu")
     pool = (TokenToKVPoolAllocator(tokens, torch.bfloat16, "cpu", kv, False) if page == 1
             else PagedTokenToKVPoolAllocator(tokens, page, torch.bfloat16, "cpu", kv, False))
@@ -140,7 +144,7 @@ def make(settings: dict[str, Any]) -> Any:
         server_args=None, params=params, is_hybrid_swa=False, is_hybrid_ssm=False, enable_hierarchical_cache=False,
         disable_radix_cache=settings["disable_radix_cache"], tp_worker=None, model_config=None, tp_size=1, tp_rank=0,
         tp_group=None))
-    model = SimpleNamespace(vocab_size=2**40, is_encoder_decoder=False, is_multimodal=False, context_len=LONGEST,
+    model = SimpleNamespace(vocab_size=2**40, is_encoder_decoder=False, is_multimodal=False, context_len=longest,
                             self_opened_think_start_ids=None, think_end_id=None)
 
     scheduler = object.__new__(Scheduler)
@@ -172,7 +176,7 @@ def make(settings: dict[str, Any]) -> Any:
                                         maybe_convert_decode_to_extend=lambda batch: batch),
         ngram_embedding_manager=SimpleNamespace(prepare_for_forward=lambda batch, chunked_req=None: batch),
         metrics_reporter=MagicMock(enable_metrics=False, num_generated_tokens=0, forward_ct_decode=0),
-        device="cpu", max_new_tokens_limit=None, max_req_len=LONGEST, kv_shard_widening=1, sliding_window_size=None)
+        device="cpu", max_new_tokens_limit=None, max_req_len=longest, kv_shard_widening=1, sliding_window_size=None)
     Scheduler.init_schedule_policy(scheduler)
     nothing = MagicMock()
     held["batch_result_processor"] = SchedulerBatchResultProcessor(
@@ -187,11 +191,31 @@ def make(settings: dict[str, Any]) -> Any:
 
 
 def text(request: dict[str, Any]) -> list[int]:
-    """Return the tokens of a prompt: those of its group, then its own."""
+    """Return the tokens of a prompt: those of its group, or of its runs, then its own."""
+    if "runs" in request:
+        tokens: list[int] = []
+        for name, end in [*request["runs"], (None, request["prompt_tokens"])]:
+            tokens += [_base(request, name) + i for i in range(len(tokens), min(end, request["prompt_tokens"]))]
+        return tokens
     shared = int(request.get("prefix_tokens") or 0)
     group, own = int(request.get("prefix_group") or 0), OWN * (2 * int(request["id"]) + 1)
     return [OWN * (2 * group + 2) + i for i in range(shared)] + [
         own + i for i in range(request["prompt_tokens"] - shared)]
+
+
+def token(request: dict[str, Any], place: int) -> int:
+    """Return the token at a place of prompt and answer, of a request with `runs`."""
+    name = next((name for name, end in request["runs"] if place < end), None)
+    return _base(request, name) + place
+
+
+def _base(request: dict[str, Any], name: int | None) -> int:
+    return OWN * (2 * request["id"] + 1 if name is None else 2 * name + 2)
+
+
+def ending(request: dict[str, Any]) -> int:
+    """Return the token that ends an answer."""
+    return token(request, request["prompt_tokens"] + request["output_tokens"] - 1) if "runs" in request else EOS
 
 
 def request_of(one: dict[str, Any], settings: dict[str, Any]) -> Any:
@@ -202,7 +226,7 @@ def request_of(one: dict[str, Any], settings: dict[str, Any]) -> Any:
     most = one.get("max_new_tokens") or one["output_tokens"]
     sampling = SamplingParams(max_new_tokens=most, ignore_eos=settings["ignore_eos"], stop_token_ids=None)
     sampling.normalize(None)
-    req = Req(str(one["id"]), "", array("q", text(one)), sampling, eos_token_ids={EOS}, vocab_size=2**40)
+    req = Req(str(one["id"]), "", array("q", text(one)), sampling, eos_token_ids={ending(one)}, vocab_size=2**40)
     req.tokenizer = None
     return req
 
@@ -213,7 +237,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
     from sglang.srt.managers.scheduler import Scheduler
 
     scheduler = make(settings)
-    outputs = {str(one["id"]): one["output_tokens"] for one in requests}
+    asked = {str(one["id"]): one for one in requests}
+    counts_plans = settings.get("arrivals") == "plans"
     retracted: list[int] = []
     reset = Req.reset_for_retract
 
@@ -239,8 +264,9 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
                 scheduler, running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
             scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
             if batch is None and scheduler.result_queue:
-                _process(scheduler, scheduler.result_queue.popleft()[0], outputs)
+                _process(scheduler, scheduler.result_queue.popleft()[0], asked)
                 scheduler.last_batch = None
+                step += counts_plans
                 continue
             if batch is None:
                 scheduler.new_token_ratio_tracker.reset()   # on_idle
@@ -261,7 +287,7 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
             out.append(_row(scheduler, batch, retracted))
             scheduler.result_queue.append((batch.copy() if overlaps(settings) else batch, None))
             if not overlaps(settings) or scheduler.last_batch is not None:
-                _process(scheduler, scheduler.result_queue.popleft()[0], outputs)
+                _process(scheduler, scheduler.result_queue.popleft()[0], asked)
             scheduler.last_batch = batch
             scheduler.forward_ct += 1
             step += 1
@@ -286,16 +312,19 @@ def _row(scheduler: Any, batch: Any, retracted: list[int]) -> dict[str, Any]:
         "ratio": round(scheduler.new_token_ratio_tracker.current, 9)}
 
 
-def _process(scheduler: Any, batch: Any, outputs: dict[str, int]) -> None:
-    """Hand a batch's tokens back, and process them. outputs: the tokens of each answer; the last is the end's."""
+def _process(scheduler: Any, batch: Any, asked: dict[str, dict[str, Any]]) -> None:
+    """Hand a batch's tokens back, and process them. asked: The requests by id; the last token of each ends it."""
     import torch
     from sglang.srt.managers.utils import GenerationBatchResult
 
     answers = []
     for req in batch.reqs:
         text_so_far = len(req.origin_input_ids) + len(req.output_ids)
-        ends = len(req.output_ids) + 1 >= outputs[req.rid]
-        answers.append(EOS if ends else OWN * (2 * int(req.rid) + 1) + text_so_far)
+        one = asked[req.rid]
+        if len(req.output_ids) + 1 >= one["output_tokens"]:
+            answers.append(ending(one))
+        else:
+            answers.append(token(one, text_so_far) if "runs" in one else OWN * (2 * int(req.rid) + 1) + text_so_far)
     tokens = torch.tensor(answers, dtype=torch.int64)
     result = GenerationBatchResult(next_token_ids=tokens, logits_output=None, can_run_cuda_graph=False)
     processor = scheduler.batch_result_processor

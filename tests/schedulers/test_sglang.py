@@ -162,6 +162,30 @@ def scenario(scheduler: dict[str, Any] | None = None, memory: dict[str, Any] | N
                      "memory": {"num_blocks": 3000, **(memory or {})}}]}
 
 
+@pytest.mark.parametrize(("more", "field", "said"), [
+    ({"parallel": {"pp": 2}}, "parallel.pp", "pipeline stages are not modelled"),
+    ({"model": "mixtral-8x7b", "parallel": {"dp": 2}}, "parallel.dp", "data-parallel attention is not modelled"),
+    ({"kv_offload": {"tiers": [{"name": "host", "capacity": "10 GB", "bandwidth": "20 GB/s"}]}}, "kv_offload",
+     "hierarchical cache is not modelled"),
+    ({"model": "gpt-oss-120b"}, "memory.hybrid", "SGLang keeps the KV of layers with a sliding window in a pool"),
+    ({"model": "gpt-oss-120b", "memory": {"hybrid": True}}, "memory.hybrid", "windows are not modelled"),
+])
+def test_what_sglang_does_otherwise_is_refused(more: dict[str, Any], field: str, said: str) -> None:
+    client = {"model": "llama-3.1-8b", "device": "h100-sxm", "scheduler": {"kind": "sglang"}, **more}
+    with pytest.raises(InputError, match=said) as caught:
+        simulate(scenario() | {"clients": [client]})
+    assert caught.value.field == f"clients.0.{field}"
+
+
+@pytest.mark.parametrize(("model", "memory"), [
+    ("gpt-oss-20b", {"hybrid": False}), ("phi-3-mini-4k", {}),   # every layer of the latter has a window: one pool
+])
+def test_windows_that_keep_every_token(model: str, memory: dict[str, Any]) -> None:
+    client = {"model": model, "device": "h100-sxm", "scheduler": {"kind": "sglang"}, "memory": memory}
+    results = simulate(scenario() | {"clients": [client]})
+    assert (results.requests["status"] == "completed").all()
+
+
 @pytest.mark.skipif("HERMES_SGLANG_PYTHON" not in os.environ, reason="HERMES_SGLANG_PYTHON names no interpreter")
 @pytest.mark.parametrize("name", ["tight-retract", "overlap-prefixes"])
 def test_the_engine_makes_the_recorded_batches(name: str) -> None:
