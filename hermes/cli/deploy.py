@@ -48,6 +48,13 @@ def import_vllm(
         metavar="RATE", help="Requests per second; left out, 80% of the highest that meets the SLO.")] = None,
     workload: Annotated[str, typer.Option(metavar="NAME", help="Workload profile of the scenario.")]
     = "azure-conv-2023",
+    acceptance: Annotated[str | None, typer.Option(
+        metavar="SHARE[,...]", help="Share of drafts that are accepted, where the command drafts (speculative "
+        "decoding): 0.7, or by position 0.8,0.6,0.5.")] = None,
+    draft_model: Annotated[str | None, typer.Option(
+        metavar="NAME", help="A model description, or the path of a config.json, of the model that drafts.")] = None,
+    draft_time: Annotated[str | None, typer.Option(
+        metavar="TIME", help="Time of one run of what drafts, such as 1ms.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
 ) -> None:
@@ -58,6 +65,7 @@ def import_vllm(
     from hermes.config.writing import write_text
     from hermes.config.yaml_document import read_text
     from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.vllm_features import Told
     from hermes.deploy.vllm_scenario import read_source, together
     from hermes.explore.first_load import confirmed, fit, lone
     from hermes.explore.objective import rate_option
@@ -65,7 +73,8 @@ def import_vllm(
     asked = None if rate is None else rate_option(rate)
     file = command if command.endswith((".yaml", ".yml")) and len(command.split()) == 1 else None
     text = sys.stdin.read() if command == "-" else command if file is None else read_text(file)
-    source = read_source(text, file, device=device, engine=engine, model=model)
+    source = read_source(text, file, device=device, engine=engine, model=model,
+                         told=Told(acceptance, draft_model, draft_time))
     for warning in source.warnings:
         print(f"hermes: warning: {warning}", file=sys.stderr)
     header = [f"From {'a launch command' if file is None else file}. Replace the workload and the SLO by yours."]

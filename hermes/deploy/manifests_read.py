@@ -6,6 +6,7 @@ Field names as in the production stack's chart (`servingEngineSpec.modelSpec`), 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.engine_words import EngineWords, of_container
+from hermes.deploy.vllm_features import FEATURES
 from hermes.deploy.vllm_flags import FLAGS
 from hermes.errors import InputError, Verbatim
 
@@ -231,9 +233,11 @@ def _config_words(name: str, node: Node, config: Node | None, found: Deployed) -
         if name == "v0" and str(node.value) == "1":
             found.not_modelled.append(_named("vllmConfig.v0", node))
         return []
-    if flag in FLAGS or flag in ("dtype", "kv-cache-dtype", "quantization"):
+    if flag in FLAGS or flag in FEATURES or flag in ("dtype", "kv-cache-dtype", "quantization"):
         if isinstance(node.value, bool):
             return [f"--{flag}" if node.value else f"--no-{flag}"]
+        if isinstance(node.value, dict | list):
+            return [f"--{flag}", json.dumps(node.plain())]
         return [] if node.value is None or (node.value == 0 and flag == "max-loras") else [f"--{flag}", str(node.value)]
     if name in ("runner", "convert") and node.value in ("", None, "auto", "generate"):
         return []

@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, get_args
 
 from hermes.deploy.engine_words import EngineWords, of_command
+from hermes.deploy.vllm_features import DRAFT_HEAD, MANY, SYNCHRONOUS, Features, Told, draft_config
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
-from hermes.errors import InputError, Verbatim, printable, suggest
+from hermes.errors import InputError, Verbatim, inside, printable, suggest
 from hermes.hardware.files import names_in, shipped_name
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
@@ -25,6 +27,7 @@ _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
 _QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
+BLOCK_SIZE = 16   # vLLM's default on GPUs
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -41,6 +44,8 @@ class Read:
         notes: What the client's keys do not keep.
         given: Names of all flags, without dashes and without `no-`.
         engine: The words, and the container around them.
+        mode: The performance mode, which changes defaults that depend on the device.
+        drafts: Whether it has speculative decoding.
     """
 
     client: dict[str, Any]
@@ -50,14 +55,17 @@ class Read:
     notes: list[str] = field(default_factory=list)
     given: set[str] = field(default_factory=set)
     engine: EngineWords | None = None
+    mode: str = "balanced"
+    drafts: bool = False
 
 
-def client_of(command: str | EngineWords, model: str | None = None) -> Read:
+def client_of(command: str | EngineWords, model: str | None = None, told: Told = Told()) -> Read:  # noqa: B008  (frozen)
     """Read a command such as `vllm serve MODEL --tensor-parallel-size 2`, or the words of one.
 
     Args:
         model: A model description of this project, or the path of a config.json, instead of the one that the command
             names.
+        told: What the user says that no command does.
 
     Raises `InputError` for a command that is none, and for a model without a description.
     """
@@ -66,8 +74,11 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
     read = Read({}, engine=engine)
     named: list[str] = []
     dtype, backend, lora, rank = None, _ALL2ALL[0], False, None
+    features = Features()
     for name, value in _options(words, named):
-        read.given.add(name.removeprefix("no-"))
+        read.given.add(name.partition(".")[0].removeprefix("no-"))
+        if features.add(name, value):
+            continue
         if name == "model" and value is not None:
             named.append(value)
         elif name == "kv-cache-dtype" and value is not None:
@@ -93,12 +104,7 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
-    own, by_name = (model, None) if model is not None else described(named[0])
-    if model is None and named[0] not in (own, hub_name(own)):
-        if shipped_name("models", named[0]) == own:
-            own = named[0]   # the checkpoint stays named, such as "-Instruct", so that it can be launched again
-        else:
-            read.notes.append(f"model {named[0]} is simulated as {own}; `hermes export` calls it {hub_name(own)}")
+    own, by_name = (model, None) if model is not None else _checkpoint(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
     if lora and rank is not None:
@@ -107,7 +113,53 @@ def client_of(command: str | EngineWords, model: str | None = None) -> Read:
         _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
         _set(read.client, "hardware", {"kind": "composed", "all2all": backend})
+    _apply_features(read, features, told)
     return read
+
+
+def _checkpoint(name: str, read: Read) -> tuple[str, str | None]:
+    """Return what a client calls a checkpoint, and the precision that its name tells; note what the name loses."""
+    own, dtype = described(name)
+    if name in (own, hub_name(own)):
+        return own, dtype
+    if shipped_name("models", name) == own:
+        return name, dtype   # the checkpoint stays named, such as "-Instruct", so that it can be launched again
+    read.notes.append(f"model {name} is simulated as {own}; `hermes export` calls it {hub_name(own)}")
+    return own, dtype
+
+
+def _apply_features(read: Read, features: Features, told: Told) -> None:
+    """Set the keys of speculation, KV offload and CUDA graphs, and name what they leave out."""
+    features.check_weights()
+    features.read_compilation()
+    read.mode = features.mode
+    if sizes := features.capture_sizes():
+        _set(read.client, "hardware", {"kind": "composed", "cudagraph_capture_sizes": sizes})
+    drafts = features.speculative(told)
+    if drafts is not None:
+        read.drafts = True
+        if "draft_model" in drafts and told.draft_model is None:
+            with inside("--speculative-config"):
+                drafts["draft_model"] = _draft_model(drafts["draft_model"], read)
+        _set(read.client, "scheduler.speculative", drafts)
+        if features.plans_behind:
+            _set(read.client, "scheduler.async_scheduling", False)
+    offload = features.kv_offload(read.client.get("memory", {}).get("block_size", BLOCK_SIZE))
+    if offload is not None:
+        _set(read.client, "memory.kv_offload", offload)
+        if read.client.get("scheduler", {}).get("async_scheduling") is not False:
+            _set(read.client, "scheduler.async_scheduling", False)
+            features.not_modelled.append(SYNCHRONOUS)
+    read.not_modelled += features.not_modelled
+
+
+def _draft_model(name: str, read: Read) -> str:
+    try:
+        return _checkpoint(name, read)[0]
+    except InputError:
+        raise InputError(Verbatim(f"no description of {name}, which drafts: save its config.json (from its page at "
+                                  "Hugging Face), add --draft-model PATH; or add --draft-time, of one of its runs"),
+                         field="model") from None
 
 
 def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
@@ -147,11 +199,19 @@ def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str 
         if not word.startswith("-") or word == "-":
             named.append(word)
             continue
+        if re.match(r"-O[^.]", word):   # as -O3 and -O=3
+            yield "optimization-level", word[2:].removeprefix("=")
+            continue
         name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("_", "-")
+        name, dot, fields = name.replace("_", "-").partition(".")
         name = SHORT.get(name, name) if not word.startswith("--") or name in SHORT else name
+        name += dot + fields
         if equals:
             yield name, value
+        elif name in MANY:
+            values = list(takewhile(lambda word: not _is_flag(word), words[place:]))
+            place += len(values)
+            yield name, " ".join(values) or None
         elif place < len(words) and not _is_flag(words[place]) and not _switch(name):
             yield name, words[place]
             place += 1
@@ -318,6 +378,11 @@ def _flags(client: Any, tp: int) -> list[str]:
         words += ["--kv-transfer-config", json.dumps({
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
             "kv_connector_extra_config": memory.kv_offload.extra_config()})]
+    if scheduler.speculative is not None:
+        words += ["--speculative-config",
+                  json.dumps(draft_config(scheduler.speculative, hub_name(scheduler.speculative.draft_model)))]
+    if sizes := getattr(hardware, "cudagraph_capture_sizes", []):
+        words += ["--cudagraph-capture-sizes", *map(str, sizes)]
     if client.parallel.ep > 1:
         words.append("--enable-expert-parallel")
     if getattr(hardware, "all2all", _ALL2ALL[0]) != _ALL2ALL[0]:
@@ -342,10 +407,16 @@ def _reserves(client: Any) -> bool | None:
 
 
 def assumed_names(scenario: Scenario) -> list[str]:
-    """Return a line for each checkpoint that `hub_name` takes from the source of a description."""
-    named = dict.fromkeys(str(client.model) for client in scenario.clients if client.kind == "llm")
-    return [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
-            "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
+    """Return a line for each checkpoint that `hub_name` takes from the source of a description, or that none names."""
+    engines = [client for client in scenario.clients if client.kind == "llm"]
+    drafts = [drafts for client in engines if (drafts := getattr(client.scheduler, "speculative", None)) is not None]
+    named = dict.fromkeys([*(str(client.model) for client in engines),
+                           *(one.draft_model for one in drafts if one.draft_model)])
+    lines = [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
+             "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
+    heads = dict.fromkeys(one.method for one in drafts if draft_config(one, "").get("model") == DRAFT_HEAD)
+    return lines + [f"write the checkpoint of the {method} head in place of {DRAFT_HEAD}; no command sets how many "
+                    "drafts are accepted" for method in heads]
 
 
 def hub_name(model: str) -> str:

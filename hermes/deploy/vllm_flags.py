@@ -72,7 +72,7 @@ FLAGS = {
 SHORT = {
     "tp": "tensor-parallel-size", "dp": "data-parallel-size", "pp": "pipeline-parallel-size", "n": "nnodes",
     "O": "optimization-level", "sc": "speculative-config", "ep": "enable-expert-parallel", "q": "quantization",
-    "asc": "api-server-count",
+    "asc": "api-server-count", "cc": "compilation-config",
 }
 
 BESIDE = frozenset((
@@ -93,12 +93,10 @@ BESIDE = frozenset((
 """Flags that do not change when a token is computed."""
 
 NOT_MODELLED = frozenset((
-    "attention-backend", "calculate-kv-scales", "compilation-config", "config", "cpu-offload-gb",
-    "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce", "enable-dbo", "enable-eplb",
-    "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
+    "attention-backend", "calculate-kv-scales", "config", "decode-context-parallel-size", "disable-cascade-attn",
+    "disable-custom-all-reduce", "enable-dbo", "enable-eplb", "enforce-eager", "hf-overrides", "language-model-only",
     "limit-mm-per-prompt", "max-cpu-loras", "mm-processor-cache-gb", "nnodes", "node-rank",
-    "optimization-level", "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls",
-    "speculative-config", "stream-interval",
+    "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls", "stream-interval",
 ))
 """Flags that may change it, and that no key stands for."""
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hermes.clients.consistency import OFFLOAD_VERSION
 from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords, engine_of_image, of_command
 from hermes.deploy.manifests_read import groups_of, is_yaml, placed
 from hermes.deploy.vllm import Read, client_of
+from hermes.deploy.vllm_features import SYNCHRONOUS, Told, apply_mode
 from hermes.deploy.vllm_flags import FLAGS
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.engines import load_engine
+from hermes.hardware.devices import load_device
+from hermes.hardware.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.models import load_model
 from hermes.schedulers.chunked_config import newer_keys
 
 __all__ = ["Source", "read_source"]
@@ -34,6 +38,7 @@ class Source:
         notes: What stands for something that the command leaves open.
         router: A kind of router that was asked for, or None.
         name: The scenario's.
+        drafts: Whether an engine has speculative decoding.
     """
 
     clients: list[dict[str, Any]]
@@ -41,6 +46,7 @@ class Source:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     router: str | None = None
+    drafts: bool = False
 
     @property
     def models(self) -> list[str]:
@@ -61,7 +67,8 @@ class Source:
         return {**document, "slo": {"ttft": "1 s", "tpot": "50 ms"}}
 
 
-def read_source(text: str, file: str | None, *, device: str, engine: str | None, model: str | None) -> Source:
+def read_source(text: str, file: str | None, *, device: str, engine: str | None, model: str | None,
+                told: Told = Told()) -> Source:  # noqa: B008  (frozen)
     """Read a launch command, or a file of manifests or Helm values.
 
     Args:
@@ -69,13 +76,14 @@ def read_source(text: str, file: str | None, *, device: str, engine: str | None,
         file: The file's name; None for a command.
         engine: Version for all engines, instead of the one that their image tells.
         model: Description for all engines, instead of the model that they name.
+        told: What the user says of all engines, and no command does.
 
     Raises `InputError` for what is neither, and for a model without a description.
     """
     if file is None and not is_yaml(text):
         words = of_command(text)
         source = Source([], "")
-        source.clients.append(_client("llm", 1, "both", words, None, source, device, engine, model))
+        source.clients.append(_client("llm", 1, "both", words, None, source, device, engine, model, told))
     else:
         found = groups_of(text, file)
         source = Source([], "", router=found.router)
@@ -84,21 +92,25 @@ def read_source(text: str, file: str | None, *, device: str, engine: str | None,
         for group in found.groups:
             with placed(group.at):
                 source.clients.append(_client(group.name, group.count, group.role, group.engine, group.at, source,
-                                              device, engine, model))
+                                              device, engine, model, told))
+    if not source.drafts:
+        told.check_needed()
     source.name = " and ".join(Path(name).stem if Path(name).exists() else name.rpartition("/")[2]
                                for name in source.models)
     return source
 
 
 def _client(name: str, count: int, role: str, words: EngineWords, at: Node | None, source: Source, device: str,
-            engine: str | None, model: str | None) -> dict[str, Any]:
+            engine: str | None, model: str | None, told: Told) -> dict[str, Any]:
     """Return the keys of a group of clients, and add to the source what the user should know of it."""
-    read = client_of(words, model)
+    read = client_of(words, model, told)
     whose = "" if at is None else f" of {name}"
     if engine is None and words.image is not None:
         engine, note = engine_of_image(words.image)
         source.notes += [note] if note is not None and note not in source.notes else []
+    source.drafts |= read.drafts
     _drop_newer(read, engine)
+    read.notes += _with_mode(read, engine, device)
     if role != "both":   # the scenario's clients hand their KV over
         read.not_modelled = [flag for flag in read.not_modelled if flag != KV_TRANSFER]
     lines = [*(f"not modelled: {flag}{whose}" for flag in (*read.not_modelled, *words.variables)),
@@ -114,17 +126,34 @@ def _client(name: str, count: int, role: str, words: EngineWords, at: Node | Non
             **own, "device": device, **({"engine": engine} if engine is not None else {})}
 
 
+def _with_mode(read: Read, engine: str | None, device: str) -> list[str]:
+    """Put in what the performance mode changes of the engine's defaults; return what to say of it."""
+    if read.mode == "balanced":
+        return []
+    with inside("--device"):
+        described = load_device(device)
+    longest = read.client.get("max_model_len") or load_model(read.client["model"]).max_context
+    return apply_mode(read.client, read.mode, load_engine(engine or NEWEST_ENGINE), described, longest)
+
+
 def _drop_newer(read: Read, engine: str | None) -> None:
     """Take keys out of the client whose rules its engine does not have, and name their flags as not modelled."""
     if engine is None:
         return
     with inside("engine"):
-        newer = newer_keys(load_engine(engine).version)
+        version = load_engine(engine).version
+        newer = newer_keys(version)
     scheduler = read.client.get("scheduler", {})
+    if "kv_offload" in read.client.get("memory", {}) and version != OFFLOAD_VERSION:
+        del read.client["memory"]["kv_offload"]
+        if SYNCHRONOUS in read.not_modelled:
+            read.not_modelled.remove(SYNCHRONOUS)
+            del scheduler["async_scheduling"]
+        read.not_modelled.append(f"KV offload with {engine} (only {OFFLOAD_VERSION})")
     for key in [key for key in scheduler if key in newer]:
         del scheduler[key]
         flags = " and ".join(f"--{name}" for name, flag in FLAGS.items()
-                             if flag.path == f"scheduler.{key}" and name in read.given)
+                             if flag.path == f"scheduler.{key}" and name in read.given) or "--speculative-config"
         read.not_modelled.append(f"{flags} with {engine} (only from {newer[key].removeprefix('vllm-')} on)")
 
 

@@ -106,6 +106,9 @@ class Composed(ConfigModel):
     memory, NCCL), or NCCL's alone, as with `--disable-custom-all-reduce` and devices that do not reach each other."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
+    cudagraph_capture_sizes: Annotated[list[Annotated[int, Field(ge=1, le=2**20)]], Field(max_length=4096)] = []
+    """Tokens of the steps that are captured as CUDA graphs, as vLLM's field of this name: a decode batch is padded to
+    the next one, and one beyond the largest is launched without a graph. Left out, those of the engine."""
     top_p: bool | None = None
     """Whether the sampler keeps the most probable tokens only; left out, what the publisher's generation settings say
     (`generation_config.json` beside a `config.json`)."""
@@ -164,7 +167,9 @@ class Composed(ConfigModel):
                                           f"{kernel})"), getattr(self.beside, key), field=f"beside.{key}")
         beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, reads)
         largest = 0 if self.all2all == "deepep_high_throughput" else step.largest_graph
-        sizes_captured = (captured_sizes(largest) or (0,)) if base.device.type == "gpu" else ()   # (0,): no graphs
+        graphs = tuple(sorted(set(self.cudagraph_capture_sizes))) if largest else ()
+        graphs = graphs or captured_sizes(largest) or (0,)   # (0,): no graphs
+        sizes_captured = graphs if base.device.type == "gpu" else ()
         bandwidth = base.device.memory_bandwidth / NS_PER_S
         sorts = base.model.top_p if self.top_p is None else self.top_p
         sampler = SORT_BYTES * base.model.vocab_size / bandwidth if sorts else 0.0

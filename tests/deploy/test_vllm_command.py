@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hermes.api import load_scenario
 from hermes.cli import main
 from hermes.deploy.vllm import client_of, commands_of, described, launches_of
+from hermes.deploy.vllm_features import FEATURES
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES, whole_number
 from hermes.errors import InputError
 
@@ -25,8 +26,9 @@ BASE = {
 
 
 def test_every_flag_is_one_of_vllms():
-    assert ({*FLAGS, *BESIDE, *NOT_MODELLED, *SHORT.values()} - EARLIER) <= THEIRS.keys()
+    assert ({*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *SHORT.values()} - EARLIER) <= THEIRS.keys()
     assert not (BESIDE & NOT_MODELLED) | (BESIDE & FLAGS.keys()) | (NOT_MODELLED & FLAGS.keys())
+    assert not FEATURES & {*FLAGS, *BESIDE, *NOT_MODELLED}
 
 
 def test_switches_are_those_of_vllm():

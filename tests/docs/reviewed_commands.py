@@ -7,7 +7,7 @@ NOT_RUN = {
     r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot|report chatbot-report) .*":
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
-    r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py with HERMES_SGLANG_PYTHON",
+    r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
     r"make compiled|PYTHONPATH=build/compiled .*": "compiles for two minutes; `make test-compiled`",
     r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
