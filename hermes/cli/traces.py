@@ -141,7 +141,7 @@ def cache(
     ])
 
 
-def _blocks(ids: list[tuple[int, ...]], tokens: list[tuple[int, ...]], size: int) -> list[Sequence[Hashable]]:
+def _blocks(ids: Sequence[tuple[int, ...]], tokens: Sequence[tuple[int, ...]], size: int) -> list[Sequence[Hashable]]:
     """Return the keys of the whole blocks of `size` tokens of prompts hashed in pieces."""
     from hermes.core.block_hashes import HashedPieces
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest", "half_character", "is_parquet",
-    "json_lines", "kind_of_file", "open_file", "parquet_batches", "parquet_frame", "parquet_metadata",
-    "parquet_table", "parse_json", "read_bytes", "read_json", "read_text", "require_file", "text_lines",
+    "json_lines", "kind_of_file", "open_file", "parquet_batches", "parquet_column", "parquet_frame",
+    "parquet_metadata", "parquet_schema", "parquet_table", "parse_json", "read_bytes", "read_json", "read_text",
+    "require_file", "text_lines",
 ]
 
 MAX_BYTES = 8 * 2**20         # of a file that people write
@@ -345,11 +346,42 @@ def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") 
 
 
 def _next(batches: Iterator[Any]) -> list[dict[str, Any]] | None:
+    batch = _checked_next(batches)
+    return None if batch is None else batch.to_pylist()
+
+
+def parquet_column(path: str | os.PathLike[str], name: str, what: str = "a Parquet file") -> Iterator[pa.Array]:
+    """Yield a column of a Parquet file some thousand rows at a time. Raises `InputError` as above."""
+    import pyarrow.parquet as pq
+
+    file = _guarded(lambda: pq.ParquetFile(os.fspath(path)), path, what)
+    with file:
+        _check_rows(file, path, MAX_ROWS)
+        batches = _guarded(lambda: file.iter_batches(batch_size=4096, columns=[name]), path, what)
+        while True:
+            batch: pa.RecordBatch | None = _guarded(lambda: _checked_next(batches), path, what)
+            if batch is None:
+                return
+            yield batch.column(0)
+
+
+def _checked_next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     batch = next(batches, None)
-    if batch is None:
-        return None
-    batch.validate(full=True)
-    return batch.to_pylist()  # type: ignore[no-any-return]
+    if batch is not None:
+        batch.validate(full=True)
+    return batch
+
+
+def parquet_schema(path: str | os.PathLike[str], what: str = "a Parquet file") -> pa.Schema:
+    """Return names and types of the columns of a Parquet file, and its metadata. Raises `InputError` as above."""
+    import pyarrow.parquet as pq
+
+    def read() -> pa.Schema:
+        with pq.ParquetFile(os.fspath(path)) as file:
+            _check_rows(file, path, MAX_ROWS)
+            return file.schema_arrow
+
+    return _guarded(read, path, what)
 
 
 def parquet_metadata(path: str | os.PathLike[str], what: str = "a Parquet file") -> tuple[int, list[str]]:

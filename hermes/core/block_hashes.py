@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 __all__ = [
-    "AdapterText", "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "NameRuns", "PromptContent",
-    "TokenPrompt", "name_runs",
+    "AdapterText", "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "JoinedPrompt", "NameRuns",
+    "PromptContent", "TokenPrompt", "name_runs",
 ]
 
 NameRuns = Iterable[tuple[Hashable, int]]
@@ -181,6 +181,50 @@ class HashedPieces:
             tokens = self.num_tokens
             runs = self._runs[block_size] = [(("hash", number), min(end, tokens) // block_size)
                                              for number, end in zip(self.ids, self.ends, strict=True)]
+        return runs
+
+
+class JoinedPrompt:
+    """A hashed prompt in which ids that always follow one another have one name (`hermes.core.joined_hashes`).
+
+    Its keys are those of the prompt as it was hashed.
+
+    Args:
+        names: The first id of each piece.
+        ends: The end of each piece in tokens; the last may lie beyond the prompt's end.
+        num_tokens: Tokens of the prompt.
+        make: Function that returns the prompt with a name for each id; called once, if at all.
+    """
+
+    __slots__ = ("_ends", "_make", "_names", "_original", "_runs", "num_tokens")
+
+    def __init__(
+        self, names: Sequence[int], ends: Sequence[int], num_tokens: int,
+        make: Callable[[], HashedPieces | HashedPrompt],
+    ) -> None:
+        self._names, self._ends, self._make = names, ends, make
+        self.num_tokens = min(num_tokens, ends[-1]) if ends else 0
+        self._original: HashedPieces | HashedPrompt | None = None
+        self._runs: dict[int, list[tuple[Hashable, int]]] = {}   # by block size; several requests may share a prompt
+
+    @property
+    def original(self) -> HashedPieces | HashedPrompt:
+        """The prompt with a name for each id."""
+        found = self._original
+        if found is None:
+            found = self._original = self._make()
+        return found
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Return the key of full block `index`, or None where the prompt ends before the block does."""
+        return (self._original or self.original).block_key(index, block_size)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        runs = self._runs.get(block_size)
+        if runs is None:
+            tokens = self.num_tokens
+            runs = self._runs[block_size] = [(("hash", number), (end if end < tokens else tokens) // block_size)
+                                             for number, end in zip(self._names, self._ends, strict=True)]
         return runs
 
 

@@ -216,6 +216,8 @@ def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
 
 def _texts(table: RequestTable, part: slice) -> list[PromptContent | None]:
     """Return what the prompts of these rows share with others that have the same adapter."""
+    if table.joined is not None:
+        return table.joined.contents(table, part)
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
         if table.hash_tokens is not None:

@@ -6,10 +6,15 @@ every system.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from hermes.core.joined_hashes import JoinedHashes
 
 __all__ = ["Population", "RequestTable"]
 
@@ -55,6 +60,8 @@ class RequestTable:
             time zero). Later turns of conversations wait in an open loop as well.
         max_in_flight: Open loop: limit of requests in service. Requests above it are sent when another one ends. None
             for no limit.
+        joined: Names of the `hash_ids` for prefix caches (`hermes.core.joined_hashes`), found when a simulation is
+            built. None: each id has a name of its own.
     """
 
     prompt_tokens: IntArray
@@ -65,9 +72,9 @@ class RequestTable:
     prefix_group: IntArray = None  # type: ignore[assignment]
     prefix_tokens: IntArray = None  # type: ignore[assignment]
     adapter: IntArray | None = None
-    hash_ids: list[tuple[int, ...]] | None = None
+    hash_ids: Sequence[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
-    hash_tokens: list[tuple[int, ...]] | None = None
+    hash_tokens: Sequence[tuple[int, ...]] | None = None
     branch_tokens: IntArray | None = None
     context: IntArray = None  # type: ignore[assignment]
     population: Population | None = None
@@ -75,6 +82,7 @@ class RequestTable:
     think_ns: IntArray | None = None
     turn: IntArray | None = None
     max_in_flight: int | None = None
+    joined: JoinedHashes | None = None
 
     def __post_init__(self) -> None:
         n = len(self.prompt_tokens)

@@ -98,6 +98,10 @@ class _Builder:
         kinds = [kind for entry in used for kind, _ in requested_stages(entry.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*GENERATION_STAGES, *kinds]))
         self.streams = self._build_streams()
+        if any(stream.table.hash_ids is not None for stream in self.streams):
+            from hermes.core.joined_hashes import join_hashes  # most workloads have no hashes
+
+            join_hashes([stream.table for stream in self.streams])
         self.warnings += coarse_hash_warnings(self.clients, self.streams)
         models = [{entry.model for entry in entries} for entries in self.pipelines]
         fill_prefix_caches(scenario.clients, self.clients, self.streams, models)

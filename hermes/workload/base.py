@@ -8,6 +8,7 @@ requests begins with the same ones (draws are prefixes of longer draws).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -106,9 +107,9 @@ class Lengths:
     session: IntArray | None = None
     prefix_group: IntArray | None = None
     prefix_tokens: IntArray | None = None
-    hash_ids: list[tuple[int, ...]] | None = None
+    hash_ids: Sequence[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
-    hash_tokens: list[tuple[int, ...]] | None = None
+    hash_tokens: Sequence[tuple[int, ...]] | None = None
     turn: IntArray | None = None
     think_ns: IntArray | None = None
 

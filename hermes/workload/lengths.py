@@ -7,6 +7,7 @@ A model of `LENGTHS` draws prompt and output together (`empirical` with their ra
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -271,6 +272,10 @@ class TraceLengths(Replay, LengthModel):
         )
 
 
-def _rows(column: list[tuple[int, ...]] | None, rows: IntArray) -> list[tuple[int, ...]] | None:
+def _rows(column: Sequence[tuple[int, ...]] | None, rows: IntArray) -> Sequence[tuple[int, ...]] | None:
     """Return these rows of a column of lists, if the trace has it."""
-    return None if column is None else [column[row] for row in rows]
+    if column is None:
+        return None
+    from hermes.core.int_lists import IntLists  # most traces have no hashes
+
+    return IntLists.of(column).take(rows)

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hermes.config.files import csv_rows, parquet_table
+from hermes.config.files import csv_rows, parquet_column, parquet_schema, parquet_table
 from hermes.config.writing import replacing
+from hermes.core.int_lists import IntLists, narrowed
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import parse_number
@@ -43,6 +45,7 @@ _INTEGERS = {  # column: smallest value, largest value
     "prompt_tokens": (1, MAX_TOKENS), "output_tokens": (1, MAX_TOKENS), "priority": (-(2**31), 2**31),
     "session": (-1, 2**62), "prefix_group": (-1, 2**62), "prefix_tokens": (0, MAX_TOKENS),
 }
+_HASHES = {"hash_ids": 0, "hash_tokens": 1}   # column: smallest value
 _MAX_SECONDS = 1e9
 
 Locate = Callable[[str, int], tuple[str, int | None]]
@@ -55,20 +58,11 @@ def read_trace(path: str | Path) -> RequestTable:
 
     Raises `InputError` with file, row and column if it is not a trace.
     """
-    frame, metadata = _read(Path(path))
-    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
-    if "hash_ids" in frame:
-        columns["hash_ids"] = _tuples(frame["hash_ids"])
-        columns["hash_block_tokens"] = metadata.get("hash_block_tokens", 512)
-        if "hash_tokens" in frame:
-            columns["hash_tokens"] = _tuples(frame["hash_tokens"])
+    frame, hashes, metadata = _read(Path(path))
+    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame} | hashes
+    if "hash_ids" in hashes:
+        columns["hash_block_tokens"] = int(metadata.get("hash_block_tokens", 512))
     return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
-
-
-def _tuples(lists: Iterable[list[int]]) -> list[tuple[int, ...]]:
-    """Return the lists as tuples, one tuple for each list object: prompts that occur often take memory once."""
-    made: dict[int, tuple[int, ...]] = {}
-    return [made.get(id(items)) or made.setdefault(id(items), tuple(items)) for items in lists]
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -76,8 +70,9 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     Raises `InputError` as `read_trace` does.
     """
-    frame, metadata = _read(Path(path))
-    return describe_frame(frame) | {"source": metadata.get("source")}
+    frame, hashes, metadata = _read(Path(path))
+    columns = [*map(str, frame.columns), *hashes]
+    return describe_frame(frame) | {"columns": columns, "source": metadata.get("source")}
 
 
 def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
@@ -132,7 +127,7 @@ def check_trace(
     import pandas as pd
 
     locate = locate or _row
-    known = [*_REQUIRED, *_INTEGERS, "hash_ids", "hash_tokens"]
+    known = [*_REQUIRED, *_INTEGERS, *_HASHES]
     for column in columns:
         if column not in known:
             raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
@@ -146,11 +141,11 @@ def check_trace(
         if name in columns:
             lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
             checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
-    if "hash_ids" in columns:
-        checked["hash_ids"] = _lists(columns["hash_ids"], "hash_ids", 0, file, locate)
     if "hash_tokens" in columns:
         require_columns(columns, ["hash_ids"], file)
-        checked["hash_tokens"] = _lists(columns["hash_tokens"], "hash_tokens", 1, file, locate)
+    for name, low in _HASHES.items():
+        if name in columns:
+            checked[name] = _lists(columns[name], name, low, file, locate)
     frame = pd.DataFrame(checked)
     tokens = ["prompt_tokens", "output_tokens"]
     if zero_tokens == "drop":
@@ -262,7 +257,7 @@ def _lists(values: Any, name: str, low: int, file: str, locate: Locate) -> list[
     """Return a column of lists of integers of at least `low`; `InputError` at the first other value."""
     lists: list[list[int]] = []
     checked: set[int] = set()   # ids of lists; a Parquet file's equal rows are one list
-    for row, items in enumerate(values):
+    for row, items in enumerate(values.lists() if isinstance(values, IntLists) else values):
         numbers = items.tolist() if isinstance(items, np.ndarray) else items
         if id(items) in checked:
             lists.append(numbers)
@@ -291,10 +286,11 @@ def _check_pieces(frame: pd.DataFrame, file: str, locate: Locate) -> None:
         raise InputError(expected, Verbatim(found), field=field, line=line, file=file)
 
 
-def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _read(path: Path) -> tuple[pd.DataFrame, dict[str, IntLists], dict[str, Any]]:
+    """Return a trace file's checked columns without hashes, its hashes, and its metadata."""
     if path.suffix.lower() == ".csv":
         texts, lines = read_csv_columns(path)
-        return check_trace(texts, str(path), lambda name, row: (name, lines[row])), {}
+        return check_trace(texts, str(path), lambda name, row: (name, lines[row])), {}, {}   # CSV has no lists
     columns, raw = read_parquet_columns(path)
     try:
         metadata = json.loads(raw.get(TRACE_KEY, b""))
@@ -304,35 +300,78 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not valid:
         found = Verbatim(f"Parquet without {TRACE_KEY.decode()} metadata")
         raise InputError("a trace written by `hermes trace import`", found, file=str(path))
-    return check_trace(columns, str(path)), metadata
+    hashes = {name: columns.pop(name) for name in _HASHES if name in columns}
+    if not hashes or ("hash_ids" in hashes and all(map(_plainly_hashes, hashes, hashes.values()))):
+        frame = check_trace(columns, str(path))
+        if "hash_tokens" not in hashes or _fit(hashes, frame["prompt_tokens"].to_numpy()):
+            return frame, hashes, metadata
+    frame = check_trace(columns | hashes, str(path))   # lists of another type, or an error: row by row
+    return frame, {name: IntLists.of(frame.pop(name)) for name in hashes}, metadata
+
+
+def _plainly_hashes(name: str, column: Any) -> bool:
+    """Return whether a column is known to pass `_lists`."""
+    if not isinstance(column, IntLists):
+        return False
+    values = column.values
+    return not values.size or (int(values.min()) >= _HASHES[name] and int(values.max()) < 2**62)
+
+
+def _fit(hashes: Mapping[str, IntLists], prompt_tokens: IntArray) -> bool:
+    """Return whether the pieces are known to pass `_check_pieces`."""
+    ids, tokens = hashes["hash_ids"], hashes["hash_tokens"]
+    if not tokens.values.size:
+        return not ids.values.size
+    sizes = tokens.ends - tokens.begins
+    return (np.array_equal(sizes, ids.ends - ids.begins)
+            and int(tokens.values.max()) * int(sizes.max()) < 2**62   # sums are exact
+            and not bool((tokens.sums() > prompt_tokens).any()))
 
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
-    table = parquet_table(path, what="a trace: a Parquet file, or a CSV file with the suffix .csv")
-    return {name: _column(table.column(name)) for name in table.column_names}, table.schema.metadata or {}
-
-
-def _column(column: pa.ChunkedArray) -> Any:
-    """Return a Parquet column as pandas has it; lists of integers as Python lists, one object for all equal rows.
-
-    A trace that repeats its prompts has few distinct lists, and arrays of them would take hundreds of bytes a row.
-    """
     import pyarrow.types as kinds
 
-    if not kinds.is_list(column.type) or not kinds.is_int64(column.type.value_type) or column.null_count:
-        return column.to_pandas()
-    lists: list[list[int]] = []
-    made: dict[bytes, list[int]] = {}
-    for chunk in column.chunks:
+    what = "a trace: a Parquet file, or a CSV file with the suffix .csv"
+    schema = parquet_schema(path, what)
+    lists = {field.name for field in schema if kinds.is_list(field.type) and kinds.is_int64(field.type.value_type)}
+    table = parquet_table(path, [name for name in schema.names if name not in lists], what=what)
+    columns = {name: _int_lists(parquet_column(path, name, what)) for name in schema.names if name in lists}
+    rest = parquet_table(path, [name for name, column in columns.items() if column is None], what=what)
+    found: dict[str, Any] = {}
+    for name in schema.names:
+        column = columns.get(name)
+        found[name] = (rest if name in lists else table).column(name).to_pandas() if column is None else column
+    return found, schema.metadata or {}
+
+
+def _int_lists(chunks: Iterable[pa.ListArray]) -> IntLists | None:
+    """Return a Parquet column of lists, equal ones stored once; None if it has nulls."""
+    made: dict[bytes, int] = {}   # digest of a list -> its beginning
+    parts: list[Any] = [np.empty(0, dtype=np.int32)]
+    begins: list[int] = []
+    sizes: list[Any] = [np.empty(0, dtype=np.int64)]
+    size = 0
+    for chunk in chunks:
         flat = chunk.flatten()
-        if flat.null_count:
-            return column.to_pandas()
-        values, ends = flat.to_numpy(), np.cumsum(chunk.value_lengths().to_numpy()).tolist()
-        for start, end in zip([0, *ends], ends, strict=False):
-            key = values[start:end].tobytes()
-            lists.append(made.get(key) or made.setdefault(key, values[start:end].tolist()))
-    return lists
+        if chunk.null_count or flat.null_count:
+            return None
+        values, lengths = flat.to_numpy(), chunk.value_lengths().to_numpy()
+        sizes.append(lengths)
+        new = []
+        start = 0
+        for end in np.cumsum(lengths).tolist():
+            row = values[start:end]
+            begin = made.setdefault(blake2b(row, digest_size=16).digest(), size)
+            if begin == size:
+                new.append(row)
+                size += end - start
+            begins.append(begin)
+            start = end
+        if new:
+            parts.append(narrowed(values if len(new) == len(chunk) else np.concatenate(new)))
+    first = np.array(begins, dtype=np.int64)
+    return IntLists(np.concatenate(parts), first, first + np.concatenate(sizes))
 
 
 def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -245,9 +246,17 @@ class WorkloadConfig(ConfigModel):
             if "hash_tokens" in columns:
                 _cut_pieces(columns, prompt)
             elif "hash_ids" in columns:
-                blocks = -(-prompt // drawn.hash_block_tokens)
-                columns["hash_ids"] = [ids[:k] for ids, k in zip(columns["hash_ids"], blocks, strict=True)]
+                columns["hash_ids"] = _cut_blocks(columns["hash_ids"], -(-prompt // drawn.hash_block_tokens))
         return columns
+
+
+def _cut_blocks(ids: Sequence[tuple[int, ...]], blocks: IntArray) -> Sequence[tuple[int, ...]]:
+    """Return the first `blocks[i]` hashes of each row."""
+    from hermes.core.int_lists import IntLists  # most traces have no hashes
+
+    if isinstance(ids, IntLists):
+        return ids.heads(blocks)
+    return [row[:k] for row, k in zip(ids, blocks, strict=True)]
 
 
 def _cut_pieces(columns: dict[str, Any], prompt_tokens: IntArray) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hermes.config.streams import stream
-from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, PromptContent
+from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, JoinedPrompt, PromptContent
 from hermes.core.request import Request
 from hermes.errors import InputError, Verbatim
 
@@ -50,6 +50,8 @@ def pieces(content: PromptContent | None, prompt_tokens: int) -> Iterator[tuple[
 
     Raises `InputError` for contents that only a conversation has: its later prompts repeat answers of the server.
     """
+    if isinstance(content, JoinedPrompt):
+        content = content.original
     if isinstance(content, GroupPrefix):
         yield f"group-{content.group}", min(content.num_tokens, prompt_tokens)
     elif isinstance(content, HashedPrompt):
