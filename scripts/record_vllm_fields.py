@@ -1,11 +1,12 @@
-"""Record schedules from vLLM's own scheduler, alone: fields that the whole engine's recordings do not have.
+"""Record schedules from vLLM's own scheduler, alone: what the whole engine's recordings do not have.
 
     python scripts/record_vllm_fields.py PYTHON CASES.json OUT [--only GLOB]
     python scripts/record_vllm_fields.py PYTHON FILE ... --replay
 
-PYTHON is an interpreter that has vLLM. CASES lists cases like those in scripts/vllm-schedules/fields.json: settings of
-the engine, a workload, seeds. The recordings have the format of docs/reference/schedules.md; `hermes conform OUT`
-compares. `--replay` serves the requests of existing files again and says whether the steps are the same.
+PYTHON is an interpreter that has vLLM. CASES lists cases like those in scripts/vllm-schedules/fields.json (fields of
+SchedulerConfig) and ends.json (stop tokens, requests given up): settings of the engine, a workload, seeds. The
+recordings have the format of docs/reference/schedules.md; `hermes conform OUT` compares. `--replay` serves the requests
+of existing files again and says whether the steps are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from engine_matrix import packed
+
+from hermes.clients.schedule_replay import RecordedSchedule
 from hermes.deploy.engine_conform import ask
 
 SETTINGS: dict[str, Any] = {
@@ -33,19 +37,33 @@ ALWAYS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "block_size", 
 def requests_of(workload: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """Yield the requests of a case: uniform lengths and gaps, groups with the same beginning, adapters."""
     draw, arrival = random.Random(seed), 0
+    ends = random.Random(f"ends-{seed}")
     for number in range(workload["requests"]):
         arrival += draw.choices((0, draw.randint(1, workload["gap"])), (1, 1))[0]
-        prompt = draw.randint(*workload["prompt"])
+        prompt, end = draw.randint(*workload["prompt"]), _end(workload, ends, arrival)
         groups = workload.get("groups", 0)
         yield {
             "id": number, "arrival_step": arrival, "prompt_tokens": prompt,
-            "output_tokens": draw.randint(*workload["output"]),
+            "output_tokens": (tokens := draw.randint(*workload["output"])),
             "priority": draw.randint(0, workload.get("priorities", 1) - 1),
             "prefix_group": draw.randrange(groups) if groups else None,
             "prefix_tokens": 0 if not groups else prompt if workload.get("whole") else draw.randint(0, prompt),
             **({"adapter": draw.randint(0 if workload.get("plain", True) else 1, workload["adapters"])}
                if "adapters" in workload else {}),
+            **end, **({"max_new_tokens": tokens + end["max_new_tokens"]} if "max_new_tokens" in end else {}),
         }
+
+
+def _end(workload: dict[str, Any], draw: random.Random, arrival: int) -> dict[str, Any]:
+    """Return how a request ends, if not by its length: `early` and `give_up` are the shares of those that a stop token
+    ends, and that their clients give up within `patience` steps, between two steps or while one runs."""
+    end: dict[str, Any] = {}
+    if draw.random() < workload.get("early", 0.0):
+        end["max_new_tokens"] = draw.randint(1, 40)   # more than it gets
+    if draw.random() < workload.get("give_up", 0.0):
+        waits = draw.randint(0, workload["patience"])
+        end |= {"abort_in_step": arrival + waits} if draw.random() < 0.5 else {"abort_step": arrival + waits + 1}
+    return end
 
 
 def answers(python: str, cases: list[tuple[dict[str, Any], list[dict[str, Any]]]]) -> tuple[str, list[dict[str, Any]]]:
@@ -55,15 +73,23 @@ def answers(python: str, cases: list[tuple[dict[str, Any], list[dict[str, Any]]]
     for settings, requests in cases:
         size = settings["block_size"]
         given = [{**one, "blocks": [one["prefix_group"] * 1000 + block for block in range(one["prefix_tokens"] // size)]
-                  if one["prefix_tokens"] else []} for one in requests]
+                  if one["prefix_tokens"] else [], "accepted": settings.get("accepted", [])} for one in requests]
         arrivals = "results" if settings["async_scheduling"] else "schedules"
         asked.append({"settings": settings | {"arrivals": arrivals}, "requests": given})
     return ask(python, asked)
 
 
+def both_modes(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the cases; one with `modes` once for each, scheduled synchronously (false) or asynchronously (true)."""
+    for case in cases:
+        for mode in case.get("modes", (None,)):
+            settings = case["settings"] | ({} if mode is None else {"async_scheduling": mode})
+            yield {**case, "name": case["name"] + ("-async" if mode else ""), "settings": settings}
+
+
 def recordings(python: str, cases: list[dict[str, Any]], only: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (name, recording) of every case and seed."""
-    wanted = [(f"{case['name']}-{seed}", case, seed) for case in cases for seed in case["seeds"]
+    wanted = [(f"{case['name']}-{seed}", case, seed) for case in both_modes(cases) for seed in case["seeds"]
               if fnmatch(f"{case['name']}-{seed}", only)]
     asked = [({**SETTINGS, **case["settings"]}, list(requests_of(case["workload"], seed)))
              for _name, case, seed in wanted]
@@ -71,16 +97,18 @@ def recordings(python: str, cases: list[dict[str, Any]], only: str) -> Iterator[
     for (name, case, seed), (settings, requests), answer in zip(wanted, asked, given, strict=True):
         kept = {key: value for key, value in settings.items() if key in ALWAYS or value != SETTINGS.get(key)}
         yield name, {"engine": f"vllm {version} (V1 scheduler alone)", "case": case["name"], "seed": seed,
-                     **kept, "requests": requests, "steps": answer["steps"]}
+                     **kept, "requests": requests,
+                     "steps": packed(answer["steps"]) if case.get("packed") else answer["steps"]}
 
 
 def again(python: str, paths: list[Path]) -> bool:
     """Whether the engine takes the steps of recordings again."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    keys = (*SETTINGS, "scheduler_config", "max_loras")
+    keys = (*SETTINGS, "scheduler_config", "max_loras", "num_speculative_tokens", "speculative_method", "accepted")
     _version, given = answers(python, [(SETTINGS | {key: file[key] for key in keys if key in file}, file["requests"])
                                        for file in files])
-    same = [answer["steps"] == file["steps"] for answer, file in zip(given, files, strict=True)]
+    same = [answer["steps"] == RecordedSchedule.model_validate(file).rows
+            for answer, file in zip(given, files, strict=True)]
     for path, one in zip(paths, same, strict=True):
         print(f"{path}: {'the same' if one else 'DIFFERENT'}")
     return all(same)

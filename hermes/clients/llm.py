@@ -122,7 +122,7 @@ class LLMClient(LLMReadings):
         self.moved_in_run: list[tuple[int, int]] = []
         self.peak_blocks = 0
         self._host_free_ns = self._at_host = 0   # overlapped: when the host thread is free, requests waiting for it
-        self._aborts: dict[Stage, int] = {}   # sequences given up -> steps to end before they leave
+        self._aborts: list[Stage] = []    # sequences given up while the step in flight runs
         self._gone: set[Stage] = set()    # those given up before the engine had them
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
@@ -153,6 +153,12 @@ class LLMClient(LLMReadings):
         if self._gone and stage in self._gone:
             self._gone.remove(stage)
             return
+        if stage.max_new_tokens:   # otherwise it ends with the tokens that it asked for, as a prefill alone does
+            left = self.max_model_len - stage.prompt_tokens
+            if left < stage.max_new_tokens:
+                stage.max_new_tokens = left
+            stage.stops_early = (
+                stage.target_tokens < stage.max_new_tokens and not stage.hands_over and self.role != "prefill")
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:
@@ -264,8 +270,8 @@ class LLMClient(LLMReadings):
     def abort(self, stage: Stage) -> None:
         """Cancel a sequence whose client has given up, as the engine's abort does.
 
-        It leaves when the step in flight has ended, and its blocks are free then. With asynchronous scheduling the next
-        step is planned by then, and computes it once more.
+        It leaves when the step in flight has ended, and its blocks are free then, before those of the sequences that
+        end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
         """
         seen_ns = self._seen_ns if self._plan is None else self._start_ns   # by the next plan
         late = [item for item in self._late if item[1] is stage]
@@ -280,9 +286,12 @@ class LLMClient(LLMReadings):
         elif self._plan is None and not (self._ahead and self._ended_ns == self.env._now):
             self._leave(stage)
             self.memory_freed()
+        elif self._plan is None:
+            self.scheduler.abort_between(stage)   # the next step, which was planned when this one began, computes it
+            self.events.aborted(self, stage)
         else:
-            self._aborts[stage] = int(self._ahead and self._plan is not None)
-            if self._plan is not None and self._planned > 1:
+            self._aborts.append(stage)
+            if self._planned > 1:
                 self.cut()
 
     def _leave(self, stage: Stage) -> None:
@@ -290,25 +299,6 @@ class LLMClient(LLMReadings):
         self.scheduler.abort(stage)
         self.events.aborted(self, stage)
 
-    def _leave_all(self) -> None:
-        for stage in list(self._aborts):
-            del self._aborts[stage]
-            self._leave(stage)
-
-    def _abort_due(self, finished: list[Stage]) -> None:
-        """Let sequences go that were given up, if enough steps have ended."""
-        for stage, steps in list(self._aborts.items()):
-            if steps:
-                if stage in finished:
-                    del self._aborts[stage]
-                else:
-                    self._aborts[stage] = steps - 1
-                continue
-            del self._aborts[stage]
-            if stage in finished:
-                self.scheduler.ended_by_abort(stage)
-            else:
-                self._leave(stage)
 
     def wake(self) -> None:
         """Start a step after all other events of this instant."""
@@ -360,8 +350,6 @@ class LLMClient(LLMReadings):
                 self.scheduler.complete(plan, 1, -1, 0)
                 if plan.preempted and not self.scheduler.running:
                     self._gave_up_alone()
-            if self._aborts:
-                self._leave_all()   # that plan is made when the results are there, and knows them
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.events.room is not None:
@@ -373,9 +361,6 @@ class LLMClient(LLMReadings):
         plan = self._next_plan()
         self._note_stop(plan)
         if plan is None:
-            if self._aborts:   # no step will end
-                self._leave_all()
-                self.wake()
             return
         now = self._start_ns = self.env._now
         self._plan = plan
@@ -427,9 +412,6 @@ class LLMClient(LLMReadings):
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
-        if self._aborts and num_steps > 1:
-            self.cut()
-
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
         steps = self.steps
@@ -468,14 +450,21 @@ class LLMClient(LLMReadings):
         self.steps.pos += count
         if self.ticks is not None and plan.decodes:
             self.ticks.extend(range(first, first + count))
+        given_up, self._aborts = self._aborts, []
+        if given_up and scheduler.aborts_first:
+            for seq in given_up:
+                scheduler.abort_in_step(seq, [])
+                self.events.aborted(self, seq)
         finished = scheduler.complete(plan, count, first + count - 1, now)
         self._record(plan, first, count, now)
-        if self._aborts:
-            self._abort_due(finished)
+        if given_up and not scheduler.aborts_first:
+            for seq in given_up:
+                scheduler.abort_in_step(seq, finished)
+                self.events.aborted(self, seq)
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:
-                going_on = seq in scheduler.running or seq.branches is not None
+                going_on = (seq in scheduler.running and seq not in finished) or seq.branches is not None
                 if going_on and seq.first_token_ns == now and not seq.transferred:
                     first_token(self, seq)
         for seq in finished:
@@ -490,11 +479,12 @@ class LLMClient(LLMReadings):
         """Record that `count` steps of `plan` have run, from step number `first` on."""
         scheduler = self.scheduler
         stopped = self._stopped if self._stopped_ns < now else 0
-        self.emitted += plan.sampled * count
+        sampled = plan.sampled - plan.again
+        self.emitted += sampled * count
         pool, log = scheduler.pool, self._runs
         log.write(
             log.buffer, log.pos, self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
-            plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
+            plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, sampled,
             plan.decode_seqs + plan.prefill_seqs,
             len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
             pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,

@@ -165,7 +165,8 @@ class LLMReadings:
             if plan is None or not plan.sampled:
                 return left
             log, pos = self.steps, self.steps.pos   # `steps_done`, inlined
-            return left - plan.sampled * (bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos)
+            ended = bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos
+            return left - (plan.sampled - plan.again) * ended
         if kind == "input_tokens":
             return self.input_tokens
         if kind == "output_tokens":
@@ -188,4 +189,4 @@ class LLMReadings:
         base = self.output_tokens - self.emitted
         if plan is None:
             return LoadLine(base)
-        return LoadLine(base, -plan.sampled, self._start_ns, self._step_range[0], self._planned)
+        return LoadLine(base, plan.again - plan.sampled, self._start_ns, self._step_range[0], self._planned)

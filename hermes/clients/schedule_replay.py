@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
@@ -25,7 +26,7 @@ from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import AdapterText, GroupPrefix, PromptContent
-from hermes.core.client import ClientEvents
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS
@@ -61,6 +62,10 @@ class RecordedRequest(ConfigModel):
     output_tokens: int = Field(ge=1, le=2**31)
     abort_step: int | None = Field(default=None, ge=1, le=2**31)
     """When its client gives it up, counted as `arrival_step`, which is earlier."""
+    abort_in_step: int | None = Field(default=None, ge=0, le=2**31)
+    """The step during which its client gives it up: before its results, where `abort_step` is between two steps."""
+    max_new_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    """Output tokens that it asks for, if a stop token ends it before."""
     priority: int = 0
     prefix_group: int | None = None
     prefix_tokens: int = Count
@@ -232,6 +237,8 @@ def sequences_of(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
         seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
                        content=content)
         seq.request = request.id  # type: ignore[assignment]  # a recording has only the id
+        if request.max_new_tokens is not None and request.max_new_tokens > request.output_tokens:
+            seq.max_new_tokens, seq.stops_early = request.max_new_tokens, True
         arrivals.append((request.arrival_step, seq))
     return arrivals
 
@@ -259,7 +266,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: it sees arrivals between steps."""
     arrivals = sequences_of(recorded)
-    given_up = _given_up(recorded, arrivals)
+    given_up, while_running = _given_up(recorded, arrivals)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
     while next_arrival < len(arrivals) or unfinished:
@@ -277,6 +284,7 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
                 step = arrivals[next_arrival][0]
             continue
         changes = [arrival for arrival, _seq in arrivals[next_arrival : next_arrival + 1]] + list(given_up.values())
+        changes += [last + 1 for last in while_running.values()]
         until = min(changes, default=1 << 30) - step
         plan = scheduler.plan(1 if every_step else until)
         idle_plans = idle_plans + 1 if plan is None else 0
@@ -288,17 +296,26 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
         scheduler.take_blocks(plan, 1)
         rows += rows_of(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
         step += plan.num_steps
-        for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):
+        finished = scheduler.complete(plan, plan.num_steps, step - 1, step)
+        for seq in [seq for seq, last in while_running.items() if last < step]:
+            del while_running[seq]
+            if seq in finished or seq in scheduler.running or seq in scheduler.waiting:
+                scheduler.abort_in_step(seq, finished)
+                unfinished -= 1
+        for seq in finished:
             scheduler.release(seq)
             unfinished -= 1
     return rows
 
 
-def _given_up(recorded: RecordedSchedule, arrivals: list[tuple[int, Stage]]) -> dict[Stage, int]:
-    """Return the sequences that their clients give up, and when."""
-    last = {request.id: request.abort_step for request in recorded.requests}
-    return {seq: step for _arrival, seq in arrivals
-            if (step := last[seq.request]) is not None}  # type: ignore[index]  # its id
+def _given_up(
+    recorded: RecordedSchedule, arrivals: list[tuple[int, Stage]]
+) -> tuple[dict[Stage, int], dict[Stage, int]]:
+    """Return the sequences that their clients give up, and when: between two steps, and while one runs."""
+    by_id = {request.id: request for request in recorded.requests}
+    asked = [(seq, by_id[seq.request]) for _arrival, seq in arrivals]  # type: ignore[index]  # its id
+    between = {seq: one.abort_step for seq, one in asked if one.abort_step is not None}
+    return between, {seq: one.abort_in_step for seq, one in asked if one.abort_in_step is not None}
 
 
 def rows_of(
@@ -345,11 +362,12 @@ class _Recorder(AsyncChunkedScheduler):
         self._planned: list[Row] = []
         self._victims: list[Stage] = []
         self._free_blocks = -1
+        self._seen = False   # whether the rows of the plan were noted before sequences left that it computes
 
     def plan(self, max_steps: int) -> Plan | None:
-        self._victims, self._free_blocks = [], -1
+        self._victims, self._free_blocks, self._seen = [], -1, False
         plan = super().plan(max_steps)
-        if plan is not None:
+        if plan is not None and not self._seen:
             self.take_blocks(plan, 1)
             now = self.pool.free_blocks
             first = now if self._free_blocks < 0 else self._free_blocks
@@ -360,9 +378,12 @@ class _Recorder(AsyncChunkedScheduler):
         self.rows += self._planned[:num_steps]
         return super().complete(plan, num_steps, step, now_ns)
 
-    def _let_go(self) -> None:
+    def _let_go(self, plan: Plan | None) -> None:
         self._free_blocks = self.pool.free_blocks
-        super()._let_go()
+        if self._unseen and plan is not None:
+            self._seen = True
+            self._planned = rows_of(self, plan, self._victims, self._free_blocks)
+        super()._let_go(plan)
 
     def preempt(self, seq: Stage, plan: Plan) -> None:
         self._victims.append(seq)
@@ -397,14 +418,28 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
     `arrival_step` counts batches scheduled, or, with asynchronous scheduling, batches that gave results.
     """
     arrivals = sequences_of(recorded)
+    given_up, while_running = _given_up(recorded, arrivals)
     ahead = arrived = counted = idle = 0   # ahead: steps that passed while nothing ran
+
+    def cancel(due: dict[Stage, int]) -> None:
+        now = ahead + counted
+        for seq in [seq for seq, last in due.items() if last <= now]:
+            del due[seq]
+            if seq in scheduler.running or seq in scheduler.waiting:
+                scheduler.abort(seq)
+
     while arrived < len(arrivals) or not scheduler.at_rest:
+        if scheduler.at_rest and arrived == len(arrivals):
+            break
         if scheduler.at_rest and arrivals[arrived][0] > ahead + counted:
             ahead = arrivals[arrived][0] - counted
         while arrived < len(arrivals) and arrivals[arrived][0] <= ahead + counted:
             scheduler.enqueue(arrivals[arrived][1])
             arrived += 1
-        scheduled, given = scheduler.advance()
+        cancel(given_up)
+        if scheduler.at_rest:
+            continue
+        scheduled, given = scheduler.advance(partial(cancel, while_running))
         counted += given if recorded.async_scheduling else scheduled
         idle = 0 if given else idle + 1
         if idle > MOST_IDLE:   # nothing will ever run: report the rows so far
@@ -413,13 +448,13 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
 
 
 class _OneTick:
-    """Hardware model with steps of one nanosecond, so that the clock counts steps and idle ticks."""
+    """Hardware model with steps of two nanoseconds, so that the clock counts halves of steps and idle ticks."""
 
     def step_ns(self, stats: StepStats) -> int:
-        return 1
+        return 2
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        return np.ones(num_steps, dtype=np.int64)
+        return np.full(num_steps, 2, dtype=np.int64)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         return np.zeros(len(num_steps), dtype=np.int64)
@@ -429,14 +464,27 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
     """Drive the scheduler with the simulator's LLM client. `arrival_step` counts steps that took time."""
     env = Clock()
     events = ClientEvents()
-    events.done = lambda _client, seq: scheduler.release(seq)
-    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
+    ended: set[Stage] = set()
+
+    def done(_client: Client, seq: Stage) -> None:
+        scheduler.release(seq)
+        ended.add(seq)
+
+    def cancel(seq: Stage) -> None:
+        if seq not in ended:
+            client.abort(seq)
+
+    events.done = done
     events.aborted = lambda _client, seq: None
+    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
     arrivals = sequences_of(recorded)
-    for seq, last in _given_up(recorded, arrivals).items():
-        env.tick_at(last, ARRIVAL, lambda _tick, seq=seq: client.abort(seq))  # type: ignore[misc]
+    between, while_running = _given_up(recorded, arrivals)
+    times = [(2 * last, seq) for seq, last in between.items()]
+    times += [(2 * last + 1, seq) for seq, last in while_running.items()]
+    for last, seq in times:
+        env.tick_at(last, ARRIVAL, lambda _tick, seq=seq: cancel(seq))  # type: ignore[misc]
     for arrival, seq in arrivals:
-        env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
+        env.tick_at(2 * arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
     env.drain()
     return scheduler.rows
 

@@ -2,7 +2,9 @@
 
 Each driver has a clock and units of its own. A row here has `request` (numbered by the time it was sent), `arrival_s`
 (when it was sent, on the driver's clock), `prompt_tokens`, `output_tokens`, `ttft_s` and `e2e_s` from that instant, and
-`error`; a failed request has no output tokens and no times.
+`error`; a failed request has no output tokens and no times. Where the driver keeps what it sent (GuideLLM's
+`request_args`, inference-perf's `request`), `max_new_tokens` is what the request asked for: with `ignore_eos`, the
+tokens that it got.
 
 | driver | file | clock | units |
 | --- | --- | --- | --- |
@@ -106,7 +108,8 @@ def guidellm_rows(path: Path, benchmark: int | None = None) -> Iterator[Row]:
                 ttft = row.get("time_to_first_token_ms")
                 yield {"arrival_s": at.number(row, "request_start_time", place), "error": "",
                        "prompt_tokens": at.number(row, "prompt_tokens", place),
-                       "output_tokens": at.number(row, "output_tokens", place),
+                       "output_tokens": (output := at.number(row, "output_tokens", place)),
+                       "max_new_tokens": _asked(row.get("request_args"), output),
                        "ttft_s": None if ttft is None else at.number(row, "time_to_first_token_ms", place) * 1e-3,
                        "e2e_s": at.number(row, "request_latency", place)}
             elif row.get("request_start_time") is not None:   # others were never sent
@@ -134,7 +137,8 @@ def inference_perf_rows(path: Path) -> Iterator[Row]:
         times = answer.get("output_token_times") or []
         yield {"arrival_s": sent, "e2e_s": ended - sent, "error": "",
                "prompt_tokens": at.number(asked, "input_tokens", f"{i}.info"),
-               "output_tokens": at.number(answer, "output_tokens", f"{i}.info"),
+               "output_tokens": (output := at.number(answer, "output_tokens", f"{i}.info")),
+               "max_new_tokens": _asked(entry.get("request"), output),
                "ttft_s": float(times[0]) - sent if times else None}
 
 
@@ -209,6 +213,20 @@ def _metric(at: _At, metrics: Mapping[str, Any], name: str, *, time: bool = Fals
         raise InputError(f"one of {', '.join(_UNITS)}", unit, file=at._path, line=at._line,
                          field=f"metrics.{name}.unit")
     return value * _UNITS[unit]
+
+
+def _asked(sent: Any, output: float) -> int | None:
+    """Return the output tokens that a request asked for, by what was sent (JSON text or an object); None if unknown."""
+    with suppress(ValueError):
+        sent = json.loads(sent) if isinstance(sent, str) else sent
+    if isinstance(sent, dict) and isinstance(sent.get("body"), dict):
+        sent = sent["body"]
+    if not isinstance(sent, dict):
+        return None
+    limits = [sent[name] for name in ("max_completion_tokens", "max_tokens", "max_new_tokens") if name in sent]
+    if sent.get("ignore_eos") is True:
+        return int(output)
+    return limits[0] if limits and type(limits[0]) is int and limits[0] > 0 else None
 
 
 def _failed(sent: float, prompt: Any, error: Any) -> Row:

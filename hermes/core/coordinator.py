@@ -222,6 +222,8 @@ class Coordinator:
     def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
         stage.request = request
+        if request.max_new_tokens:
+            stage.max_new_tokens = request.max_new_tokens
         self._stage_count = stage.arrival_order = self._stage_count + 1
         if stage.width > 1:
             self._stage_count += stage.width - 1   # each branch has a number of its own

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -79,6 +79,7 @@ class Request:
     context: tuple[str, int] | None = None
     fetches = 0          # fetches of its KV that drew whether they hit; numbers their random streams
     branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several
+    max_new_tokens = 0   # output tokens that its generations ask for; 0 if they ask for what they get
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
@@ -170,10 +171,13 @@ class Stream:
             columns = zip(
                 range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
                 table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
-                _contents(table, part), _contexts(table, part), strict=False,
+                _contents(table, part), _contexts(table, part),
+                repeat(0) if table.max_new_tokens is None else table.max_new_tokens[part].tolist(), strict=False,
             )
-            for request_id, arrival, prompt, output, priority, session, content, context in columns:
+            for request_id, arrival, prompt, output, priority, session, content, context, asked in columns:
                 request = Request(self, request_id, arrival, prompt, output, priority, session, content)
+                if asked:
+                    request.max_new_tokens = asked
                 if context is not None:
                     request.context, request.past_tokens = context
                 if table.branch_tokens is not None:

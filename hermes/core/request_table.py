@@ -16,9 +16,12 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from hermes.core.joined_hashes import JoinedHashes
 
-__all__ = ["Population", "RequestTable"]
+__all__ = ["ANY_NUMBER", "Population", "RequestTable"]
 
 IntArray = npt.NDArray[np.int64]
+
+ANY_NUMBER = 2**50
+"""Tokens asked for by a request that sets no limit: more than any context has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,8 @@ class RequestTable:
             of `hash_block_tokens` tokens. Overrides prefix_group.
         hash_tokens: For traces with hashes of pieces of unequal lengths (RAGPulse): for each request the tokens of each
             of its `hash_ids`, which replace `hash_block_tokens`. None where all blocks are of one length.
+        max_new_tokens: Output tokens that each request asks for, where a stop token may end it before; `ANY_NUMBER` for
+            as many as its client's context leaves. None where all requests ask for what they get.
         branch_tokens: Output tokens of each branch of the answer, shape (n, branches); None for one answer each.
         context, population: Past context of each request, as a key of the population; -1 for none.
         users: Closed loop: number of users.
@@ -75,6 +80,7 @@ class RequestTable:
     hash_ids: Sequence[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
     hash_tokens: Sequence[tuple[int, ...]] | None = None
+    max_new_tokens: IntArray | None = None
     branch_tokens: IntArray | None = None
     context: IntArray = None  # type: ignore[assignment]
     population: Population | None = None

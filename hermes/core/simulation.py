@@ -63,7 +63,7 @@ class Simulation:
                 env.drain(horizon, None if progress is None else self._watch(progress))
             except KeyboardInterrupt:
                 self.interrupted = True
-        if coordinator.unfinished:
+        if coordinator.unfinished or env._queue:   # an engine may compute a step after its last answer
             if horizon is not None and not self.interrupted:
                 env._now = horizon
             if horizon is None and not self.interrupted:

@@ -52,6 +52,8 @@ class Stage:
 
         prompt_tokens, output_tokens: Tokens requested.
         target_tokens: Outputs after which the present client is done with it.
+        max_new_tokens: Output tokens that it asks for; 0 if it asks for those that it gets.
+        stops_early: Whether a stop token ends it at its present client, before the tokens that it asks for.
         num_computed: Tokens whose KV is in memory.
         num_tokens: Prompt and outputs so far. In a `DecodeGroup` the group's clock implies num_computed, num_tokens
             and num_blocks, and these fields are stale.
@@ -99,6 +101,8 @@ class Stage:
     prompt_tokens = 0
     output_tokens = 0
     target_tokens = 0
+    max_new_tokens = 0
+    stops_early = False
     num_computed = 0
     num_tokens = 0
     num_blocks = 0

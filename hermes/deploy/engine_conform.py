@@ -21,7 +21,7 @@ from typing import Any
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import Row, compared, rows_of
 from hermes.core.stage import Stage
-from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames
+from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
@@ -89,10 +89,15 @@ class _Listener:
                if isinstance(scheduler, SpeculativeScheduler) else {})})
         self._scheduler, self._names = scheduler, names
         self._numbers: dict[Stage, int] = {}
+        self._early: dict[Stage, Row] = {}   # given up before the scheduler had them
         self._plans = 0
         self._victims: list[Stage] = []
+        self._noted = False   # whether the steps of the plan being made are noted
         self._free_blocks = -1   # after the step took its own, before blocks of sequences that ended came back
         self._enqueue = scheduler.enqueue
+        self._in_step, self._between, self._abort = scheduler.abort_in_step, scheduler.abort_between, scheduler.abort
+        scheduler.abort_in_step, scheduler.abort_between, scheduler.abort = (   # type: ignore[method-assign]
+            self.abort_in_step, self.abort_between, self.abort)
         if isinstance(scheduler, SpeculativeScheduler):
             self._schedule = scheduler._schedule
             scheduler.enqueue, scheduler._schedule = self.enqueue, self.schedule   # type: ignore[method-assign]
@@ -113,10 +118,34 @@ class _Listener:
         number = self._numbers[seq] = len(self._numbers)
         self.served.requests.append({
             "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
-            "output_tokens": seq.target_tokens, "priority": seq.priority,
+            "output_tokens": seq.target_tokens, "max_new_tokens": asked_tokens(seq), "priority": seq.priority,
             "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else [], "adapter": adapter_of(seq)}
-            | self._accepted(seq))
+            | self._accepted(seq) | self._early.pop(seq, {}))
         self._enqueue(seq)
+
+    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+        scheduler = self._scheduler
+        ahead = len(scheduler._batches) if isinstance(scheduler, SpeculativeScheduler) else 1
+        self._note_end(seq, abort_in_step=self._plans - ahead)
+        self._in_step(seq, finished)
+
+    def abort_between(self, seq: Stage) -> None:
+        self._note_end(seq, abort_step=self._plans + 1)   # the engine has scheduled the next step already
+        self._between(seq)
+
+    def abort(self, seq: Stage) -> None:
+        self._note_end(seq, abort_step=self._plans)
+        self._abort(seq)
+
+    def _note_end(self, seq: Stage, **when: int) -> None:
+        """Note when the engine cancels a request, unless that is noted."""
+        number = self._numbers.get(seq)
+        if number is None:   # the engine gets it with the next step
+            self._early[seq] = when
+            return
+        request = self.served.requests[number]
+        if not {"abort_step", "abort_in_step"} & request.keys():
+            request |= when
 
     def _accepted(self, seq: Stage) -> Row:
         """Return how many drafts the engine is to accept, one number for each time that it verifies some."""
@@ -138,24 +167,33 @@ class _Listener:
         return batch
 
     def plan(self, max_steps: int) -> Plan | None:
-        self._victims, self._free_blocks = [], -1
+        self._victims, self._free_blocks, self._noted = [], -1, False
         plan = self._plan(1)
         if plan is not None:
             self._plans += 1
-            scheduler = self._scheduler
-            assert isinstance(scheduler, ChunkedScheduler)
-            scheduler.take_blocks(plan, 1)
-            free = scheduler.pool.free_blocks if self._free_blocks < 0 else self._free_blocks
-            self.served.steps += rows_of(scheduler, plan, self._victims, free, name=self._numbers.__getitem__)
+            if not self._noted:
+                self._scheduler.take_blocks(plan, 1)
+                free = self._scheduler.pool.free_blocks if self._free_blocks < 0 else self._free_blocks
+                self.served.steps += self._rows(plan, free)
         return plan
+
+    def _rows(self, plan: Plan, free_blocks: int) -> list[Row]:
+        scheduler = self._scheduler
+        assert isinstance(scheduler, ChunkedScheduler)
+        return rows_of(scheduler, plan, self._victims, free_blocks, name=self._numbers.__getitem__)
 
     def preempt(self, seq: Stage, plan: Plan) -> None:
         self._victims.append(seq)
         self._preempt(seq, plan)
 
-    def let_go(self) -> None:
-        self._free_blocks = self._scheduler.pool.free_blocks
-        self._let_go()
+    def let_go(self, plan: Plan | None) -> None:
+        scheduler = self._scheduler
+        assert isinstance(scheduler, AsyncChunkedScheduler)
+        self._free_blocks = scheduler.pool.free_blocks
+        if plan is not None:   # sequences that it computes may leave now
+            self.served.steps += self._rows(plan, self._free_blocks)
+            self._noted = True
+        self._let_go(plan)
 
     def preempt_ending(self, order: list[Stage]) -> Stage | None:
         seq = self._preempt_ending(order)

@@ -5,8 +5,9 @@
 
 CASES holds a list, `cases`. A case holds `settings` (as in a recorded schedule, docs/reference/schedules.md) and
 `requests`: id, arrival_step, prompt_tokens, output_tokens, priority, and `blocks`, a number for each block of prompt
-and answer that is the same in texts that are alike up to its end, -1 where no other text is. ANSWER holds `version`
-and `schedules`: for each case its `steps`, in the recording's format, or the `error` for which there are none.
+and answer that is the same in texts that are alike up to its end, -1 where no other text is. `max_new_tokens`, if it is
+more than `output_tokens`: a stop token ends the request before the tokens that it asks for. ANSWER holds `version` and
+`schedules`: for each case its `steps`, in the recording's format, or the `error` for which there are none.
 
 A setting `scheduler_config` holds more fields of vLLM's SchedulerConfig, `max_loras` makes a LoRAConfig (a request's
 `adapter` is the number of its own, 0 for none). With `prefill_schedule_interval` the scheduler is called as one rank of
@@ -26,11 +27,13 @@ import os
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 LONGEST = 2**20
 MOST_IDLE = 5   # schedules in a row without a token
+STOP = 2**30 - 1   # the token that ends an answer early; no text has it elsewhere
 OWN = 2**30   # tokens from here on belong to one request
 
 
@@ -142,7 +145,8 @@ class Alone:
         self.scheduler = make(settings)
         self.hasher = get_request_block_hasher(self.block_size, sha256) if settings["prefix_caching"] else None
         self.most = 2 if settings["async_scheduling"] else 1   # batches in flight
-        self.batches: deque[tuple[Any, dict[str, int]]] = deque()
+        # plan, tokens that it gives, number of schedules before
+        self.batches: deque[tuple[Any, dict[str, int], int]] = deque()
         self.rows: deque[dict[str, Any]] = deque()   # of the batches in flight, with `next`
         self.by_id: dict[str, dict[str, Any]] = {}
         self.num_added = self.num_schedules = self.num_results = 0
@@ -177,7 +181,8 @@ class Alone:
         self.scheduler.add_request(Request(**accepted(
             Request.__init__, request_id=str(one["id"]), pooling_params=None,
             prompt_token_ids=[token(one, place, self.block_size) for place in range(one["prompt_tokens"])],
-            sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True), eos_token_id=None,
+            sampling_params=SamplingParams(max_tokens=one.get("max_new_tokens") or one["output_tokens"],
+                                           ignore_eos=True, stop_token_ids=[STOP]), eos_token_id=None,
             arrival_time=float(self.num_added), priority=one["priority"], block_hasher=self.hasher,
             lora_request=adapter(one))))
         self.num_added += 1
@@ -208,7 +213,7 @@ class Alone:
                 draws, count = self.by_id[name]["accepted"], self.verified.get(name, 0)
                 tokens[name] += min(draws[count % len(draws)], len(drafts[name]))
                 self.verified[name] = count + 1
-        self.batches.append((plan, tokens))
+        self.batches.append((plan, tokens, self.num_schedules - 1))
         return {"scheduled": [[int(name), count, held[name].num_computed_tokens - count]
                               for name, count in counts.items()],
                 "preempted": list(self.preempted),
@@ -218,9 +223,9 @@ class Alone:
         """Give the scheduler the results of the oldest batch in flight; return how many tokens each sequence got."""
         from vllm.v1.outputs import ModelRunnerOutput
 
-        plan, tokens = self.batches.popleft()
+        plan, tokens, _number = self.batches.popleft()
         ids, held = list(tokens), self.scheduler.requests
-        answers = [[token(self.by_id[name], held[name].num_tokens + i, self.block_size) for i in range(count)]
+        answers = [[sampled(self.by_id[name], held[name].num_tokens + i, self.block_size) for i in range(count)]
                    if name in held else [OWN] * count   # it has ended: the engine ignores them
                    for name, count in tokens.items()]
         if self.rows:
@@ -267,13 +272,19 @@ class Alone:
             if idle > MOST_IDLE:
                 return None
 
-    def step(self) -> dict[str, Any] | None:
-        """Take a step of the engine core's loop; return the row if it scheduled something."""
+    def step(self, before_results: Callable[[], None]) -> dict[str, Any] | None:
+        """Take a step of the engine core's loop; return the row if it scheduled something.
+
+        before_results: Called before the results of a batch that computed something are processed, as
+        EngineCore._process_aborts_queue is.
+        """
         row = None
         if self.scheduler.has_requests():
             row = self.schedule()
             if len(self.batches) < self.most and (row["scheduled"] or self.scheduler.has_requests()):
                 return row
+        if self.batches[0][1]:
+            before_results()
         self.finish()
         return row
 
@@ -283,6 +294,14 @@ def token(request: dict[str, Any], place: int, block_size: int) -> int:
     blocks: list[int] = request["blocks"]
     block, own = place // block_size, OWN + int(request["id"])
     return blocks[block] if block < len(blocks) and blocks[block] >= 0 else own
+
+
+def sampled(request: dict[str, Any], place: int, block_size: int) -> int:
+    """Return the token at a place of the answer: the last one of an answer that ends early is the stop token."""
+    early = (request.get("max_new_tokens") or 0) > request["output_tokens"]
+    if early and place == request["prompt_tokens"] + request["output_tokens"] - 1:
+        return STOP
+    return token(request, place, block_size)
 
 
 def adapter(request: dict[str, Any]) -> Any:
@@ -298,13 +317,22 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
 
     A request arrives before the schedule with its `arrival_step`, counted from 0; with `arrivals: results`, when that
     many batches that computed something have their results (the `arrival_step` of recorded asynchronous schedules). One
-    with an `abort_step` is cancelled at that step, counted in the same way.
+    with an `abort_step` is cancelled at that step, counted in the same way; one with an `abort_in_step` while that step
+    runs, before its results.
     """
     engine = Alone(settings)
     by_results = settings.get("arrivals") == "results"
     waiting = sorted(requests, key=lambda one: (one["arrival_step"], one["id"]))
     given_up = {one["id"]: one["abort_step"] for one in requests if one.get("abort_step") is not None}
+    in_step = {one["id"]: one["abort_in_step"] for one in requests if one.get("abort_in_step") is not None}
     step = ahead = arrived = idle = 0   # ahead: steps that passed while nothing ran
+
+    def cancel() -> None:
+        running = ahead + (engine.num_results if by_results else engine.batches[0][2])
+        for number in [number for number, last in in_step.items() if last <= running]:
+            engine.abort(number)
+            del in_step[number]
+
     out: list[dict[str, Any]] = []
     while arrived < len(waiting) or engine.busy:
         step = ahead + (engine.num_results if by_results else engine.num_schedules)
@@ -319,7 +347,7 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
             del given_up[number]
         if not engine.busy:
             continue
-        row = engine.step()
+        row = engine.step(cancel)
         if row is not None:
             out += [row] if row["scheduled"] else []
             idle = 0 if row["scheduled"] or row["preempted"] else idle + 1
@@ -341,8 +369,8 @@ def serve(version: str) -> None:
 
     The first line holds the settings; the answer, version and commit. Then `{"add": [REQUEST, ...]}` adds requests and
     asks for the next batch's row (null if nothing can run), `{"finish": true}` ends that batch and asks how many tokens
-    each sequence got and how many blocks are free then, `{"abort": ID}` cancels a request. `{"error": TEXT}` answers
-    what went wrong.
+    each sequence got and how many blocks are free then, `{"abort": ID}` cancels a request and asks how many blocks are
+    free then. `{"error": TEXT}` answers what went wrong.
     """
     engine: Alone | None = None
     for line in sys.stdin:
@@ -358,6 +386,7 @@ def serve(version: str) -> None:
                 answer = engine.next()
             elif "abort" in asked:
                 engine.abort(asked["abort"])
+                answer = {"free_blocks": engine.free_blocks}
             else:
                 tokens = engine.finish()
                 answer = {"tokens": list(tokens.items()), "free_blocks": engine.free_blocks}

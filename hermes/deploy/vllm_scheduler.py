@@ -33,9 +33,10 @@ from hermes.schedulers.chunked_config import Speculation, plans_ahead
 from hermes.schedulers.chunked_limits import adapter_of, count_adapters
 from hermes.schedulers.plan import Plan
 
-__all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
+__all__ = ["BlockNames", "VllmConfig", "VllmScheduler", "asked_tokens"]
 
 SCRIPT = Path(__file__).with_name("vllm_alone.py")
+MORE_TOKENS = 4096   # that an answer which ends early asks for at most: more make no difference
 _OWN_KEYS = ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling")
 
 
@@ -109,6 +110,11 @@ class BlockNames:
         """Return a number for each whole block of prompt and answer; -1 where no other text is the same."""
         keys = (seq.block_key(i, block_size) for i in range((seq.prompt_tokens + seq.target_tokens) // block_size))
         return [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
+
+
+def asked_tokens(seq: Stage) -> int:
+    """Return the output tokens that a sequence asks the engine for."""
+    return min(seq.max_new_tokens, seq.target_tokens + MORE_TOKENS) if seq.stops_early else seq.target_tokens
 
 
 class _Engine:
@@ -187,6 +193,7 @@ class VllmScheduler(LLMScheduler):
     """See the module's docstring. The engine has the queue and the blocks; `pool` only counts as many as are free."""
 
     takes_over_kv = False
+    aborts = aborts_first = True
 
     def __init__(self, config: VllmConfig, pool: BlockPool, version: str) -> None:
         assert config.max_num_seqs is not None
@@ -194,10 +201,12 @@ class VllmScheduler(LLMScheduler):
         super().__init__(pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens)
         self.waiting = self._queue = _Waiting()
         self._config, self._version = config, version
+        self.max_loras = config.max_loras
         self._engine: _Engine | None = None
         self._names = BlockNames()
         self._numbers: dict[Stage, int] = {}
         self._stages: list[Stage | None] = []
+        self._adapters: list[int] = []
         self._arrived: list[dict[str, Any]] = []
         self._bursts = TokenBursts(self.group)
         self._acceptance = None if config.speculative is None else config.speculative.acceptance()
@@ -215,10 +224,12 @@ class VllmScheduler(LLMScheduler):
     def enqueue(self, seq: Stage) -> None:
         number = self._numbers[seq] = len(self._stages)
         self._stages.append(seq)
+        self._adapters.append(0 if self._config.max_loras is None else adapter_of(seq))
         self._arrived.append({
             "id": number, "prompt_tokens": seq.prompt_tokens, "output_tokens": seq.target_tokens,
-            "priority": seq.priority, "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else [],
-            "adapter": 0 if self._config.max_loras is None else adapter_of(seq),
+            "max_new_tokens": asked_tokens(seq), "priority": seq.priority,
+            "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else [],
+            "adapter": self._adapters[number],
             "accepted": [] if self._acceptance is None else self._acceptance.first(
                 seq.arrival_order, seq.target_tokens)})
         self._queue.push(seq)
@@ -234,8 +245,10 @@ class VllmScheduler(LLMScheduler):
         arrived, self._arrived = self._arrived, []
         row = self._ask({"add": arrived})
         if row is None:
+            self.pool.free_blocks = self._free_blocks
             return None
         plan, drafts = Plan(), row["drafts"]
+        ended: list[tuple[int, int]] = []   # adapter and tokens
         plan.decodes = True   # a step, even if all its sequences have ended meanwhile
         for number in row["preempted"]:
             victim = self._stages[number]
@@ -245,6 +258,7 @@ class VllmScheduler(LLMScheduler):
             seq, drafted = self._stages[number], drafts.get(str(number), 0)
             if seq is None:   # it ended while this batch was in flight
                 plan.add_drafted(past, drafted)
+                ended.append((self._adapters[number], tokens))
                 continue
             if seq not in self.running:
                 self._admitted(seq, past)
@@ -252,7 +266,7 @@ class VllmScheduler(LLMScheduler):
             seq.num_computed = past + tokens
         self.pool.free_blocks = row["free_blocks_after"]
         if self._config.max_loras is not None:
-            count_adapters(plan, ())
+            count_adapters(plan, (), others=ended)
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
@@ -273,6 +287,19 @@ class VllmScheduler(LLMScheduler):
     def release(self, seq: Stage) -> None:
         self._stages[self._numbers.pop(seq)] = None
         self.pool.free_blocks = self._free_blocks   # the engine has the blocks back already
+
+    def abort(self, seq: Stage) -> None:
+        number = self._numbers.pop(seq)
+        self._stages[number] = None
+        self._bursts.forget(seq)
+        if seq in self.running:
+            del self.running[seq], self.partial[seq]
+        else:
+            self._queue.remove(seq)
+        if any(one["id"] == number for one in self._arrived):   # the engine does not have it yet
+            self._arrived = [one for one in self._arrived if one["id"] != number]
+            return
+        self._free_blocks = self._ask({"abort": number})["free_blocks"]   # from the next plan on
 
     def _admitted(self, seq: Stage, past: int) -> None:
         self._queue.remove(seq)

@@ -178,7 +178,7 @@ class _Builder:
                 if config.patience is not None and not (client.scheduler.aborts and client.role == "both"):
                     raise InputError(Verbatim(
                         f"{client.name} cannot cancel requests whose clients give up; it needs the scheduler `chunked` "
-                        "without speculation, and no role"), field=f"workload.{i}.patience")
+                        "or `vllm`, and no role"), field=f"workload.{i}.patience")
 
     def _engines_of(self, entries: list[WeightedPipeline]) -> list[LLMClient]:
         """Return the engines that may serve the generations of these pipelines, in order."""

@@ -47,8 +47,12 @@ class LLMScheduler:
     asynchronous: ClassVar[bool] = False
     # sequences come back when their batch ends, possibly long after their last token
     returns_together: ClassVar[bool] = False
+    # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
+    keeps_stopped: ClassVar[bool] = False
     # can take a sequence out that its client gives up
     aborts: ClassVar[bool] = False
+    # takes it out before it learns the results of the step in flight, and not with them
+    aborts_first: ClassVar[bool] = False
     # kinds of stage that it serves; other kinds end with their prompt
     stages: ClassVar[frozenset[str]] = frozenset(("generate",))
 
@@ -71,6 +75,7 @@ class LLMScheduler:
         self.partial: dict[Stage, None] = {}   # running, but outside the decode group
         self.group = DecodeGroup(
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
+            keeps_stopped=self.keeps_stopped,
         )
         self.num_preemptions = 0
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
@@ -169,7 +174,8 @@ class LLMScheduler:
                 if len(finished) > 1:
                     finished.sort(key=run_order)
         for seq in finished:
-            del self.running[seq]
+            if not seq.stops_early or not self.keeps_stopped:
+                del self.running[seq]
         if self._split:
             self._start_branches(finished)
         return finished
@@ -197,8 +203,9 @@ class LLMScheduler:
             self.partial.pop(seq, None)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
                 finished.append(seq)
-            else:
-                self.group.add(seq)
+                if not seq.stops_early or not self.keeps_stopped:
+                    continue
+            self.group.add(seq)
         return finished
 
     def reserve(self, seq: Stage) -> bool:
@@ -224,13 +231,30 @@ class LLMScheduler:
             self._close_segment(seq)
             seq.join_tick = self.group.clock
         else:
-            rest = [other for other in _popped(self.waiting) if other is not seq]
-            for other in rest:
-                self.waiting.push(other)
+            self._leave_queue(seq)
         self.release(seq)
 
-    def ended_by_abort(self, seq: Stage) -> None:
-        """Note that a sequence which the step has just completed was aborted before the step's results were known."""
+    def _leave_queue(self, seq: Stage) -> None:
+        """Take a sequence out of the queue."""
+        rest = [other for other in _popped(self.waiting) if other is not seq]
+        for other in rest:
+            self.waiting.push(other)
+
+    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+        """Take out a sequence that was given up while the step ran whose results have just been processed.
+
+        The engine takes it out before it processes the results. finished: What `complete` returned; a sequence that
+        would have ended in this step leaves it.
+        """
+        if seq in finished:
+            finished.remove(seq)
+            self.release(seq)
+        else:
+            self.abort(seq)
+
+    def abort_between(self, seq: Stage) -> None:
+        """Take out a sequence that is given up at the end of a step, before the next one is planned."""
+        self.abort(seq)
 
     # -- branches ------------------------------------------------------------------------------------------------
 
@@ -374,7 +398,7 @@ class LLMScheduler:
         plan.decode_ctx = group.ctx
         plan.decode_ctx_max = group.longest
         plan.num_steps = steps
-        plan.taken = 0
+        plan.taken = plan.again = 0
         return plan
 
     def next_fits(self) -> bool:

@@ -55,8 +55,11 @@ class ChunkedScheduler(LLMScheduler):
         self.by_priority = config.policy == "priority"
         # The engine includes its reserved block, and truncates with int().
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
-        # Sequences finished in the step in flight, and whether their blocks may be freed then (asynchronous only).
-        self._ending: dict[Stage, bool] = {}
+        # Sequences finished in the step in flight, and whether their blocks may be freed then; None for one that was
+        # given up during that step (asynchronous only).
+        self._ending: dict[Stage, bool | None] = {}
+        # All that leave when the next step is planned, in the order in which they free their blocks.
+        self._leaving: list[Stage] = []
         # `hermes.schedulers.chunked_limits` sets these: whether `_entry` is asked before an admission, and the running
         # sequences that get nothing in this step.
         self._limited = False
@@ -289,6 +292,10 @@ class ChunkedScheduler(LLMScheduler):
         """Free the blocks of a finished sequence if the engine would preempt it (asynchronous scheduling only)."""
         raise AssertionError("nothing ends while a step is planned")
 
+    def _let_go(self, plan: Plan | None) -> None:
+        """Remove the sequences that have ended (asynchronous scheduling only)."""
+        raise AssertionError("nothing ends while a step is planned")
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AsyncChunkedScheduler(ChunkedScheduler):
@@ -301,38 +308,129 @@ class AsyncChunkedScheduler(ChunkedScheduler):
     """
 
     asynchronous = True
+    keeps_stopped = True
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
+        super().__init__(config, pool, every_step=every_step)
+        self._num_aborted = 0   # first in `_leaving`: given up before the step's results were known
+        # Those of `_leaving` that the next step computes once more: ended by a stop token (and whether their blocks may
+        # be freed), or given up (None).
+        self._unseen: dict[Stage, bool | None] = {}
 
     def plan(self, max_steps: int) -> Plan | None:
-        if not self._ending:
+        if not self._leaving:
             return super().plan(max_steps)
-        plan = super().plan(1 if self.waiting or self.holding else max_steps)
+        plan = super().plan(1 if self.waiting or self.holding or self._unseen else max_steps)
         if plan is not None:
             self.take_blocks(plan, 1)   # before finished sequences free theirs
-        self._let_go()
+        self._let_go(plan)
         return Plan() if plan is None else plan
 
-    def _let_go(self) -> None:
-        """Remove the sequences that finished in the step whose results are ready."""
+    def _let_go(self, plan: Plan | None) -> None:
+        """Remove the sequences that finished in the step whose results are ready; `plan` is the next."""
         ending, self._ending = self._ending, {}
-        for seq, released in ending.items():
-            self.pool.commit(seq, seq.num_computed)
-            if released:
+        leaving, self._leaving, self._num_aborted = self._leaving, [], 0
+        for seq in leaving:
+            if seq in self._unseen:
+                self._leave_unseen(seq, plan)
+                continue
+            released = ending[seq]
+            if released is not None:
+                self.pool.commit(seq, seq.num_computed)
+            if released is not False:
                 super().release(seq)
+
+    def _leave_unseen(self, seq: Stage, plan: Plan | None) -> None:
+        """Remove a sequence that `plan` may compute, although it has ended."""
+        released, pool = self._unseen.pop(seq), self.pool
+        stopped = released is not None
+        if seq in self.running:
+            del self.running[seq]
+            if seq.grouped:
+                self.group.remove(seq)
+                if plan is not None and plan.decodes:
+                    plan.again += 1
+                    seq.num_blocks = -(-(seq.num_computed + 1) // pool.block_size)   # it has taken its block
+                    stopped = True   # its blocks are hashed as those of the others
+                if stopped:
+                    pool.commit(seq, seq.num_computed)
+            else:
+                self.partial.pop(seq, None)
+                if stopped:
+                    pool.commit(seq, seq.num_tokens - 1)
+                if plan is not None:
+                    self._take_back(seq, plan)
+        elif not stopped:
+            self._leave_queue(seq)
+        if released is not False:
+            super().release(seq)
+
+    def _take_back(self, seq: Stage, plan: Plan) -> None:
+        """Take a sequence out of the list of those that get a token; the step computes it all the same."""
+        kept = [item for item in plan.prefills if item[0] is not seq]
+        if len(kept) == len(plan.prefills):
+            return
+        plan.prefills = kept
+        plan.decodes = plan.decodes or not kept   # a step, even if all its sequences have ended
+        plan.again += seq.num_computed == seq.num_tokens
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         finished = super().complete(plan, num_steps, step, now_ns)
         if finished:
-            self._ending = dict.fromkeys(finished, False)
+            self._leaving = finished.copy()
+            for seq in finished:
+                (self._unseen if seq.stops_early else self._ending)[seq] = False
         return finished
 
-    def ended_by_abort(self, seq: Stage) -> None:
-        del self._ending[seq]   # it holds no slot and no blocks in the next plan
+    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+        if seq in finished:
+            finished.remove(seq)
+            self._leaving.remove(seq)
+        self._leaving.insert(self._num_aborted, seq)   # before those that end in this step
+        self._num_aborted += 1
+        self._give_up(seq)
+
+    def abort_between(self, seq: Stage) -> None:
+        self._leaving.append(seq)
+        self._give_up(seq)
+
+    def _give_up(self, seq: Stage) -> None:
+        """Note that a sequence, known to the next plan, has been given up."""
+        if seq in self._ending:
+            self._ending[seq] = None
+        else:
+            self._unseen[seq] = None
+            if seq.grouped:
+                seq.num_computed = self.group.clock + seq.base
+                seq.num_tokens = seq.num_computed + 1
+        self._close_segment(seq)
+        seq.join_tick = self.group.clock
 
     def release(self, seq: Stage) -> None:
         if seq in self._ending:
             self._ending[seq] = True
+        elif seq in self._unseen:
+            self._unseen[seq] = True
+            seq.emit_step = -1   # its token times are recorded
         else:
             super().release(seq)
+
+    def preempt(self, seq: Stage, plan: Plan) -> None:
+        if seq not in self._unseen:
+            super().preempt(seq, plan)
+            return
+        # The engine queues it, and takes it out of the queue when it learns that it has ended.
+        del self.running[seq]
+        if seq.grouped:
+            self.group.remove(seq)
+        else:
+            self.partial.pop(seq, None)
+        del self._unseen[seq]
+        self._leaving.remove(seq)
+        super().release(seq)
+
+    def _free_slots(self, finished: list[Stage]) -> int:
+        return self.max_num_seqs - len(self.running) - sum([seq not in self.running for seq in finished])
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         """Return the engine's next victim if its last token is in flight, and free its blocks; otherwise None.
@@ -344,8 +442,9 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)
 
         last = max(self._ending, key=rank)
-        if not self._ending[last] or rank(last) < max(map(rank, order)):
+        if self._ending[last] is False or rank(last) < max(map(rank, order)):
             return None
         del self._ending[last]
+        self._leaving.remove(last)
         super().release(last)
         return last

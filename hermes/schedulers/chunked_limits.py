@@ -52,10 +52,16 @@ class _Numbers(dict[Stage, int]):
         return number
 
 
-def count_adapters(plan: Plan, decodes: Iterable[Stage], number_of: Callable[[Stage], int] = adapter_of) -> None:
+def count_adapters(
+    plan: Plan, decodes: Iterable[Stage], number_of: Callable[[Stage], int] = adapter_of,
+    others: Iterable[tuple[int, int]] = (),
+) -> None:
     """Note in a plan the tokens of sequences with adapters, and how many adapters these are.
 
-    decodes: Sequences that get one token each, beside `plan.prefills`. number_of: Gives the adapter of a sequence.
+    Args:
+        decodes: Sequences that get one token each, beside `plan.prefills`.
+        number_of: Gives the adapter of a sequence.
+        others: (adapter, tokens) of what else the step computes.
     """
     numbers = list(map(number_of, decodes))
     tokens, found = len(numbers) - numbers.count(0), set(numbers)
@@ -64,6 +70,9 @@ def count_adapters(plan: Plan, decodes: Iterable[Stage], number_of: Callable[[St
         if number:
             tokens += n
             found.add(number)
+    for number, n in others:
+        tokens += n if number else 0
+        found.add(number)
     found.discard(0)
     plan.lora_tokens, plan.lora_adapters = tokens, len(found)
 
@@ -93,12 +102,14 @@ class Limits(Base):
         self._defers = False                   # whether prefills wait in the step being planned
         self._backlog = False                  # whether the latest step that deferred nothing left sequences waiting
         self._lost_one = False                 # whether the step being planned preempts
+        self._counted = False                  # whether the adapters of the step being planned are counted
 
     # -- the cadence of prefills -------------------------------------------------------------------------------------
 
     def plan(self, max_steps: int) -> Plan | None:
+        self._counted = False
         plan = self._plan(max_steps)
-        if plan is not None and self.max_loras:
+        if plan is not None and self.max_loras and not self._counted:
             count_adapters(plan, self.group.members if plan.decodes else (), self._number_of)
         return plan
 
@@ -132,6 +143,18 @@ class Limits(Base):
             for seq in finished:
                 self._touch(seq)
         return finished
+
+    def abort(self, seq: Stage) -> None:
+        self._chunks.pop(seq, None)
+        super().abort(seq)
+
+    def _let_go(self, plan: Plan | None) -> None:
+        if plan is not None and self.max_loras:   # with those that the step computes although they have ended
+            count_adapters(plan, self.group.members if plan.decodes else (), self._number_of)
+            self._counted = True
+        for seq in self._leaving:
+            self._chunks.pop(seq, None)
+        super()._let_go(plan)
 
     def preempt(self, seq: Stage, plan: Plan) -> None:
         self._lost_one = True

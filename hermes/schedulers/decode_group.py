@@ -26,23 +26,26 @@ class DecodeGroup:
         heap: (clock at completion, admission, sequence); a member that left otherwise keeps its entry for a while.
         pool: Prefix cache in which members' blocks are hashed; None without one, or if the group takes no blocks.
         in_flight: Tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
+        keeps_stopped: Whether a member that a stop token ends stays for one step more: the scheduler takes it out.
         looked_up: Members whose answers other sequences may look up while they are written. Blocks of other members are
             hashed when they leave the group, unless the pool is `by_block` (then `late` is None).
     """
 
     __slots__ = (
-        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "in_flight", "late",
-        "looked_up", "members", "n", "pool",
+        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "in_flight",
+        "keeps_stopped", "late", "looked_up", "members", "n", "pool",
     )
 
     def __init__(
         self, block_size: int, *, grows: bool = True, pool: BlockPool | None = None, in_flight: int = 0,
+        keeps_stopped: bool = False,
     ) -> None:
         self.block_size = block_size
         self.grows = grows
         self.pool = pool if grows else None
         self.late = None if pool is None or pool.by_block else self.pool
         self.in_flight = in_flight
+        self.keeps_stopped = keeps_stopped
         self.looked_up: dict[Stage, None] = {}
         self.clock = 0
         self.n = 0
@@ -61,6 +64,8 @@ class DecodeGroup:
         seq.base = base
         seq.grouped = True
         finish = clock + seq.prompt_tokens + seq.target_tokens - 1 - computed
+        if finish == clock:   # it has its last token, but is in the next step all the same
+            finish += 1
         seq.finish_clock = finish
         heappush(self.heap, (finish, seq.run_order, seq))
         self.members[seq] = None
@@ -188,12 +193,20 @@ class DecodeGroup:
         self.ctx += self.n * num_steps
 
     def pop_finished(self) -> list[Stage]:
-        """Remove and return the members that are complete, in order of admission, with their own counts updated."""
+        """Remove and return the members that are complete, in order of admission, with their own counts updated.
+
+        One that a stop token ends stays, if the group `keeps_stopped`.
+        """
         heap, clock, bs = self.heap, self.clock, self.block_size
         done: list[Stage] = []
         while heap and heap[0][0] <= clock:
             finish, order, seq = heappop(heap)
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
+                if self.keeps_stopped and seq.stops_early:
+                    seq.finish_clock = clock + 1
+                    heappush(heap, (clock + 1, order, seq))
+                    done.append(seq)
+                    continue
                 # `remove`, inlined: every sequence passes here.
                 base = seq.base
                 computed = clock + base

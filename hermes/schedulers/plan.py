@@ -16,11 +16,13 @@ class Plan(StepStats):
         decodes: Whether the decode group advances by one token a step.
         num_steps: Steps that can run before anything changes (1 if there are prefills).
         preempted: Sequences preempted to make this plan, in order.
+        again: Of `sampled`, the tokens that nobody gets: of sequences that ended in the step before, which the engine
+            did not know when it planned this one.
         taken: Steps whose decode blocks are taken. The others are taken when the run ends, or when code outside the
             scheduler reads the memory.
     """
 
-    __slots__ = ("decodes", "num_steps", "preempted", "prefills", "taken")
+    __slots__ = ("again", "decodes", "num_steps", "preempted", "prefills", "taken")
 
     def __init__(self) -> None:
         # No base constructor call: a plan is made for every run of steps.
@@ -31,7 +33,7 @@ class Plan(StepStats):
         self.decodes = False
         self.num_steps = 1
         self.preempted: list[Stage] = []
-        self.taken = 0
+        self.taken = self.again = 0
 
     def add_prefill(self, seq: Stage, n: int, past: int) -> None:
         """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt counts as a decode, and so

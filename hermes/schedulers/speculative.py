@@ -12,6 +12,7 @@ later which of them were rejected. A sequence may so be computed in one step mor
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
@@ -76,6 +77,7 @@ class SpeculativeScheduler(LLMScheduler):
     """See the module's docstring."""
 
     takes_over_kv = False
+    aborts = aborts_first = True
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool) -> None:
         assert config.max_num_seqs is not None
@@ -162,8 +164,10 @@ class SpeculativeScheduler(LLMScheduler):
         """Whether nothing runs, waits or is in flight."""
         return not (self.running or self.waiting or self._batches)
 
-    def advance(self) -> tuple[bool, bool]:
+    def advance(self, before_results: Callable[[], None]) -> tuple[bool, bool]:
         """Take a step of the engine's loop without a client: schedule if there is room, else give results.
+
+        before_results: Is called before the results of a batch that computed something are processed.
 
         Returns whether a batch was scheduled, and whether a batch that computed something gave results.
         """
@@ -176,9 +180,15 @@ class SpeculativeScheduler(LLMScheduler):
             if self._batches:
                 self._batches.popleft()
             return scheduled, False
+        before_results()
         for seq in self.complete(Plan(), 1, 0, 0):
             self.release(seq)
         return scheduled, True
+
+    def abort(self, seq: Stage) -> None:
+        self._bursts.forget(seq)
+        del self._progress[seq]
+        super().abort(seq)
 
     def _plan_of(self, batch: SpeculativeBatch, victims: list[Stage]) -> Plan:
         """Return the work of a batch."""
@@ -259,7 +269,8 @@ class SpeculativeScheduler(LLMScheduler):
         while index < len(order) and budget > 0 and room > self.slots:
             seq = order[index]
             known = self._progress[seq]
-            if known.promised and known.computed + 2 - known.promised >= seq.prompt_tokens + seq.target_tokens:
+            asked = seq.max_new_tokens if seq.stops_early else seq.target_tokens
+            if known.promised and known.computed + 2 - known.promised >= seq.prompt_tokens + asked:
                 index += 1   # its last token is certainly in flight
                 continue
             n = seq.num_tokens + known.drafts + known.promised - known.computed

@@ -202,7 +202,7 @@ class _Drive:
             self.ticks += range(self.steps, self.steps + count)
         self.steps += count
         finished = self.scheduler.complete(plan, count, self.steps - 1, self.steps)
-        served.sampled += plan.sampled * count   # with drafts it is known only now
+        served.sampled += (plan.sampled - plan.again) * count   # with drafts it is known only now
         for seq in finished:
             number = self._number(seq)
             served.finished.append((self.steps, number))

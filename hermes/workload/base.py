@@ -22,7 +22,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = [
-    "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "FloatArray", "IntArray", "LengthModel", "Lengths",
+    "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "Ends", "FloatArray", "IntArray", "LengthModel", "Lengths",
     "ThinkDistribution", "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns", "think_times_ns",
 ]
 
@@ -30,6 +30,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 ThinkDistribution = Literal["fixed", "exponential"]
+
+Ends = Literal["stop_token", "max_new_tokens"]
+"""How an answer ends: by a stop token, or with the tokens that the request asks for."""
 
 MAX_TOKENS = 2**40
 """Largest number of tokens of a prompt or answer (the bound of `hermes.config.Tokens`)."""
@@ -110,6 +113,7 @@ class Lengths:
     hash_ids: Sequence[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
     hash_tokens: Sequence[tuple[int, ...]] | None = None
+    max_new_tokens: IntArray | None = None
     turn: IntArray | None = None
     think_ns: IntArray | None = None
 
@@ -120,6 +124,11 @@ class LengthModel(WorkloadComponent):
     has_turns: ClassVar[bool] = False
     """Whether requests are turns of conversations (`hermes.workload.conversations`)."""
 
+    @property
+    def ends(self) -> Ends:
+        """How answers of these lengths end, where neither the workload nor a trace's column says it."""
+        return "max_new_tokens"
+
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         """Draw prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""
@@ -127,6 +136,10 @@ class LengthModel(WorkloadComponent):
 
 class TokenCounts(WorkloadComponent):
     """A distribution of one token count, for `lengths: {kind: independent}`."""
+
+    ends: ClassVar[Ends] = "max_new_tokens"
+    """How answers of these lengths end, where the workload does not say it: a stop token ends real answers, and load
+    drivers that want answers of given lengths let the engine ignore it."""
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:

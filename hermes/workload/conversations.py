@@ -21,6 +21,7 @@ from hermes.config import Duration, Tokens
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import (
     MAX_TOKENS,
+    Ends,
     IntArray,
     LengthModel,
     Lengths,
@@ -68,6 +69,11 @@ class ConversationLengths(LengthModel):
                 "`turns: {kind: geometric, mean: M}`)"), field="users",
             )
         return data
+
+    @property
+    def ends(self) -> Ends:
+        ends: Ends = self.output.ends
+        return ends
 
     def bound(self, base_dir: Path) -> Self:
         found = {}

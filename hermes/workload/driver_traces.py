@@ -16,6 +16,7 @@ from hermes.config.load_drivers import driver_rows, guidellm_rows
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import MAX_TOKENS
 from hermes.workload.importers import TraceImporter, arrivals_s
+from hermes.workload.traces import ANY_LENGTH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,10 @@ class _DriverTrace(TraceImporter):
         found: dict[str, Any] = {"arrival_s": arrivals_s([row["arrival_s"] for row in rows], "s", path, locate)}
         for name in ("prompt_tokens", "output_tokens"):
             found[name] = [int(row[name] or 0) for row in rows]
+        asked = [row.get("max_new_tokens") for row in rows]
+        if any(one is not None for one in asked):   # an answer of all the tokens asked for ended with them
+            found["max_new_tokens"] = [ANY_LENGTH if one is None else max(int(one), output)
+                                       for one, output in zip(asked, found["output_tokens"], strict=True)]
         for name in ("session", "prefix_group"):
             texts = pd.Series([str(row.get(name) or "") for row in rows])
             if (texts != "").any():

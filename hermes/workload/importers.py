@@ -19,8 +19,9 @@ from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import NS_PER_S
-from hermes.workload.base import MAX_TOKENS, FloatArray
+from hermes.workload.base import MAX_TOKENS, Ends, FloatArray
 from hermes.workload.traces import (
+    ANY_LENGTH,
     Locate,
     ZeroTokens,
     check_trace,
@@ -67,6 +68,10 @@ class TraceImporter(ConfigModel):
     """Sort rows by arrival; otherwise rows out of order are an error."""
     zero_tokens: ZeroTokens = "refuse"
     """Rows with zero prompt or output tokens (failed requests): refuse the file, drop the rows, or count one token."""
+    ends: Ends | None = None
+    """How the answers ended: by a `stop_token`, or with the `max_new_tokens` that their requests asked for (a load
+    driver set `ignore_eos`). Written to the trace's column max_new_tokens, if the file does not say it. Left out, the
+    workload that replays the trace says it."""
 
     @property
     def hash_block_tokens(self) -> int:
@@ -80,6 +85,8 @@ class TraceImporter(ConfigModel):
     def finish(self, columns: Mapping[str, Any], path: Path, locate: Locate | None) -> pd.DataFrame:
         """Check the columns under this importer's rules, and start the clock at the first arrival."""
         checked = check_trace(columns, str(path), locate, sort=self.sort, zero_tokens=self.zero_tokens)
+        if self.ends is not None and "max_new_tokens" not in checked:
+            checked["max_new_tokens"] = ANY_LENGTH if self.ends == "stop_token" else checked["output_tokens"]
         if len(checked):
             checked["arrival_s"] -= checked["arrival_s"].iloc[0]
         dropped = len(columns["arrival_s"]) - len(checked)
@@ -302,13 +309,15 @@ class _Mapped(TraceImporter):
     """Column that identifies shared prefixes: any values, numbered in order of appearance."""
     prefix_tokens: str | None = None
     """Column with the length of the shared prefix."""
+    max_new_tokens: str | None = None
+    """Column with the output tokens that each request asked for; -1 for no limit."""
 
     def mapped(self, columns: Mapping[str, Any], path: Path, lines: Sequence[int] | None) -> pd.DataFrame:
         """Return the trace in `columns` (under the file's own names)."""
         import pandas as pd
 
         names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
-        for ours in ("priority", "session", "prefix_group", "prefix_tokens"):
+        for ours in ("priority", "session", "prefix_group", "prefix_tokens", "max_new_tokens"):
             if (theirs := getattr(self, ours)) is not None:
                 names[ours] = theirs
         require_columns(columns, names.values(), str(path))

@@ -19,6 +19,7 @@ from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import (
     MAX_TOKENS,
+    Ends,
     FloatArray,
     IntArray,
     LengthModel,
@@ -48,6 +49,7 @@ Counts = Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens
 class FixedCount(TokenCounts):
     """A constant number."""
 
+    ends = "max_new_tokens"
     kind: Literal["fixed"] = "fixed"
     tokens: Tokens
     """The number of tokens."""
@@ -89,6 +91,7 @@ class _Bounded(TokenCounts):
 class UniformCounts(TokenCounts):
     """Whole numbers from `min` to `max`, all equally likely."""
 
+    ends = "max_new_tokens"
     kind: Literal["uniform"] = "uniform"
     min: Tokens
     """Smallest count."""
@@ -205,6 +208,10 @@ class FixedLengths(LengthModel):
     output: Tokens
     """Output tokens."""
 
+    @property
+    def ends(self) -> Ends:
+        return "max_new_tokens"
+
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         return Lengths(np.full(n, self.prompt, dtype=np.int64), np.full(n, self.output, dtype=np.int64))
 
@@ -218,6 +225,11 @@ class IndependentLengths(LengthModel):
     """Prompt lengths."""
     output: Counts
     """Output lengths."""
+
+    @property
+    def ends(self) -> Ends:
+        ends: Ends = self.output.ends
+        return ends
 
     def bound(self, base_dir: Path) -> Self:
         with inside("prompt"):
@@ -269,6 +281,7 @@ class TraceLengths(Replay, LengthModel):
             table.prompt_tokens[rows], table.output_tokens[rows], table.priority[rows], table.session[rows],
             table.prefix_group[rows], table.prefix_tokens[rows],
             _rows(table.hash_ids, rows), table.hash_block_tokens, _rows(table.hash_tokens, rows),
+            None if table.max_new_tokens is None else table.max_new_tokens[rows],
         )
 
 

@@ -1,10 +1,10 @@
 """Trace files: observed requests, one per row.
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
-(integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
-`hash_ids` (lists of integers): chained hashes of the prompt's blocks, of `hash_block_tokens` tokens each (a number in
-the metadata). For hashed pieces of unequal lengths the column `hash_tokens` replaces `hash_block_tokens`: lists of the
-tokens of each piece, in sum at most `prompt_tokens`.
+(integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens`, `max_new_tokens`
+(integers) and `hash_ids` (lists of integers): chained hashes of the prompt's blocks, of `hash_block_tokens` tokens each
+(a number in the metadata). For hashed pieces of unequal lengths the column `hash_tokens` replaces `hash_block_tokens`:
+lists of the tokens of each piece, in sum at most `prompt_tokens`.
 
 On disk a trace is Parquet, marked by the metadata key `hermes-trace/1`, or CSV with a header line and the same names.
 `hermes.workload.importers` reads foreign formats.
@@ -23,7 +23,7 @@ import numpy as np
 from hermes.config.files import csv_rows, parquet_column, parquet_schema, parquet_table
 from hermes.config.writing import replacing
 from hermes.core.int_lists import IntLists, narrowed
-from hermes.core.request_table import RequestTable
+from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import parse_number
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
@@ -44,9 +44,11 @@ _REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 _INTEGERS = {  # column: smallest value, largest value
     "prompt_tokens": (1, MAX_TOKENS), "output_tokens": (1, MAX_TOKENS), "priority": (-(2**31), 2**31),
     "session": (-1, 2**62), "prefix_group": (-1, 2**62), "prefix_tokens": (0, MAX_TOKENS),
+    "max_new_tokens": (-1, MAX_TOKENS),
 }
 _HASHES = {"hash_ids": 0, "hash_tokens": 1}   # column: smallest value
 _MAX_SECONDS = 1e9
+ANY_LENGTH = -1   # `max_new_tokens` of a request that sets no limit
 
 Locate = Callable[[str, int], tuple[str, int | None]]
 """(column, row index) -> (field, line) for an error message."""
@@ -60,6 +62,8 @@ def read_trace(path: str | Path) -> RequestTable:
     """
     frame, hashes, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame} | hashes
+    if (asked := columns.get("max_new_tokens")) is not None:
+        columns["max_new_tokens"] = np.where(asked == ANY_LENGTH, ANY_NUMBER, asked)
     if "hash_ids" in hashes:
         columns["hash_block_tokens"] = int(metadata.get("hash_block_tokens", 512))
     return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
@@ -155,6 +159,11 @@ def check_trace(
     if sort:
         frame = frame.sort_values("arrival_s", kind="stable")
     _in_order(frame, file, locate)
+    if "max_new_tokens" in frame:
+        asked = frame["max_new_tokens"]
+        for row in frame.index[(asked < frame["output_tokens"]) & (asked != ANY_LENGTH)][:1]:
+            expected = f"at least the row's output_tokens ({frame['output_tokens'][row]}), or -1 for no limit"
+            raise _refuse(expected, asked, "max_new_tokens", int(row), file, locate)
     if "prefix_tokens" in frame:
         for row in frame.index[frame["prefix_tokens"] > frame["prompt_tokens"]][:1]:
             expected = f"at most the row's prompt_tokens ({frame['prompt_tokens'][row]})"

@@ -13,12 +13,21 @@ from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.streams import stream
-from hermes.core.request_table import RequestTable
+from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Adapters, Patience, Prefixes, Priorities, Sessions
-from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
+from hermes.workload.base import (
+    MAX_TOKENS,
+    ArrivalProcess,
+    ClosedLoopProcess,
+    Ends,
+    IntArray,
+    LengthModel,
+    Lengths,
+    inside,
+)
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
@@ -56,6 +65,14 @@ class WorkloadConfig(ConfigModel):
     max_total_tokens: Annotated[int, Field(ge=2, le=2**41)] | None = None
     """Longest prompt plus output, as of a context window: prompts are truncated to one less, then outputs to the
     rest."""
+    ends: Ends | None = None
+    """How answers end: by a `stop_token`, as in chat, or with the `max_new_tokens` that a request asks for, as where a
+    load driver sets `ignore_eos`. An engine that schedules asynchronously sees a stop token too late, and computes the
+    request in one step more. Left out: what a trace's column says, otherwise by `max_new_tokens` if the answers have
+    `fixed` or `uniform` lengths, and by a `stop_token` if not."""
+    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """Output tokens that each request asks for (`max_tokens` of the API). Longer answers are cut there, and end so.
+    Left out, as many as the client's context leaves (or the trace's)."""
     sampling: Literal["greedy", "top_p"] | None = None
     """How tokens are chosen. `greedy` takes the most probable one. `top_p` draws from the most probable ones, for which
     the engine sorts its vocabulary: 4 to 6% of a decode step. Left out, what the publisher's generation settings say.
@@ -94,6 +111,9 @@ class WorkloadConfig(ConfigModel):
             raise InputError(Verbatim("requests and duration exclude each other; give one"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
             raise InputError(Verbatim("missing: give a number of requests, or a duration"), field="requests")
+        if self.ends == "max_new_tokens" and self.max_new_tokens is not None:
+            raise InputError(Verbatim("answers that end with max_new_tokens have the lengths that `lengths` gives; "
+                                      "leave it out"), field="max_new_tokens")
         if self.branch_spread and self.branches == 1:
             raise InputError(Verbatim("branch_spread needs several branches; set more than 1"), field="branches")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
@@ -178,10 +198,24 @@ class WorkloadConfig(ConfigModel):
                 when["arrival_ns"][first] = starts + s_to_ns(self.start)
         return RequestTable(**when, **self._columns(drawn, seed, base_dir))
 
+    def _end(self, columns: dict[str, Any]) -> None:
+        """Cut answers that are longer than what their requests ask for, and note what the others ask for."""
+        asked, n = columns.pop("max_new_tokens", None), len(columns["output_tokens"])
+        if self.max_new_tokens is not None:
+            asked = np.full(n, self.max_new_tokens, dtype=np.int64)
+            columns["output_tokens"] = np.minimum(columns["output_tokens"], asked)
+        elif asked is not None and self.output_scale != 1:
+            asked = np.where(asked < ANY_NUMBER, columns["output_tokens"], ANY_NUMBER)
+        ends = self.ends or ("stop_token" if asked is not None else self.lengths.ends)
+        if ends == "stop_token":
+            columns["max_new_tokens"] = np.full(n, ANY_NUMBER, dtype=np.int64) if asked is None else asked
+
     def _continued(self, output_tokens: IntArray, seed: int) -> IntArray:
         """Return the answer tokens with which conversations continue: scaled, and of several branches the first."""
         if self.output_scale != 1:
             output_tokens = scaled_outputs(output_tokens, self.output_scale)
+        if self.max_new_tokens is not None:
+            output_tokens = np.minimum(output_tokens, self.max_new_tokens)
         if self.branches > 1:
             of_branches = self._stream(seed, "branches")
             return branch_tokens(output_tokens, self.branches, self.branch_spread, of_branches)[:, 0]
@@ -229,14 +263,19 @@ class WorkloadConfig(ConfigModel):
             ))
         if self.output_scale != 1:
             columns["output_tokens"] = scaled_outputs(columns["output_tokens"], self.output_scale)
+        self._end(columns)
         if self.branches > 1:
             columns["branch_tokens"] = branch_tokens(
                 columns["output_tokens"], self.branches, self.branch_spread, self._stream(seed, "branches")
             )
+        if self.max_new_tokens is not None and "branch_tokens" in columns:
+            columns["branch_tokens"] = np.minimum(columns["branch_tokens"], self.max_new_tokens)
         if self.max_total_tokens is not None:
             prompt = np.minimum(columns["prompt_tokens"], self.max_total_tokens - 1)
             columns["prompt_tokens"] = prompt
             columns["output_tokens"] = np.minimum(columns["output_tokens"], self.max_total_tokens - prompt)
+            if "max_new_tokens" in columns:
+                columns["max_new_tokens"] = np.minimum(columns["max_new_tokens"], self.max_total_tokens - prompt)
             if "branch_tokens" in columns:
                 columns["branch_tokens"] = np.minimum(
                     columns["branch_tokens"], (self.max_total_tokens - prompt)[:, None]

@@ -21,7 +21,8 @@ def scenario(patience, rate=12, client=None, **scheduler):
                      "scheduler": {"kind": "chunked", "max_num_seqs": 24, **scheduler}, **(client or {})}]}
 
 
-BOTH = [{"async_scheduling": True}, {"async_scheduling": False}, {"policy": "priority"}]
+DRAFTS = {"method": "eagle", "num_speculative_tokens": 2, "acceptance_rate": 0.5}
+BOTH = [{"async_scheduling": True}, {"async_scheduling": False}, {"policy": "priority"}, {"speculative": DRAFTS}]
 LIMITS = [{"first_token": 3}, {"total": 8}, {"first_token": 2, "total": 6}]
 
 
@@ -76,8 +77,7 @@ def test_patience_that_nobody_needs_changes_nothing():
 
 
 @pytest.mark.parametrize("client", [
-    {"scheduler": {"kind": "static"}}, {"count": "1P1D"},
-    {"scheduler": {"kind": "chunked", "speculative": {"num_speculative_tokens": 2, "acceptance_rate": 0.5}}}])
+    {"scheduler": {"kind": "static"}}, {"count": "1P1D"}])
 def test_what_cannot_cancel_is_refused(client):
     with pytest.raises(InputError, match=r"workload\.patience: .* cannot cancel requests whose clients give up"):
         simulate(scenario({"total": 5}, client=client))

@@ -160,9 +160,14 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
         lengths = draw(conversations())
     elif draw(st.integers(0, 3)) == 0:
         lengths["hash_unit"] = draw(st.sampled_from([4, 16]))
+    ends = draw(st.sampled_from(["max_new_tokens", "stop_token", "some", "asked"]))
+    if ends == "some" and "rows" in lengths:
+        lengths["asked"] = [row[2] + draw(st.sampled_from([0, 1, 9])) for row in rows]
     data: Data = {
         "name": name, "requests": len(rows), "arrivals": arrivals, "lengths": lengths,
         "pipeline": draw(st.sampled_from(("plain", "plain", "plain", "test_draft", "test_branches"))),
+        **({} if ends == "some" else {"max_new_tokens": draw(st.integers(1, 20))} if ends == "asked" else
+           {"ends": ends}),
     }
     if data["pipeline"] == "plain" and draw(st.integers(0, 2)) == 0:
         data |= {"branches": draw(st.sampled_from([2, 3, 5])), "branch_spread": draw(st.sampled_from([0.0, 0.5, 1.0]))}

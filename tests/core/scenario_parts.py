@@ -20,7 +20,7 @@ from hermes.hardware.base import HARDWARE, IntArray, StepStats
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.routing.base import ROUTERS
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.base import ArrivalProcess, LengthModel, Lengths
+from hermes.workload.base import ArrivalProcess, Ends, LengthModel, Lengths
 from hermes.workload.lengths import LENGTHS
 
 UNIT_NS = 1000
@@ -92,12 +92,19 @@ class ListedLengths(LengthModel):
 
     kind: Literal["test_listed"] = "test_listed"
     rows: list[list[int]]
+    asked: list[int] | None = None
+    """Tokens that each request asks for, at least its output; left out, its output."""
     hash_unit: int = 0
     """Not 0: prompts are known by hashes of so many tokens, chained over prefix group and position."""
+
+    @property
+    def ends(self) -> Ends:
+        return "max_new_tokens"
 
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         columns = np.array(self.rows[:n], dtype=np.int64).reshape(-1, 6).T
         lengths = Lengths(*columns[:4])
+        lengths.max_new_tokens = None if self.asked is None else np.array(self.asked[:n], dtype=np.int64)
         if self.hash_unit:
             lengths.hash_block_tokens = self.hash_unit
             lengths.hash_ids = [self._ids(i, *row) for i, row in enumerate(self.rows[:n])]

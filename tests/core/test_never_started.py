@@ -153,7 +153,8 @@ def fleet(model: str, **asked: Any) -> dict[str, Any]:
 def test_only_the_clients_that_serve_a_workload_need_to_cancel_requests() -> None:
     assert simulate(fleet("llama-3.1-8b", patience={"total": 60})).summary["requests"]["completed"] == 10
     with pytest.raises(InputError, match=r"workload\.0\.patience: other cannot cancel requests"):
-        simulate(fleet("mistral-7b", patience={"total": 60}))
+        simulate({**fleet("mistral-7b", patience={"total": 60}),
+                  "clients": [FLEET[0], {**FLEET[1], "scheduler": {"kind": "static"}}]})
 
 
 def test_only_the_clients_that_serve_a_workload_need_places_for_adapters() -> None:

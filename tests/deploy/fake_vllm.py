@@ -43,6 +43,8 @@ def main() -> None:
             for one in asked["add"]:
                 seq = Sequence(one["prompt_tokens"], one["output_tokens"], one["priority"], arrival_order=len(seqs))
                 seq.request = one["id"]
+                seq.max_new_tokens = one["max_new_tokens"]
+                seq.stops_early = seq.max_new_tokens > seq.output_tokens
                 seqs[one["id"]] = seq
                 accepted.of.append(one["accepted"])
                 scheduler.enqueue(seq)
@@ -57,6 +59,13 @@ def main() -> None:
                 "preempted": [*victims, *(seq.request for seq in plan.preempted)],
                 "free_blocks_after": scheduler.pool.free_blocks,
                 "drafts": {share.seq.request: share.drafts for share in shares(scheduler) if share.drafts}}
+        elif "abort" in asked:
+            gone = seqs[asked["abort"]]
+            scheduler.abort(gone)
+            if plan is not None:
+                plan.prefills = [item for item in plan.prefills if item[0] is not gone]
+                plan.decodes |= not plan.prefills
+            answer = {"free_blocks": scheduler.pool.free_blocks}
         else:
             before = {seq: seq.num_tokens for seq, _n in plan.prefills}
             finished = scheduler.complete(plan, 1, step, step)

@@ -8,6 +8,7 @@ import os
 import stat
 
 import pytest
+from ending_scenarios import SCENARIOS as ENDING
 
 from hermes.api import simulate
 from hermes.cli import main
@@ -91,6 +92,17 @@ def test_what_is_asked_is_what_was_simulated(name):
         assert computed == total or (name in DRAFTS and all(computed[key] >= total[key] for key in total))
 
 
+def test_the_engine_is_told_of_stop_tokens_and_of_requests_given_up():
+    [served] = served_of(ENDING["patience"])
+    results = simulate(ENDING["patience"], stepping="every_step")
+    given_up = [one for one in served.requests if {"abort_step", "abort_in_step"} & one.keys()]
+    assert len(given_up) == results.summary["requests"]["rejected"] > 5
+    assert all(one.get("abort_in_step", one.get("abort_step")) >= one["arrival_step"] - 1 for one in given_up)
+    assert all(one["max_new_tokens"] > one["output_tokens"] for one in served.requests)
+    [by_length] = served_of(ENDING["patience, by length"])
+    assert all(one["max_new_tokens"] == one["output_tokens"] for one in by_length.requests)
+
+
 def test_texts_share_what_blocks_say():
     one = {"id": 7, "blocks": [3, 4, -1], "prompt_tokens": 40}
     assert [token(one, place, 16) for place in (0, 15, 16, 31, 32, 47, 48)] == [3, 3, 4, 4, OWN + 7, OWN + 7, OWN + 7]
@@ -141,8 +153,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *ENDING])
 def test_the_engine_takes_the_same_steps(name):
     assert ENGINE is not None
-    for result in conform_scenario(CASES[name], ENGINE):
+    for result in conform_scenario(CASES.get(name) or ENDING[name], ENGINE):
         assert result.ok, result.first_difference

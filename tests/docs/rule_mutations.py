@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hermes.clients import schedule_replay
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import conform_file, find_files
 from hermes.core.block_hashes import AdapterText
@@ -175,7 +176,7 @@ MUTATIONS = [
     Mutation("19", "an allocated block keeps its hash", P, "_evict", r"self\._key_of\[block\] = None\n",
              "return\n", "given/prefix-tight-0"),
     Mutation("20", "the results of a step are known to the plan of the next", A, "plan",
-             r"if not self\._ending:", "self._let_go()\n    if not self._ending:", "async/short-outputs-1"),
+             r"if not self\._leaving:", "self._let_go(None)\n    if not self._leaving:", "async/short-outputs-1"),
     Mutation("20", "an ended request holds no slot", C, "_admit_waiting",
              r" - len\(self\._ending\)", "",
              "async/few-seats-1141"),
@@ -304,11 +305,41 @@ ABORT_MUTATIONS = [
              "aborts/abort-tight-8-7011"),
     Mutation("24", "asynchronously: the step that is scheduled already leaves it out", K, "abort",
              r"self\._plan is None and not .*:", "self._plan is None:", "aborts/abort-tight-8-async-7511"),
-    Mutation("24", "asynchronously: one that ends in that step keeps slot and blocks like others", A, "ended_by_abort",
-             r"del self\._ending\[seq\]", "pass", "aborts/abort-few-seats-async-207561"),
+    Mutation("24", "asynchronously: one that ends in that step gives its token", A, "_leave_unseen",
+             r"del self\.running\[seq\]", "return", "aborts/abort-few-seats-async-207561"),
+    Mutation("24", "given up while a step runs: it leaves after those that end in this step", A, "abort_in_step",
+             r"self\._leaving\.insert\(self\._num_aborted, seq\)", "self._leaving.append(seq)",
+             "aborts/given-up-small-cache-async-76"),
+    Mutation("24", "the same, synchronously", schedule_replay, "_replay_steps",
+             r"scheduler\.abort_in_step\(seq, finished\)", "given_up[seq] = step", "aborts/given-up-prefix-52060"),
+    Mutation("24", "given up between two steps: it leaves before those that ended", A, "abort_between",
+             r"self\._leaving\.append\(seq\)", "self._leaving.insert(0, seq)",
+             "aborts/given-up-small-cache-async-252"),
+    Mutation("24", "with drafts: the results of the step in flight come first", S, "advance",
+             r"before_results\(\)\n", "pass\n", "aborts/given-up-eagle-async-52130"),
+]
+STOPS = ("ends",)   # recordings of STOP_MUTATIONS
+STOP_MUTATIONS = [
+    Mutation("25", "a stop token is known beforehand, as the last of the tokens asked for is", K, "_accept",
+             r"stage\.stops_early = \(", "stage.stops_early = False and (", "ends/stop-roomy-async-51000"),
+    Mutation("25", "the step that is scheduled already leaves it out", A, "plan", r"if not self\._leaving:",
+             "if self._unseen: self._let_go(None)\n    if not self._leaving:", "ends/stop-tight-async-51010"),
+    Mutation("25", "its blocks come back after those of others that end", A, "complete",
+             r"finished\.copy\(\)", "sorted(finished, key=lambda seq: seq.stops_early)",
+             "ends/stop-small-cache-async-23"),
+    Mutation("25", "as a victim it waits and is computed anew", A, "preempt", r"if seq not in self\._unseen:",
+             "if True:", "ends/stop-cap-async-51100"),
+    Mutation("25", "its last whole block is not hashed", A, "_leave_unseen",
+             r"(?s)if stopped:\n +pool\.commit\(seq, seq\.num_computed\)", "if False:\n                pass",
+             "ends/stop-small-cache-async-15", False),
+    Mutation("25", "the block that it takes in that step is lost", A, "_leave_unseen",
+             r"seq\.num_blocks = .*", "pass", "ends/stop-roomy-async-51000", False),
+    Mutation("25", "with drafts: it ends with the tokens that it gets", S, "_schedule",
+             r"seq\.max_new_tokens if seq\.stops_early else seq\.target_tokens", "seq.target_tokens",
+             "ends/stop-eagle-async-51130"),
 ]
 GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS),
-          (ABORT_MUTATIONS, ABORTS)]
+          (ABORT_MUTATIONS, ABORTS), (STOP_MUTATIONS, STOPS)]
 ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
 
 
