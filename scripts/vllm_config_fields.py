@@ -1,11 +1,11 @@
 """List the fields of SchedulerConfig, CacheConfig and LoRAConfig of a vLLM, as JSON.
 
     PYTHON scripts/vllm_config_fields.py >> FIELDS.jsonl
-    python scripts/vllm_config_fields.py --merge FIELDS.jsonl > tests/data/vllm-config-fields.json
+    python scripts/vllm_config_fields.py --merge FIELDS.jsonl [MERGED.json] > tests/data/vllm-config-fields.json
 
 PYTHON is an interpreter that has vLLM. The first form prints one line; run it once for every version. The second merges
-the lines: for each class and field the default and the versions that have it. A field's default is text as Python
-writes it; "set by the engine" stands for a field that cannot be given.
+the lines, and those of versions that MERGED.json has: for each class and field the default and the versions that have
+it. A field's default is text as Python writes it; "set by the engine" stands for a field that cannot be given.
 """
 
 from __future__ import annotations
@@ -53,6 +53,21 @@ def fields_here() -> dict[str, Any]:
     return out
 
 
+def lines_of(merged: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines that were merged."""
+    lines = []
+    for version in merged["versions"]:
+        line: dict[str, Any] = {"version": version}
+        for name in CLASSES:
+            line[name] = {}
+            for field, entry in merged[name].items():
+                later = [last for last in entry["before"] if in_order(last) >= in_order(version)]
+                if version in entry["versions"]:
+                    line[name][field] = entry["before"][min(later, key=in_order)] if later else entry["default"]
+        lines.append(line)
+    return lines
+
+
 def in_order(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("+")[0].split("."))
 
@@ -78,6 +93,8 @@ def merged(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == ["--merge"]:
         lines = [json.loads(line) for line in Path(sys.argv[2]).read_text(encoding="utf-8").splitlines() if line]
+        if sys.argv[3:]:
+            lines += lines_of(json.loads(Path(sys.argv[3]).read_text(encoding="utf-8")))
         found = merged(lines)
         parts = [f'"versions": {json.dumps(found["versions"])}']
         for name in CLASSES:

@@ -84,7 +84,7 @@ class LLMClientConfig(ConfigModel):
     """Devices of one client, for memory, power and cost. Left out, the hardware model's parallelism (1 if it has
     none)."""
     engine: Annotated[str, Field(max_length=100)] | None = None
-    """Engine that the client runs, e.g. `vllm-0.32`. It sets the rules of the `chunked` scheduler, and the defaults of
+    """Engine that the client runs, e.g. `vllm-0.33`. It sets the rules of the `chunked` scheduler, and the defaults of
     this version on this device for what `scheduler` and `memory` leave out. Left out, the newest known engine. Other
     schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
@@ -149,7 +149,7 @@ class LLMClientConfig(ConfigModel):
         from hermes.schedulers.chunked_config import plans_ahead
 
         asynchronous = plans_ahead(getattr(self.scheduler, "async_scheduling", None), engine.async_scheduling,
-                                   getattr(self.scheduler, "speculative", None))
+                                   getattr(self.scheduler, "speculative", None), engine.rules)
         for key in ("model", "device"):
             if not getattr(self.hardware, key) and not getattr(self, key):
                 whole = "name a `model` and a `device`, or give `hardware`"
@@ -255,8 +255,15 @@ class LLMClientConfig(ConfigModel):
         """Raise `InputError` for limits of vLLM's scheduler and API server that have no effect here, or another one."""
         scheduler = self.scheduler
         if getattr(scheduler, "prefill_schedule_interval", 1) > 1 and self.parallel.dp == 1:
-            raise InputError(Verbatim("needs parallel.dp: vLLM heeds it with data-parallel ranks only; leave it out"),
-                             field="scheduler.prefill_schedule_interval")
+            from hermes.schedulers.chunked_config import is_since
+
+            if not is_since(load_engine(self._engine_name()).rules, "0.33.0"):
+                raise InputError(Verbatim("needs parallel.dp: before 0.33 vLLM reads it with data-parallel ranks only; "
+                                          "leave it out, or set `engine: vllm-0.33`"),
+                                 field="scheduler.prefill_schedule_interval")
+            if self.parallel.pp > 1:
+                raise InputError(Verbatim("not modelled with pipeline stages; leave it out"),
+                                 field="scheduler.prefill_schedule_interval")
         beside = several or self.role != "both" or self.kv_offload is not None
         for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
             if getattr(scheduler, name, None) is not None and beside:
@@ -308,6 +315,8 @@ class LLMClientConfig(ConfigModel):
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
+            if ranks == 1 and hasattr(scheduler, "local"):
+                scheduler.local = True   # it counts for itself
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
                                           "another scheduler"), field="scheduler.kind")
@@ -366,7 +375,8 @@ class LLMClientConfig(ConfigModel):
         from hermes.schedulers.offloading import OffloadingScheduler
 
         with inside("memory.kv_offload"):
-            host = offload.build(self.memory.kv_bytes(model, info, base_dir) * pool.block_size)
+            host = offload.build(self.memory.kv_bytes(model, info, base_dir) * pool.block_size,
+                                 ranked=self.scheduler.ranks_chunks)
         return OffloadingScheduler(
             self.scheduler, pool, host,  # type: ignore[arg-type]  # `_pool` made it
             blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only, every_step=every_step)

@@ -25,7 +25,7 @@ __all__ = ["check_agreement", "check_host_offload", "described_model", "longest_
 ALLOW = "or set `allow_mismatch: true`"
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "gated_ffn",
           "num_experts", "experts_per_token")
-OFFLOAD_VERSION = "0.32.0"   # of vLLM, whose rules of KV offload are known
+OFFLOAD_VERSIONS = ("0.32.0", "0.33.0")   # of vLLM, whose rules of KV offload are known
 _BITS_APART = 1.4   # ratio of another precision: scales and 16-bit embeddings add some bits, the next precision is 2
 
 
@@ -197,8 +197,8 @@ def check_host_offload(client: LLMClientConfig, windowed: bool) -> None:
             (getattr(scheduler, "prefill_schedule_interval", 1) > 1, "not modelled beside prefill_schedule_interval"),
             (getattr(scheduler, "async_scheduling", False),
              "modelled for synchronous scheduling only; give the scheduler async_scheduling: false"),
-            (getattr(scheduler, "engine_version", OFFLOAD_VERSION) not in (None, OFFLOAD_VERSION),
-             f"follows vLLM {OFFLOAD_VERSION}; leave `engine` out"),
+            (getattr(scheduler, "engine_version", None) not in (None, *OFFLOAD_VERSIONS),
+             f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}; leave `engine` out"),
             (not memory.prefix_caching, "needs prefix_caching: true"),
             (memory.prefix_eviction != "lru", "needs prefix_eviction: lru, the engine's own"),
             (windowed, "not modelled for layers with a sliding window; write hybrid: false"),

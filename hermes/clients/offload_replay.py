@@ -20,6 +20,7 @@ from hermes.clients.schedule_replay import (
     sequences_of,
 )
 from hermes.core.stage import Stage
+from hermes.hardware.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache
 from hermes.schedulers.offloading import Job, OffloadingScheduler
@@ -57,19 +58,26 @@ class RecordedOffload(RecordedSchedule):
     steps: list[OffloadStep]  # type: ignore[assignment]  # of a kind of their own
 
 
-def replay_offload(recorded: RecordedOffload, *, every_step: bool) -> list[Row]:
-    """Return the rows of the simulator's scheduler, in the recording's format."""
-    return _Replay(recorded, every_step=every_step).rows()
+def replay_offload(
+    recorded: RecordedOffload, engine: EngineDescription | None = None, *, every_step: bool
+) -> list[Row]:
+    """Return the rows of the simulator's scheduler, in the recording's format.
+
+    engine: Whose rules it follows; left out, those of the first version that the recording names.
+    """
+    return _Replay(recorded, engine, every_step=every_step).rows()
 
 
 class _Replay:
     """A scheduler, and the workers that carry out its jobs."""
 
-    def __init__(self, recorded: RecordedOffload, *, every_step: bool) -> None:
+    def __init__(self, recorded: RecordedOffload, engine: EngineDescription | None, *, every_step: bool) -> None:
         self.recorded, self.every_step = recorded, every_step
-        host = HostCache(recorded.host_chunks, recorded.eviction_policy, recorded.store_threshold)
+        config = config_of(recorded, engine)
+        host = HostCache(recorded.host_chunks, recorded.eviction_policy, recorded.store_threshold,
+                         ranked=config.ranks_chunks)
         self.scheduler = OffloadingScheduler(
-            config_of(recorded), FencedPool(recorded.num_blocks, recorded.block_size), host,
+            config, FencedPool(recorded.num_blocks, recorded.block_size), host,
             blocks_per_chunk=recorded.blocks_per_chunk, prompt_only=recorded.offload_prompt_only,
             every_step=every_step)
         self.due: dict[Job, int] = {}

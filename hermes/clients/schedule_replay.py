@@ -119,6 +119,8 @@ class RecordedSchedule(ConfigModel):
     """Accepted drafts, used in turn by every request each time that some of its drafts are verified."""
     scheduler_config: dict[str, int] = {}
     max_loras: int | None = None
+    local_interval: bool = False
+    """Whether `prefill_schedule_interval` is that of an engine without data-parallel ranks."""
     requests: list[RecordedRequest]
     steps: list[RecordedStep | RecordedRun]
 
@@ -252,15 +254,24 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
         from hermes.clients.offload_replay import RecordedOffload, replay_offload
 
         assert isinstance(recorded, RecordedOffload)
-        return replay_offload(recorded, every_step=every_step)
+        return replay_offload(recorded, engine, every_step=every_step)
     config = config_of(recorded, engine)
     pool = _pool(recorded, config, every_step=every_step)
     if config.speculative is not None:
         return _replay_batches(recorded, _BatchRecorder(config, pool))
     if recorded.async_scheduling:
-        return _replay_client(recorded, _recorder(config.scheduler_type)(config, pool, every_step=every_step),
-                              every_step=every_step)
-    return _replay_steps(recorded, config.scheduler_type(config, pool, every_step=every_step), every_step=every_step)
+        recorder = _recorder(config.scheduler_type)(config, pool, every_step=every_step)
+        _set_interval(recorded, recorder)
+        return _replay_client(recorded, recorder, every_step=every_step)
+    scheduler = config.scheduler_type(config, pool, every_step=every_step)
+    _set_interval(recorded, scheduler)
+    return _replay_steps(recorded, scheduler, every_step=every_step)
+
+
+def _set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
+    """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
+    if recorded.local_interval:
+        scheduler.local = True   # type: ignore[attr-defined]  # of `Limits`, which an interval needs
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:

@@ -108,8 +108,12 @@ class HostOffloadConfig(ConfigModel):
     latency: Duration = 0.0
     """Time of a copy before its first byte."""
 
-    def build(self, block_bytes: float) -> HostCache:
-        """Return an empty host cache. block_bytes: KV bytes of one block over all layers and devices.
+    def build(self, block_bytes: float, *, ranked: bool = False) -> HostCache:
+        """Return an empty host cache.
+
+        Args:
+            block_bytes: KV bytes of one block over all layers and devices.
+            ranked: Whether the order of eviction is that of vLLM 0.33.
 
         Raises `InputError` if not even one chunk fits.
         """
@@ -118,7 +122,7 @@ class HostOffloadConfig(ConfigModel):
         size = self.chunk_bytes(block_bytes)
         if self.cpu_bytes_to_use < size:
             raise InputError(f"at least one chunk of {size:,} bytes", self.cpu_bytes_to_use, field="cpu_bytes_to_use")
-        return HostCache(self.cpu_bytes_to_use // size, self.eviction_policy, self.store_threshold)
+        return HostCache(self.cpu_bytes_to_use // size, self.eviction_policy, self.store_threshold, ranked=ranked)
 
     def chunk_bytes(self, block_bytes: float) -> int:
         """Return the host memory of one chunk."""

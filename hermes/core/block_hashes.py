@@ -39,8 +39,14 @@ class PromptContent(Protocol):
         ...
 
 
-def name_runs(content: PromptContent, block_size: int) -> NameRuns:
-    """Return the runs of a content or a sequence; one run per block if it has only `block_key`."""
+def name_runs(content: PromptContent, block_size: int, ahead: int = 0) -> NameRuns:
+    """Return the runs of a content or a sequence; one run per block if it has only `block_key`.
+
+    ahead: Tokens after each block that its name covers as well: two blocks have one name if the texts are the same up
+        to the last of them.
+    """
+    if ahead:   # a name of single tokens is one of the text up to there
+        return [(name, max(0, end - ahead) // block_size) for name, end in name_runs(content, 1)]
     runs = getattr(content, "name_runs", None)
     found: NameRuns = block_by_block(content, block_size) if runs is None else runs(block_size)
     return found

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.clients.llm import LLMClient
+from hermes.clients.lockstep import RankClient
 from hermes.clients.schedule_replay import Row, compared, rows_of
 from hermes.core.stage import Stage
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
@@ -33,7 +34,8 @@ from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = ["ClientResult", "Served", "as_list", "ask", "conform_scenario", "served_of"]
 
-MORE = ("max_num_scheduled_tokens", "max_num_active_seqs")   # passed through to vLLM's SchedulerConfig
+MORE = ("max_num_scheduled_tokens", "max_num_active_seqs", "prefill_schedule_interval")
+"""Passed through to vLLM's SchedulerConfig."""
 
 
 @dataclass
@@ -83,11 +85,13 @@ class _Listener:
             "long_prefill_token_threshold": config.long_prefill_token_threshold,
             "chunked_prefill": config.enable_chunked_prefill, "reserve_full_isl": config.reserve_full_isl,
             "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": bool(config.async_scheduling),
-            "scheduler_config": {name: value for name in MORE if (value := getattr(config, name)) is not None},
+            "scheduler_config": {name: value for name in MORE
+                                 if (value := getattr(config, name)) != ChunkedConfig.model_fields[name].default},
+            "local_interval": True,
             **({} if config.max_loras is None else {"max_loras": config.max_loras}),
             **({"num_speculative_tokens": scheduler.drafts, "speculative_method": scheduler.method}
                if isinstance(scheduler, SpeculativeScheduler) else {})})
-        self._scheduler, self._names = scheduler, names
+        self._scheduler, self._names, self.client = scheduler, names, client
         self._numbers: dict[Stage, int] = {}
         self._early: dict[Stage, Row] = {}   # given up before the scheduler had them
         self._plans = 0
@@ -111,7 +115,7 @@ class _Listener:
                 self.let_go, self.preempt_ending)
 
     def enqueue(self, seq: Stage) -> None:
-        size = self._scheduler.pool.block_size
+        pool, size = self._scheduler.pool, self._scheduler.pool.block_size
         if seq.transferred or seq.branches is not None:
             raise InputError(Verbatim("the engine's scheduler alone cannot serve sequences with branches"),
                              field="workload")
@@ -119,8 +123,8 @@ class _Listener:
         self.served.requests.append({
             "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
             "output_tokens": seq.target_tokens, "max_new_tokens": asked_tokens(seq), "priority": seq.priority,
-            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else [], "adapter": adapter_of(seq)}
-            | self._accepted(seq) | self._early.pop(seq, {}))
+            **self._names.shared(seq, size, caching=pool.caching, ahead=pool.hash_lookahead > 0),
+            "adapter": adapter_of(seq)} | self._accepted(seq) | self._early.pop(seq, {}))
         self._enqueue(seq)
 
     def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
@@ -221,7 +225,8 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     rules = ChunkedScheduler | SpeculativeScheduler
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
                  if isinstance(client, LLMClient) and isinstance(client.scheduler, rules)]
-    if any(configs[client].prefill_schedule_interval > 1 for client in (one.served.client for one in listeners)):
+    if any(isinstance(one.client, RankClient) and configs[one.served.client].prefill_schedule_interval > 1
+           for one in listeners):
         raise InputError(Verbatim("the engine's scheduler alone does not know the steps of other ranks; leave it out"),
                          field="clients.scheduler.prefill_schedule_interval")
     if not listeners:

@@ -180,14 +180,12 @@ def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
-    """Leave out what vLLM ignores: LoRA slots without LoRA, and the cadence of prefills without data-parallel ranks."""
+    """Leave out what vLLM ignores: LoRA slots without LoRA."""
     if lora and "max_loras" not in client.get("scheduler", {}):
         _set(client, "scheduler.max_loras", 1)
     scheduler = client.get("scheduler", {})
     if not lora:
         scheduler.pop("max_loras", None)
-    if client.get("parallel", {}).get("dp", 1) == 1:
-        scheduler.pop("prefill_schedule_interval", None)
 
 
 def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str | None]]:

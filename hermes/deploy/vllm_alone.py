@@ -5,13 +5,15 @@
 
 CASES holds a list, `cases`. A case holds `settings` (as in a recorded schedule, docs/reference/schedules.md) and
 `requests`: id, arrival_step, prompt_tokens, output_tokens, priority, and `blocks`, a number for each block of prompt
-and answer that is the same in texts that are alike up to its end, -1 where no other text is. `max_new_tokens`, if it is
-more than `output_tokens`: a stop token ends the request before the tokens that it asks for. ANSWER holds `version` and
+and answer that is the same in texts that are alike up to its end, -1 where no other text is; `firsts`, if given, are
+the same for the first token of each block (from 0.33 on some hashes cover it). `max_new_tokens`, if it is more than
+`output_tokens`: a stop token ends the request before the tokens that it asks for. ANSWER holds `version` and
 `schedules`: for each case its `steps`, in the recording's format, or the `error` for which there are none.
 
 A setting `scheduler_config` holds more fields of vLLM's SchedulerConfig, `max_loras` makes a LoRAConfig (a request's
 `adapter` is the number of its own, 0 for none). With `prefill_schedule_interval` the scheduler is called as one rank of
-DPEngineCoreProc calls it, which counts from 0 again when nothing is left to do.
+DPEngineCoreProc calls it, which counts from 0 again when nothing is left to do; with the setting `local_interval` as an
+engine without ranks calls it (from 0.33 on the scheduler then counts for itself).
 
 No model, no worker, no engine process: `schedule()` is called, every sequence whose prompt is computed gets a token,
 and `update_from_output()` hears of it. Texts are made up so that prompts share what `blocks` says: a block's tokens
@@ -78,7 +80,8 @@ def make(settings: dict[str, Any], **more: Any) -> Any:
         "max_num_batched_tokens": settings["max_num_batched_tokens"], "max_num_seqs": settings["max_num_seqs"],
         "max_model_len": longest, "enable_chunked_prefill": chunking,
         "policy": settings["scheduling_policy"], "is_encoder_decoder": False,
-        "async_scheduling": settings["async_scheduling"],
+        # the model runner of a CPU may refuse it with this drafter, so it is switched on below
+        "async_scheduling": settings["async_scheduling"] and not settings.get("num_speculative_tokens"),
         "long_prefill_token_threshold": settings["long_prefill_token_threshold"],
         **{name: value for name, value in options.items() if value is not None},   # else this version's default
         **others}
@@ -143,7 +146,9 @@ class Alone:
         init_none_hash(sha256)
         self.settings, self.block_size = settings, settings["block_size"]
         self.scheduler = make(settings)
-        self.hasher = get_request_block_hasher(self.block_size, sha256) if settings["prefix_caching"] else None
+        ahead = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)   # from 0.33 on
+        self.hasher = (get_request_block_hasher(self.block_size, sha256, *([ahead] if ahead else []))
+                       if settings["prefix_caching"] else None)
         self.most = 2 if settings["async_scheduling"] else 1   # batches in flight
         # plan, tokens that it gives, number of schedules before
         self.batches: deque[tuple[Any, dict[str, int], int]] = deque()
@@ -153,7 +158,10 @@ class Alone:
         self.num_drafts = settings.get("num_speculative_tokens", 0)
         self.verified: dict[str, int] = {}
         self.calls = 0   # since the engine was idle
-        self.interval = settings.get("scheduler_config", {}).get("prefill_schedule_interval", 1)
+        self.interval = 1   # of the ranks, with which a scheduler does not count for itself
+        if not settings.get("local_interval"):
+            self.interval = settings.get("scheduler_config", {}).get("prefill_schedule_interval", 1)
+            self.scheduler.local_prefill_interval = 1
         self.preempted: list[int] = []
         preempt = self.scheduler._preempt_request
 
@@ -291,8 +299,8 @@ class Alone:
 
 def token(request: dict[str, Any], place: int, block_size: int) -> int:
     """Return the token at a place of prompt or answer: the number of its block, or one that no other request has."""
-    blocks: list[int] = request["blocks"]
     block, own = place // block_size, OWN + int(request["id"])
+    blocks: list[int] = request["firsts"] if "firsts" in request and not place % block_size else request["blocks"]
     return blocks[block] if block < len(blocks) and blocks[block] >= 0 else own
 
 
@@ -405,10 +413,19 @@ def commit() -> str:
     return str(__commit_id__ or "")
 
 
+def without_device() -> None:
+    """Let a wheel for GPUs start where there is none: the scheduler needs none."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+
+
 def main() -> None:
     folder = Path(__file__).resolve().parent   # has a module `vllm` of its own
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    without_device()
     import vllm
 
     if sys.argv[1:] == ["--serve"]:

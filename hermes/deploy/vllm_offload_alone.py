@@ -203,6 +203,7 @@ def main() -> None:
     assert found.loader is not None
     alone = importlib.util.module_from_spec(found)
     found.loader.exec_module(alone)
+    alone.without_device()
     import vllm
 
     cases = json.load(sys.stdin)

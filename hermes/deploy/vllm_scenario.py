@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.clients.consistency import OFFLOAD_VERSION
+from hermes.clients.consistency import OFFLOAD_VERSIONS
 from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords, engine_of_image, of_command
 from hermes.deploy.manifests_read import groups_of, is_yaml, placed
@@ -18,7 +18,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.devices import load_device
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.models import load_model
-from hermes.schedulers.chunked_config import newer_keys
+from hermes.schedulers.chunked_config import is_since, newer_keys
 
 __all__ = ["Source", "read_source"]
 
@@ -144,12 +144,14 @@ def _drop_newer(read: Read, engine: str | None) -> None:
         version = load_engine(engine).version
         newer = newer_keys(version)
     scheduler = read.client.get("scheduler", {})
-    if "kv_offload" in read.client.get("memory", {}) and version != OFFLOAD_VERSION:
+    if not is_since(load_engine(engine).rules, "0.33.0") and read.client.get("parallel", {}).get("dp", 1) == 1:
+        scheduler.pop("prefill_schedule_interval", None)   # vLLM ignores it without ranks
+    if "kv_offload" in read.client.get("memory", {}) and version not in OFFLOAD_VERSIONS:
         del read.client["memory"]["kv_offload"]
         if SYNCHRONOUS in read.not_modelled:
             read.not_modelled.remove(SYNCHRONOUS)
             del scheduler["async_scheduling"]
-        read.not_modelled.append(f"KV offload with {engine} (only {OFFLOAD_VERSION})")
+        read.not_modelled.append(f"KV offload with {engine} (only {' and '.join(OFFLOAD_VERSIONS)})")
     for key in [key for key in scheduler if key in newer]:
         del scheduler[key]
         flags = " and ".join(f"--{name}" for name, flag in FLAGS.items()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -82,7 +82,8 @@ class VllmConfig(ConfigModel):
             seqs = defaults.max_num_seqs if self.max_num_batched_tokens is None else min(defaults.max_num_seqs, budget)
         built = self.model_copy(update={
             "max_num_batched_tokens": budget, "max_num_seqs": seqs,
-            "async_scheduling": plans_ahead(self.async_scheduling, defaults.async_scheduling, self.speculative)})
+            "async_scheduling": plans_ahead(
+                self.async_scheduling, defaults.async_scheduling, self.speculative, defaults.rules)})
         built._version = defaults.version
         return built
 
@@ -108,7 +109,19 @@ class BlockNames:
 
     def of(self, seq: Stage, block_size: int) -> list[int]:
         """Return a number for each whole block of prompt and answer; -1 where no other text is the same."""
-        keys = (seq.block_key(i, block_size) for i in range((seq.prompt_tokens + seq.target_tokens) // block_size))
+        num_tokens = seq.prompt_tokens + seq.target_tokens
+        return self._numbers(seq.block_key(i, block_size) for i in range(num_tokens // block_size))
+
+    def shared(self, seq: Stage, block_size: int, *, caching: bool, ahead: bool) -> dict[str, list[int]]:
+        """Return what `hermes.deploy.vllm_alone` takes of a text. ahead: Whether hashes may cover a token more."""
+        blocks = {"blocks": self.of(seq, block_size) if caching else []}
+        return blocks | {"firsts": self.firsts(seq, block_size)} if caching and ahead else blocks
+
+    def firsts(self, seq: Stage, block_size: int) -> list[int]:
+        """Return a number for the first token of each block, alike in texts that are the same up to that token."""
+        return self._numbers(seq.block_key(i, 1) for i in range(0, seq.prompt_tokens + seq.target_tokens, block_size))
+
+    def _numbers(self, keys: Iterable[object]) -> list[int]:
         return [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
 
 
@@ -227,9 +240,9 @@ class VllmScheduler(LLMScheduler):
         self._adapters.append(0 if self._config.max_loras is None else adapter_of(seq))
         self._arrived.append({
             "id": number, "prompt_tokens": seq.prompt_tokens, "output_tokens": seq.target_tokens,
-            "max_new_tokens": asked_tokens(seq), "priority": seq.priority,
-            "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else [],
-            "adapter": self._adapters[number],
+            "max_new_tokens": asked_tokens(seq), "priority": seq.priority, "adapter": self._adapters[number],
+            **self._names.shared(seq, self.pool.block_size, caching=self.pool.caching,
+                                 ahead=self._config.speculative is not None),
             "accepted": [] if self._acceptance is None else self._acceptance.first(
                 seq.arrival_order, seq.target_tokens)})
         self._queue.push(seq)
@@ -335,7 +348,7 @@ class VllmScheduler(LLMScheduler):
             "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
             "scheduling_policy": config.policy, "async_scheduling": config.async_scheduling,
             "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config,
-            "max_loras": config.max_loras, **(
+            "max_loras": config.max_loras, "local_interval": True, **(
                 {} if config.speculative is None else {
                     "num_speculative_tokens": config.speculative.num_speculative_tokens,
                     "speculative_method": config.speculative.method})})

@@ -25,12 +25,12 @@ __all__ = [
     "device_class", "engine_name", "load_engine", "reduce_rules",
 ]
 
-NEWEST_ENGINE = "vllm-0.32"
+NEWEST_ENGINE = "vllm-0.33"
 """The engine of clients that do not name one."""
 
 _CPU = re.compile(r"\b(cpu|epyc|xeon|ryzen|threadripper|graviton|neoverse)\b", re.IGNORECASE)
 
-Rules = Literal["0.19.0", "0.24.0", "0.28.0", "0.32.0"]
+Rules = Literal["0.19.0", "0.24.0", "0.28.0", "0.32.0", "0.33.0"]
 """Versions whose source the rules of the `chunked` scheduler follow; others have those of one of them."""
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Limits = dict[Annotated[str, Field(pattern=r"^\d+\.\d$")], dict[Annotated[str, Field(pattern=r"^\d+$")], Bytes]]
@@ -47,6 +47,7 @@ class DeviceClass:
     memory_bytes: int | None = None   # of one device; None if unknown
     is_cpu: bool = False
     num_devices: int = 1
+    compute_capability: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class EngineClass(ConfigModel):
     """Smallest memory of one device for this class."""
     not_named: str = ""
     """Text that excludes a device from the class if its name contains it."""
+    not_capability: str = ""
+    """Compute capability that excludes a device from the class."""
     max_num_batched_tokens: Count
     max_num_seqs: Count
     per_device: bool = False
@@ -85,6 +88,8 @@ class EngineClass(ConfigModel):
         if (self.devices == "cpu") != device.is_cpu:
             return False
         if self.memory_at_least is not None and (device.memory_bytes or 0) < self.memory_at_least:
+            return False
+        if self.not_capability and self.not_capability == device.compute_capability:
             return False
         return not self.not_named or self.not_named not in device.name.lower()
 
@@ -240,7 +245,7 @@ def device_class(
     """Return the class of a client's device, from its description, or else the profile's figures, or else a given
     capacity."""
     if device is not None:
-        return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices)
+        return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices, device.compute_capability)
     memory = capacity if info.memory is None else info.memory.capacity_bytes
     return DeviceClass(info.hardware, memory, bool(_CPU.search(info.hardware)), num_devices)
 

@@ -71,6 +71,7 @@ class BlockPool:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.free_blocks = num_blocks
         self.drop_last_hit = False   # the last block that a lookup finds is computed again (EAGLE, MTP)
+        self.hash_lookahead = 0      # tokens after a block that its hash covers (EAGLE, MTP from vLLM 0.33 on)
         self.shared_blocks = self.peak_shared_blocks = self.used_at_peak = self.copied_blocks = 0
 
     def blocks_for(self, num_tokens: int) -> int:

@@ -4,7 +4,8 @@ The unit is a *chunk* of one or several blocks, identified by a key that stands 
 written, then ready, and pinned while loads read it. Stores take free chunks first, then evict ready ones that no load
 reads. The eviction order is a policy: `lru`, or `arc` (adaptive replacement: Megiddo and Modha, FAST 2003). Recency
 changes when a chunk is stored and when a request that used it ends (`end`), not when it is looked up or loaded. So the
-chunks of one request lie together in the order, those of its beginning as the most recent.
+chunks of one request lie together in the order, those of its beginning as the most recent. From 0.33 on `lru` also
+moves a chunk when a request first looks it up to load it or offers it (`RankedOrder`).
 
 Sources: vllm/v1/kv_offload/cpu/manager.py (CPUOffloadingManager), cpu/policies/lru.py, cpu/policies/arc.py.
 docs/background/kv-offload.md lists the rules.
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 
-__all__ = ["ArcOrder", "HostCache", "LruOrder", "RequestChunks"]
+__all__ = ["ArcOrder", "HostCache", "LruOrder", "RankedOrder", "RequestChunks"]
 
 Key = Hashable
 Order = OrderedDict[Key, None]
@@ -31,15 +33,17 @@ class RequestChunks:
         stored: Chunks that it stored.
         reused: Ready chunks that it found: loaded, or offered although they were there.
         missed: Chunks that it wanted to store and that were not there.
+        rank: When it first used one, among all requests (`RankedOrder`); 0: not yet.
     """
 
-    __slots__ = ("missed", "places", "reused", "stored")
+    __slots__ = ("missed", "places", "rank", "reused", "stored")
 
     def __init__(self) -> None:
         self.places: dict[Key, int] = {}
         self.stored: set[Key] = set()
         self.reused: set[Key] = set()
         self.missed: set[Key] = set()
+        self.rank = 0
 
     def in_order(self) -> list[Key]:
         """Return the chunks from the beginning of the text on."""
@@ -52,11 +56,14 @@ class LruOrder:
     def __init__(self, capacity: int) -> None:
         self._order: Order = OrderedDict()
 
-    def insert(self, key: Key) -> None:
+    def insert(self, key: Key, used: RequestChunks) -> None:
         self._order[key] = None
 
     def missed(self, keys: Sequence[Key]) -> None:
         """Note that a request wants to store chunks that are not there."""
+
+    def accessed(self, keys: Sequence[Key], used: RequestChunks) -> None:
+        """Note chunks that a request uses for the first time, whether they are there or not."""
 
     def ended(self, used: RequestChunks) -> None:
         """Note that a request has ended: what it used becomes recent, its first chunk most of all."""
@@ -79,6 +86,67 @@ class LruOrder:
         return found
 
 
+class RankedOrder:
+    """Least recently used first, as vLLM 0.33 does it: a request under way moves what it uses as well.
+
+    All chunks that a request uses have its rank until it ends, those at the end of its text before those at the
+    beginning. A request has the rank of its first use. When it ends, its chunks get ranks anew, one by one.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._ranks: dict[Key, tuple[int, int]] = {}
+        self._heap: list[tuple[tuple[int, int], int, Key]] = []   # also of ranks that are no longer those of their keys
+        self._latest = self._pushed = 0
+
+    def insert(self, key: Key, used: RequestChunks) -> None:
+        self._set(key, (self._rank_of(used), -used.places[key]))
+
+    def missed(self, keys: Sequence[Key]) -> None:
+        """Do nothing: a miss changes no rank."""
+
+    def accessed(self, keys: Sequence[Key], used: RequestChunks) -> None:
+        rank = self._rank_of(used)
+        for key in keys:
+            if key in self._ranks and self._ranks[key] < (rank, -used.places[key]):
+                self._set(key, (rank, -used.places[key]))
+
+    def ended(self, used: RequestChunks) -> None:
+        for key in reversed(used.in_order()):
+            if key in self._ranks:
+                self._latest += 1
+                self._set(key, (self._latest, 0))
+
+    def victims(self, count: int, kept: Collection[Key]) -> list[Key] | None:
+        found: list[tuple[tuple[int, int], int, Key]] = []
+        passed: list[tuple[tuple[int, int], int, Key]] = []
+        while self._heap and len(found) < count:
+            entry = heappop(self._heap)
+            rank, _order, key = entry
+            if self._ranks.get(key) == rank:
+                (passed if key in kept else found).append(entry)
+        for entry in passed if len(found) == count else passed + found:
+            heappush(self._heap, entry)
+        if len(found) < count:
+            return None
+        for _rank, _order, key in found:
+            del self._ranks[key]
+        return [key for _rank, _order, key in found]
+
+    def _rank_of(self, used: RequestChunks) -> int:
+        if not used.rank:
+            self._latest += 1
+            used.rank = self._latest
+        return used.rank
+
+    def _set(self, key: Key, rank: tuple[int, int]) -> None:
+        self._ranks[key] = rank
+        self._pushed += 1
+        heappush(self._heap, (rank, self._pushed, key))
+        if len(self._heap) > 64 + 4 * len(self._ranks):
+            self._heap = [entry for entry in self._heap if self._ranks.get(entry[2]) == entry[0]]
+            heapify(self._heap)
+
+
 class ArcOrder:
     """Adaptive replacement: chunks that one request used (`once`) and more did (`again`), and the room of either.
 
@@ -97,7 +165,7 @@ class ArcOrder:
         self.again_gone: Order = OrderedDict()
         self.target = 0.0
 
-    def insert(self, key: Key) -> None:
+    def insert(self, key: Key, used: RequestChunks) -> None:
         self.once[key] = None
         self.once_gone.pop(key, None)
         self.again_gone.pop(key, None)
@@ -112,6 +180,9 @@ class ArcOrder:
                 less = max(1.0, len(self.once_gone) / len(self.again_gone))
                 self.target = max(self.target - less, 0.0)
                 self.again_gone.move_to_end(key)
+
+    def accessed(self, keys: Sequence[Key], used: RequestChunks) -> None:
+        """Do nothing: a chunk moves when the request ends."""
 
     def ended(self, used: RequestChunks) -> None:
         for key in reversed(used.in_order()):
@@ -163,6 +234,7 @@ class HostCache:
         capacity: Chunks that fit.
         policy: Eviction order, `lru` or `arc`.
         store_threshold: A chunk is stored when it is offered for the so manieth time; up to 1 at once.
+        ranked: `lru` as in vLLM 0.33 (`RankedOrder`), else as in 0.32.
 
     Attributes:
         used: Chunks in the cache, those being written included.
@@ -172,9 +244,12 @@ class HostCache:
         evictions, refused: Chunks evicted, and chunks that found no room when a request first offered them.
     """
 
-    def __init__(self, capacity: int, policy: str = "lru", store_threshold: int = 0) -> None:
+    def __init__(
+        self, capacity: int, policy: str = "lru", store_threshold: int = 0, *, ranked: bool = False
+    ) -> None:
         self.capacity, self.policy, self.store_threshold = capacity, policy, store_threshold
-        self._order: LruOrder | ArcOrder = ArcOrder(capacity) if policy == "arc" else LruOrder(capacity)
+        lru = RankedOrder if ranked else LruOrder
+        self._order: LruOrder | RankedOrder | ArcOrder = ArcOrder(capacity) if policy == "arc" else lru(capacity)
         self._readers: dict[Key, int] = {}   # chunk -> loads that read it, -1 while it is written
         self._busy: set[Key] = set()         # chunks being written or read
         self._offers: OrderedDict[Key, int] = OrderedDict()
@@ -238,7 +313,7 @@ class HostCache:
         for key in new:
             self._readers[key] = -1
             self._busy.add(key)
-            self._order.insert(key)
+            self._order.insert(key, used)
         self.peak = max(self.peak, len(self._readers))
         used.stored.update(new)
         return new
@@ -257,9 +332,13 @@ class HostCache:
         self, keys: Sequence[Key], first: int, used: RequestChunks, reused: Iterable[Key],
         wanted: Collection[Key] | None = None,
     ) -> None:
+        new = []
         for place, key in enumerate(keys, first):
-            if wanted is None or key in wanted:
-                used.places.setdefault(key, place)
+            if (wanted is None or key in wanted) and key not in used.places:
+                used.places[key] = place
+                new.append(key)
+        if new:
+            self._order.accessed(new, used)
         used.reused.update([key for key in reused if key not in used.stored])
 
     def _count(self, keys: Sequence[Key]) -> None:

@@ -65,7 +65,7 @@ class PrefixBlockPool(BlockPool):
         self._hits = hits
         match, block = self._index.match, 0
         limit = (num_tokens - 1) // self.block_size
-        for name, end in name_runs(seq, self.block_size):
+        for name, end in name_runs(seq, self.block_size, self.hash_lookahead):
             if block >= limit:
                 break
             if end > block:
@@ -100,7 +100,8 @@ class PrefixBlockPool(BlockPool):
 
     def _chain(self, seq: BlockHolder) -> Chain:
         """Return the chain of a sequence that holds nothing yet."""
-        chain = self._chains[seq] = Chain(name_runs(seq, self.block_size), getattr(seq, "own_name", None))
+        names = name_runs(seq, self.block_size, self.hash_lookahead)
+        chain = self._chains[seq] = Chain(names, getattr(seq, "own_name", None))
         return chain
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
@@ -168,6 +169,8 @@ class PrefixBlockPool(BlockPool):
             seq.num_blocks += need
         if known is None:
             known = num_tokens if num_tokens < seq.num_tokens else seq.num_tokens
+        if self.hash_lookahead:
+            known = min(known, seq.num_tokens - self.hash_lookahead)
         full = known // self.block_size
         if full > chain.end:
             self._hash(chain, full)
@@ -202,6 +205,8 @@ class PrefixBlockPool(BlockPool):
 
     def commit(self, seq: BlockHolder, num_tokens: int) -> None:
         chain = self._chains[seq]
+        if self.hash_lookahead:
+            num_tokens = min(num_tokens, seq.num_tokens - self.hash_lookahead)
         full = num_tokens // self.block_size
         if full > chain.end:
             self._hash(chain, full)

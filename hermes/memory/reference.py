@@ -16,7 +16,7 @@ has no tokens; `block_key` of a sequence replaces the hash.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hermes.core.block_hashes import name_runs
@@ -47,7 +47,7 @@ class ReferencePrefixPool(BlockPool):
         self._committed: dict[Any, int] = {}            # sequence -> number of its blocks offered to the cache
 
     def _hits(self, seq: BlockHolder) -> list[int]:
-        cached, bs, block_key = self._cached, self.block_size, seq.block_key
+        cached, bs, block_key = self._cached, self.block_size, self._keys(seq)
         hits: list[int] = []
         for index in range((seq.num_tokens - 1) // bs):
             block = cached.get(block_key(index, bs))
@@ -57,6 +57,13 @@ class ReferencePrefixPool(BlockPool):
         if self.drop_last_hit and hits:
             hits.pop()
         return hits
+
+    def _keys(self, seq: BlockHolder) -> Callable[[int, int], object]:
+        """Return `block_key` of a sequence, of which `hash_lookahead` makes the key of the text up to a later token."""
+        ahead = self.hash_lookahead
+        if not ahead:
+            return seq.block_key
+        return lambda index, size: seq.block_key((index + 1) * size + ahead - 1, 1)
 
     def hit_tokens(self, seq: BlockHolder) -> int:
         return len(self._hits(seq)) * self.block_size
@@ -105,7 +112,7 @@ class ReferencePrefixPool(BlockPool):
 
     def answers_alone(self, seq: BlockHolder) -> bool:
         committed = self._committed.get(seq, 0)
-        return all(end <= committed for _name, end in name_runs(seq, self.block_size))
+        return all(end <= committed for _name, end in name_runs(seq, self.block_size, self.hash_lookahead))
 
     def commit(self, seq: BlockHolder, num_tokens: int) -> None:
         self._commit(seq, self._blocks[seq], num_tokens)
@@ -123,11 +130,13 @@ class ReferencePrefixPool(BlockPool):
     def _commit(self, seq: BlockHolder, held: list[int], num_tokens: int) -> None:
         """Hash the blocks that are full once `num_tokens` tokens are scheduled (visible within the same step)."""
         first, bs = self._committed.get(seq, 0), self.block_size
+        if self.hash_lookahead:
+            num_tokens = min(num_tokens, seq.num_tokens - self.hash_lookahead)
         full = num_tokens // bs
         if full <= first:
             return
         self._committed[seq] = full
-        cached, key_of, block_key = self._cached, self._key_of, seq.block_key
+        cached, key_of, block_key = self._cached, self._key_of, self._keys(seq)
         for index in range(first, full):
             block = held[index]
             key_of[block] = key = block_key(index, bs)

@@ -1,4 +1,4 @@
-"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/background/vllm.md).
+"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.33.0's rules; docs/background/vllm.md).
 
 A step is planned in one of two ways. `_literal_plan` is the engine's loop, sequence by sequence. It is the reference
 (`stepping: every_step` uses nothing else) and handles every case. `_lockstep_plan` plans the usual case, in which every
@@ -50,6 +50,7 @@ class ChunkedScheduler(LLMScheduler):
         self.threshold = config.long_prefill_token_threshold
         self.spare_lone_prefill = config.spares_lone_prefill
         self.keeps_its_place = config.keeps_its_place
+        self.goes_on = config.goes_on
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"
@@ -64,6 +65,7 @@ class ChunkedScheduler(LLMScheduler):
         # sequences that get nothing in this step.
         self._limited = False
         self._held: dict[Stage, None] = {}
+        self._returned = 0   # tokens of this step that the latest victim gave back
 
     def can_ever_fit(self, seq: Stage) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
@@ -248,13 +250,16 @@ class ChunkedScheduler(LLMScheduler):
                     if order.index(victim) < index:
                         index -= 1
                     order.remove(victim)
-                    budget += scheduled.pop(victim, 0)
+                    self._returned = scheduled.pop(victim, 0)
+                    budget += self._returned
                 else:
                     victim = order.pop()
                 self.preempt(victim, plan)
                 if victim is seq:
                     break
-            if seq not in running:   # it preempted itself: the engine's loop over running sequences ends here
+            if seq not in running:   # it preempted itself
+                if self.goes_on:
+                    continue
                 break
             scheduled[seq] = n
             budget -= n

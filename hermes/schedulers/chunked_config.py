@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -36,10 +36,13 @@ def newer_keys(version: str) -> dict[str, str]:
     numbers = tuple(map(int, version.split(".")[:2]))
     return {name: f"vllm-{first[0]}.{first[1]}" for name, first in SINCE.items() if numbers < first}
 
+_ORDER: tuple[str, ...] = get_args(Rules)
 WITH_KV = ("eagle", "eagle3", "mtp", "draft_model")
 """Methods whose drafter has KV of its own."""
 PLANNED_AHEAD = (*WITH_KV, "ngram_gpu")
-"""Methods that vLLM schedules asynchronously. With the others it turns `async_scheduling` off, and refuses true."""
+PLANNED_AHEAD_LATER = (*PLANNED_AHEAD, "ngram", "medusa", "mlp_speculator")
+"""Methods that vLLM schedules asynchronously, before 0.33 and from then on (by its V2 model runner). With the others it
+turns `async_scheduling` off, and refuses true."""
 
 
 class Speculation(ConfigModel):
@@ -48,7 +51,8 @@ class Speculation(ConfigModel):
     method: Literal["ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "draft_model", "medusa",
                     "mlp_speculator"] = "ngram"
     """The drafter. It decides which KV slots are held for drafting, what the prefix cache may give, and whether the
-    engine schedules asynchronously: vLLM does not with `ngram`, `suffix`, `medusa` and `mlp_speculator`."""
+    engine schedules asynchronously: vLLM does not with `suffix`, nor before 0.33 with `ngram`, `medusa` and
+    `mlp_speculator`."""
     num_speculative_tokens: int = Field(ge=1, le=64)
     """Draft tokens of a sequence in each step."""
     acceptance_rate: Rate | None = None
@@ -113,21 +117,28 @@ class Speculation(ConfigModel):
         return Acceptance([] if self.accepted else self.rates(), self.accepted)
 
 
-def plans_ahead(given: bool | None, default: bool, speculative: Speculation | None) -> bool:
+def is_since(engine: str | None, rules: Rules) -> bool:
+    """Whether an engine's rules are those of a version or later ones; without an engine they are the newest."""
+    return engine is None or _ORDER.index(engine) >= _ORDER.index(rules)
+
+
+def plans_ahead(given: bool | None, default: bool, speculative: Speculation | None, rules: Rules | None = None) -> bool:
     """Return whether the engine plans each step while the one before runs.
 
     Args:
         given: The scheduler's `async_scheduling`, None if left out.
         default: The engine's on the client's device, without speculative decoding.
         speculative: The scheduler's speculative decoding.
+        rules: The engine's.
 
     Raises `InputError` for true with a draft method for which vLLM refuses it.
     """
-    if speculative is None or speculative.method in PLANNED_AHEAD:
+    methods = PLANNED_AHEAD_LATER if is_since(rules, "0.33.0") else PLANNED_AHEAD
+    if speculative is None or speculative.method in methods:
         return default if given is None else given
     if given:
         raise InputError(Verbatim(f"vLLM refuses true with the draft method {speculative.method}; write false, or use "
-                                  f"one of {', '.join(PLANNED_AHEAD)}"), field="scheduler.async_scheduling")
+                                  f"one of {', '.join(methods)}"), field="scheduler.async_scheduling")
     return False
 
 
@@ -158,8 +169,8 @@ class ChunkedConfig(ConfigModel):
     max_num_active_seqs: int | None = Field(default=None, ge=1, le=2**31)
     """Fewer sequences running than `max_num_seqs`, for which memory is still set aside."""
     prefill_schedule_interval: int = Field(default=1, ge=1, le=2**31)
-    """Steps from one in which prompts may be computed beside decodes to the next, counted by all ranks of the engine
-    together. Needs `parallel.dp`."""
+    """Steps from one in which prompts may be computed with decodes to the next. All ranks of the engine count them
+    together. An engine without `parallel.dp` counts from the latest step with prompts (vLLM 0.33 and later)."""
     max_num_queued_reqs: int | None = Field(default=None, ge=0, le=2**40)
     """Most requests waiting or running; the client rejects others, as vLLM's API server does (each branch counts)."""
     max_num_queued_tokens: int | None = Field(default=None, ge=0, le=2**60)
@@ -168,11 +179,11 @@ class ChunkedConfig(ConfigModel):
     """Most adapters in one step. Left out, none: workloads with `adapters` need it."""
     async_scheduling: bool | None = None
     """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
-    client's `engine` does on its device with this drafter (vLLM: on GPUs, but not with `ngram`)."""
+    client's `engine` does on its device with this drafter (vLLM: on GPUs; before 0.33 not with `ngram`)."""
     speculative: Speculation | None = None
     """Speculative decoding: drafts of each step and how many are accepted."""
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
-    """Deprecated name of the client's `engine`: write `engine: vllm-0.32` there instead."""
+    """Deprecated name of the client's `engine`: write `engine: vllm-0.33` there instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -203,7 +214,8 @@ class ChunkedConfig(ConfigModel):
             "max_num_seqs": seqs, "engine_version": defaults.rules,
             "reserve_full_isl": (
                 defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
-            "async_scheduling": plans_ahead(self.async_scheduling, defaults.async_scheduling, self.speculative),
+            "async_scheduling": plans_ahead(
+                self.async_scheduling, defaults.async_scheduling, self.speculative, defaults.rules),
         })
 
     def _check_version(self, version: str) -> None:
@@ -223,20 +235,58 @@ class ChunkedConfig(ConfigModel):
             raise InputError(Verbatim("is not modelled with max_loras and prefill_schedule_interval; leave them out"),
                              field="scheduler.speculative")
 
+    def _since(self, rules: Rules) -> bool:
+        return is_since(self.engine_version, rules)
+
     @property
     def unhashed_to_front(self) -> bool:
         """The queueing of freed blocks without a hash (see `PrefixBlockPool`)."""
-        return self.engine_version != "0.19.0"
+        return self._since("0.24.0")
 
     @property
     def spares_lone_prefill(self) -> bool:
         """Whether the cap does not hold for a lone request (from 0.31 on)."""
-        return self.engine_version not in ("0.19.0", "0.24.0", "0.28.0")
+        return self._since("0.32.0")
 
     @property
     def keeps_its_place(self) -> bool:
         """Whether the loop over running keeps its place when an earlier, unscheduled request goes (up to 0.27)."""
-        return self.engine_version in ("0.19.0", "0.24.0")
+        return not self._since("0.28.0")
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the loop over running goes on behind a request that preempted itself (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def local_interval(self) -> bool:
+        """Whether an engine without data-parallel ranks heeds `prefill_schedule_interval` (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def counts_all_adapters(self) -> bool:
+        """Whether `max_loras` counts running requests that get nothing in the step, too (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def hashes_ahead(self) -> bool:
+        """Whether a drafter with hidden states has blocks hashed with the token after them (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def ranks_chunks(self) -> bool:
+        """Whether a request under way moves chunks in the host's order of eviction (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def offers_anew(self) -> bool:
+        """Whether a preempted request offers all its chunks to the host again (from 0.33 on)."""
+        return self._since("0.33.0")
+
+    @property
+    def hashes_results(self) -> bool:
+        """Whether verified tokens are hashed with the results, scheduling synchronously as well (from 0.33 on)."""
+        return self._since("0.33.0")
 
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
         if self.speculative is not None:

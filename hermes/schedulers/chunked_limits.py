@@ -1,13 +1,15 @@
 """Two limits of vLLM's scheduler that are off by default: LoRA slots and the data-parallel cadence of prefills.
 
 `max_loras` (rule 22): a step computes at most that many adapters. A waiting sequence whose adapter would be one more is
-passed over and keeps its place; those behind it may be admitted. (vllm/v1/core/sched/scheduler.py: scheduled_loras.)
+passed over and keeps its place; those behind it may be admitted. From 0.33 on, adapters of all running sequences count,
+also of those that get nothing in the step. (vllm/v1/core/sched/scheduler.py: scheduled_loras.)
 
 `prefill_schedule_interval` (rule 23): the ranks of one engine count their steps together. In a step whose number is not
 a multiple of the interval, sequences that are still in their prompt get nothing, and only sequences with a single token
 left to compute are admitted. The rule is off while no running sequence decodes, and while sequences were left waiting
 by the latest step that it did not hold for. (DPEngineCoreProc._should_throttle_prefills in vllm/v1/engine/core.py,
-defer_prefills in the scheduler.)
+defer_prefills in the scheduler.) An engine without ranks (`local`, from 0.33 on) defers prefills until so many steps
+have passed since the latest one that computed some. (local_prefill_interval in the scheduler.)
 
 A schedule with these limits is planned by the same code as one without; `ChunkedConfig.build` chooses the class.
 """
@@ -82,6 +84,7 @@ class Limits(Base):
 
     Attributes:
         step_counter: Steps since the engine had nothing to do. Ranks of one engine are told it (`Lockstep`).
+        local: Whether this engine has no ranks, so that it counts for itself.
         num_loads: Adapters loaded since it was last read (`take_loads`).
     """
 
@@ -90,6 +93,11 @@ class Limits(Base):
         self.max_loras = config.max_loras or 0
         self.interval = config.prefill_schedule_interval
         self.step_counter = 0
+        self.local = False
+        self._executed = 0                     # steps that computed something
+        self._last_prefill = -self.interval    # the latest of them that computed prompts
+        self._prefilled = False                # whether a chunk was scheduled, and maybe taken back, in this step
+        self.counts_all_adapters = config.counts_all_adapters
         self.num_loads = 0
         self._every_step = every_step
         self._limited = True
@@ -117,14 +125,17 @@ class Limits(Base):
         if self.interval == 1:
             return super().plan(max_steps)
         decodes = bool(self._ending) or len(self._chunks) < len(self.running)
-        throttled = self.step_counter % self.interval != 0
+        throttled = (self._executed + 1 - self._last_prefill < self.interval if self.local
+                     else self.step_counter % self.interval != 0)
         self._defers = throttled and not self._backlog and decodes
-        self._lost_one = False
+        self._lost_one = self._prefilled = False
         self.every_step = self._every_step or self._defers
         self._held = dict(self._chunks) if self._defers else {}
         # While sequences wait or are in their prompts, each step has a rule of its own.
         plan = super().plan(1 if self.partial or self.num_waiting else max_steps)
         if plan is not None:
+            if self._prefilled or any(map(self._is_prefill, plan.prefills)):
+                self._last_prefill = self._executed + bool(plan.prefills or plan.decodes)
             for seq, _n in plan.prefills:
                 if seq.num_computed < seq.num_tokens:
                     self._chunks[seq] = None
@@ -134,19 +145,22 @@ class Limits(Base):
                 self._backlog = self.num_waiting > len(self._passed_over)
         return plan
 
+    def _is_prefill(self, item: tuple[Stage, int]) -> bool:
+        """Whether a sequence of a plan computed prompts: more than one token was left, or its latest step left some."""
+        seq, n = item
+        return seq in self._chunks or seq.num_computed - n < seq.num_tokens - 1
+
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         finished = super().complete(plan, num_steps, step, now_ns)
         self.step_counter += num_steps
+        if plan.prefills or plan.decodes:
+            self._executed += num_steps
         if not (self.running or self.num_waiting or self._ending):   # while some end, arrivals may be there unseen
             self.step_counter = 0
         if self._slots:
             for seq in finished:
                 self._touch(seq)
         return finished
-
-    def abort(self, seq: Stage) -> None:
-        self._chunks.pop(seq, None)
-        super().abort(seq)
 
     def _let_go(self, plan: Plan | None) -> None:
         if plan is not None and self.max_loras:   # with those that the step computes although they have ended
@@ -158,9 +172,16 @@ class Limits(Base):
 
     def preempt(self, seq: Stage, plan: Plan) -> None:
         self._lost_one = True
+        self._prefilled |= self._returned > 0 and seq in self._chunks
+        self._returned = 0
         self._chunks.pop(seq, None)
         self._touch(seq)
         super().preempt(seq, plan)
+
+    def abort(self, seq: Stage) -> None:
+        self._chunks.pop(seq, None)
+        self._passed_over.discard(seq)
+        super().abort(seq)
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         victim = super()._preempt_ending(order)
@@ -177,8 +198,11 @@ class Limits(Base):
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         if self.max_loras:
             group = self.group.members if plan.decodes else ()
-            self._active = dict.fromkeys(map(self._number_of, group))
-            self._active |= dict.fromkeys(self._number_of(seq) for seq, _n in plan.prefills)
+            if self.counts_all_adapters:
+                self._active = dict.fromkeys(map(self._number_of, [*self.running, *self._ending]))
+            else:
+                self._active = dict.fromkeys(map(self._number_of, group))
+                self._active |= dict.fromkeys(self._number_of(seq) for seq, _n in plan.prefills)
             self._active.pop(0, None)
         super()._admit_waiting(plan, budget, cap)
         if self._skipped and not (self.waiting or self.holding):   # a slot, blocks and tokens are left

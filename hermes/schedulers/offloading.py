@@ -1,4 +1,4 @@
-"""Chunked prefill with KV offload to host memory, as vLLM's OffloadingConnector does it (0.32.0).
+"""Chunked prefill with KV offload to host memory, as vLLM's OffloadingConnector does it (0.33.0).
 
 A step may start *jobs*, which copy blocks between the device and a host cache (`hermes.memory.host_cache`) while later
 steps run. The scheduler decides which; the client gives them their time and calls `job_done` when the engine hears of
@@ -89,6 +89,7 @@ class OffloadingScheduler(ChunkedScheduler):
         self.blocks_per_chunk = blocks_per_chunk
         self.chunk_tokens = blocks_per_chunk * pool.block_size
         self.prompt_only = prompt_only
+        self.offers_anew = config.offers_anew
         self._started: list[Job] = []
         self._flushed: list[Job] = []
         self.jobs: dict[Job, None] = {}         # under way
@@ -253,6 +254,8 @@ class OffloadingScheduler(ChunkedScheduler):
         """Return the tokens that the host cache has of a waiting sequence after the first `past`; None: ask again in
         the next step. Less than a chunk counts as nothing."""
         progress = self._of(seq)
+        if self.offers_anew:   # a preempted request begins again
+            progress.next_chunk = 0
         if progress.jobs:
             return None
         size, bs, last = self.chunk_tokens, self.pool.block_size, self.blocks_per_chunk - 1

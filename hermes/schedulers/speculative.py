@@ -1,4 +1,4 @@
-"""Speculative decoding as vLLM 0.32 schedules it (docs/background/speculation.md has the rules).
+"""Speculative decoding as vLLM 0.33 schedules it (docs/background/speculation.md has the rules).
 
 A sequence that decodes gets one token and `num_speculative_tokens` draft tokens in a step. The step verifies the
 drafts: it gives as many tokens as are accepted and one more, and takes the KV of the others back. How many are
@@ -92,7 +92,8 @@ class SpeculativeScheduler(LLMScheduler):
         self.lookahead, self.slots = speculative.lookahead, speculative.slots
         self.method = speculative.method
         self.acceptance = speculative.acceptance()
-        pool.drop_last_hit = speculative.drops_last_hit
+        pool.drop_last_hit = speculative.drops_last_hit and not config.hashes_ahead
+        pool.hash_lookahead = int(speculative.drops_last_hit and config.hashes_ahead)
         self.ahead = bool(config.async_scheduling)
         self.chunking = config.enable_chunked_prefill
         self.threshold = config.long_prefill_token_threshold
@@ -101,6 +102,8 @@ class SpeculativeScheduler(LLMScheduler):
         self.by_priority = config.policy == "priority"
         self.spare_lone_prefill = config.spares_lone_prefill
         self.keeps_its_place = config.keeps_its_place
+        self.goes_on = config.goes_on
+        self.hashes_results = config.hashes_results or self.ahead
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))   # as in `ChunkedScheduler`
         self._progress: dict[Stage, _Progress] = {}
         self._batches: deque[SpeculativeBatch] = deque()   # in flight, the oldest first
@@ -216,8 +219,8 @@ class SpeculativeScheduler(LLMScheduler):
         plan.sampled = sum(given.values())
         for seq in given:
             known = self._progress[seq]
-            if self.ahead and seq in self.running:
-                self.pool.commit(seq, known.computed - known.promised)
+            if self.hashes_results and seq in self.running:
+                self.pool.commit(seq, min(known.computed - known.in_flight, seq.num_tokens - 1))
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
                 finished.append(seq)
                 self._bursts.forget(seq)
@@ -292,7 +295,9 @@ class SpeculativeScheduler(LLMScheduler):
                 self._preempt(victim, batch)
                 if victim is seq:
                     break
-            if seq not in self.running:   # it preempted itself: the engine's loop ends here
+            if seq not in self.running:   # it preempted itself
+                if self.goes_on and self.by_priority:
+                    continue
                 break
             drafts = max(0, min(known.drafts, n + known.computed - seq.num_tokens - known.promised))
             known.drafts = 0

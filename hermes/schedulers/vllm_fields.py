@@ -72,7 +72,8 @@ _SCHEDULER = {
     "max_num_seqs": _key("scheduler.max_num_seqs"),
     "policy": _key("scheduler.policy"),
     "prefill_schedule_interval": _key(
-        "scheduler.prefill_schedule_interval", "with `parallel.dp`; before 0.25 it also deferred prompts found whole"),
+        "scheduler.prefill_schedule_interval",
+        "before 0.33 with `parallel.dp` only; before 0.25 it also deferred prompts found whole"),
     "runner_type": _none("stages of other kinds than generations have services of their own"),
     "scheduler_cls": _refused("write a scheduler as a plug-in instead, by `kind`"),
     "scheduler_reserve_full_isl": _key("scheduler.reserve_full_isl"),
@@ -116,6 +117,7 @@ _CACHE = {
     "prefix_caching_hash_algo": _none("hashing takes no time"),
     "prefix_match_unit": _refused("prefixes are found by whole blocks"),
     "replayssm_buffer_len": _refused(_STATE_SPACE),
+    "simple_cpu_offload_num_blocks": _none(_DERIVED),
     "skip_page_size_padded": _refused("all layers keep KV alike"),
     "sliding_window": _key("model", "set from the model's description, here as there; see `memory.hybrid`"),
     "swa_bounded_replay": _refused("prefixes of layers with windows are found, never computed again"),

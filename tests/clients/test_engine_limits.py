@@ -146,7 +146,8 @@ def test_adapters_are_drawn_by_weight():
 
 
 @pytest.mark.parametrize(("client", "scheduler", "said"), [
-    (ALONE, {"prefill_schedule_interval": 4}, "scheduler.prefill_schedule_interval: needs parallel.dp"),
+    ({**ALONE, "engine": "vllm-0.32"}, {"prefill_schedule_interval": 4},
+     "scheduler.prefill_schedule_interval: needs parallel.dp: before 0.33 vLLM reads it"),
     ({**ALONE, "engine": "vllm-0.30"}, {"max_loras": 2}, "scheduler.max_loras: vLLM 0.30.0 does not have it"),
     ({**ALONE, "engine": "vllm-0.30"}, {"max_num_active_seqs": 2}, "set `engine: vllm-0.31`"),
     ({**ALONE, "engine": "vllm-0.28"}, {"max_num_queued_reqs": 2}, "only 0.29 and later"),

@@ -76,7 +76,7 @@ def groups(draw: st.DrawFn, name: str, kinds: tuple[str, ...], role: str = "both
         "scheduler": draw(st.sampled_from(kinds).flatmap(schedulers)), "memory": draw(memories()),
     }
     if group["scheduler"]["kind"] == "chunked":
-        group["engine"] = draw(st.sampled_from(["vllm-0.32", "vllm-0.32", "vllm-0.19"]))
+        group["engine"] = draw(st.sampled_from(["vllm-0.33", "vllm-0.32", "vllm-0.19"]))
     return group
 
 

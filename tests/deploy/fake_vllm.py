@@ -24,7 +24,7 @@ class Given:
 
 def main() -> None:
     settings = json.loads(sys.stdin.readline())
-    print(json.dumps({"version": os.environ.get("FAKE_VLLM", "0.32.0"), "commit": "abc"}), flush=True)
+    print(json.dumps({"version": os.environ.get("FAKE_VLLM", "0.33.0"), "commit": "abc"}), flush=True)
     drafts = settings.get("num_speculative_tokens", 0)
     scheduler = ChunkedConfig(
         max_num_batched_tokens=settings["max_num_batched_tokens"], max_num_seqs=settings["max_num_seqs"],

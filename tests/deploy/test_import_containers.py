@@ -69,7 +69,7 @@ def test_what_a_docker_command_leaves_open_is_named_without_its_values():
     assert found.warnings == [
         "not modelled: VLLM_ATTENTION_BACKEND", "unknown: --frobnicate", "unknown: docker run --hooks",
         "unknown: the variables in --env-file", "the container has 1 GPUs, its engine takes 2 (--tensor-parallel-size)"]
-    assert found.notes == ["the image's tag (latest) names no version of vLLM: the rules of vllm-0.32"]
+    assert found.notes == ["the image's tag (latest) names no version of vLLM: the rules of vllm-0.33"]
     assert "hf_secret" not in str(found)
 
 

@@ -153,7 +153,7 @@ def test_the_cadence_of_ranks_and_what_vllm_ignores():
     first = load_scenario(BASE | {"clients": [{**read, "device": "h200", "memory": {"num_blocks": 1000}}]})
     assert "--prefill-schedule-interval 8" in commands_of(first)[0][1]
     alone = client_of(command.replace("-dp 4", "--enable-lora")).client
-    assert alone["scheduler"] == {"kind": "chunked", "max_loras": 3}
+    assert alone["scheduler"] == {"kind": "chunked", "prefill_schedule_interval": 8, "max_loras": 3}   # from 0.33 on
     assert client_of("vllm serve Qwen/Qwen3-32B --enable-lora").client["scheduler"]["max_loras"] == 1
 
 

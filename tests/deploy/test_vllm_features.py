@@ -273,7 +273,7 @@ def test_an_older_engine_has_neither(capsys):
     source = read_source(f"docker run vllm/vllm-openai:v0.28.0 --model meta-llama/Llama-3.1-8B --kv-offloading-size 9 "
                          f"{flag('speculative-config', EAGLE)}", None, device="h100-sxm", engine=None, model=None,
                          told=SHARE)
-    assert source.warnings == ["not modelled: KV offload with vllm-0.28 (only 0.32.0)",
+    assert source.warnings == ["not modelled: KV offload with vllm-0.28 (only 0.32.0 and 0.33.0)",
                                "not modelled: --speculative-config with vllm-0.28 (only from 0.31 on)"]
     assert source.clients[0]["scheduler"] == {"kind": "chunked"}
 

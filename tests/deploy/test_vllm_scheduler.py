@@ -79,7 +79,7 @@ SMALL = {name: scenario(clients=[{**CLIENT, "memory": WITHOUT_CACHE, "scheduler"
 def test_another_process_decides_and_the_times_are_the_same(name, fake):
     given = SMALL[name]
     alike(simulate(given), results := simulate(own(given, fake)))
-    assert results.summary["clients"]["llm"]["engine"] == "vllm 0.32.0 (abc)"
+    assert results.summary["clients"]["llm"]["engine"] == "vllm 0.33.0 (abc)"
 
 
 GIVEN_UP = ("patience, synchronous", "drafts, patience", "drafts, synchronous, patience")
@@ -160,7 +160,7 @@ def test_what_cannot_serve_is_one_line(tmp_path, fake, capsys, monkeypatch):
     with pytest.raises(HermesError, match=r"failed: TypeError: no such field"):
         simulate(own(given, script(tmp_path, """read line; echo '{"error": "TypeError: no such field"}'""")))
     monkeypatch.setenv("FAKE_VLLM", "0.27.1")
-    with pytest.raises(InputError, match=r"the client's engine, vLLM 0\.32\.0, found '0\.27\.1'.*engine: vllm-0\.27"):
+    with pytest.raises(InputError, match=r"the client's engine, vLLM 0\.33\.0, found '0\.27\.1'.*engine: vllm-0\.27"):
         simulate(own(given, fake))
     simulate(own({**given, "clients": [{**given["clients"][0], "engine": "vllm-0.27"}]}, fake))
     client = given["clients"][0]

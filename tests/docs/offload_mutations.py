@@ -11,11 +11,11 @@ from pathlib import Path
 from rule_mutations import Mutation, notices
 
 from hermes.clients.schedule_replay import find_files
-from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder
+from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder, RankedOrder
 from hermes.schedulers.offloading import OffloadingScheduler
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
-S, H, L, A = OffloadingScheduler, HostCache, LruOrder, ArcOrder
+S, H, L, A, R = OffloadingScheduler, HostCache, LruOrder, ArcOrder, RankedOrder
 
 MUTATIONS = [
     Mutation("1", "the host is asked first, not the device", S, "_admit_waiting",
@@ -62,13 +62,19 @@ MUTATIONS = [
              r"self\.refused \+= .*\n +return None", "new = new[:self.capacity - len(self._readers)]; gone = []",
              "no-room-5"),
     Mutation("11", "a chunk of the offer may be evicted for it", H, "store",
-             r"\{\*keys, \*self\._busy\}", "self._busy", "no-room-answers-1"),
+             r"\{\*keys, \*self\._busy\}", "self._busy", "no-room-5@0.33.0"),
     Mutation("12", "a load makes chunks recent", H, "load", r"self\._note\(keys, first, used, keys\)",
              "self._note(keys, first, used, keys); self._order.ended(used)", "arc-again-2"),
     Mutation("12", "an end makes nothing recent", S, "_store_ended", r"self\.host\.end\(progress\.chunks\)", "pass",
              "arc-again-2"),
     Mutation("12", "the end of a text stays longest", L, "ended", r"reversed\(used\.in_order\(\)\)",
              "used.in_order()", "no-room-5"),
+    Mutation("12", "from 0.33 on a use moves nothing before the end", R, "accessed", r"rank = self\._rank_of\(used\)",
+             "return", "no-room-5@0.33.0"),
+    Mutation("12", "from 0.33 on each store has a rank of its own", R, "_rank_of", r"if not used\.rank:", "if True:",
+             "no-room-5@0.33.0"),
+    Mutation("8", "from 0.33 on a preempted request offers only what it did not", S, "__init__",
+             r"self\.offers_anew = .*", "self.offers_anew = False", "no-room-answers-1@0.33.0"),
     Mutation("13", "arc: the end of a text stays longest", A, "ended", r"reversed\(used\.in_order\(\)\)",
              "used.in_order()", "arc-again-2"),
     Mutation("13", "arc: a store is a second use", A, "ended", r"if key in used\.reused:", "if True:", "arc-again-2"),

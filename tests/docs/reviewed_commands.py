@@ -46,6 +46,7 @@ NOT_RUN = {
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",
     r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
     r"PYTHON scripts/record_vllm_offload\.py .*": "records schedules: needs vLLM",
+    r"python scripts/(next_engine|engine_matrix)\.py .*": "records schedules: needs vLLM",
     r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":
         "needs Mooncake's trace, which is not part of the project; tests/workload/test_importers.py reads its format",
     r"git worktree add old .*|python scripts/compare_versions\.py old":

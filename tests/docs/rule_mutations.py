@@ -24,7 +24,7 @@ from hermes.clients import schedule_replay
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import conform_file, find_files
 from hermes.core.block_hashes import AdapterText
-from hermes.memory import BlockPool
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
@@ -126,11 +126,10 @@ MUTATIONS = [
              r"victim = order\.pop\(\)", "victim = order.pop(index)", "given/fcfs-tight-0"),
     Mutation("11", "priority: the last of running is the victim", C, "_literal_plan",
              r"victim = max\(order, .*\)\n", "victim = order[-1]\n", "given/priority-tight-0"),
-    Mutation("11", "after a self-preemption those behind still get their tokens", C, "_literal_plan",
-             r"(if seq not in running:[^\n]*\n\s+)break", "if seq not in running:\n            continue",
-             "recorded/urgent-last-272"),
+    Mutation("11", "before 0.33 those behind a self-preemption still get their tokens", C, "__init__",
+             r"self\.goes_on = .*", "self.goes_on = True", "recorded/urgent-last-272"),
     Mutation("12", "a victim's budget is not given back", C, "_literal_plan",
-             r"budget \+= scheduled\.pop", "scheduled.pop", "recorded/returned-budget-1"),
+             r"budget \+= self\._returned", "pass", "recorded/returned-budget-1"),
     Mutation("12", "the share is computed anew from what a victim gave back", C, "_literal_plan",
              r"while not pool\.grow\(seq, seq\.num_computed \+ n, known\):",
              "while not pool.grow(seq, seq.num_computed + (n := min(max(n, seq.num_tokens - seq.num_computed), "
@@ -138,7 +137,8 @@ MUTATIONS = [
     Mutation("12", "the loop skips one when a victim before it goes", C, "_literal_plan",
              r"index -= 1", "pass", "recorded/urgent-last-272"),
     Mutation("12", "a victim's blocks lose the hashes they got in this step", C, "_literal_plan",
-             r"budget \+= scheduled\.pop\(victim, 0\)\n", UNHASH, "recorded/uncomputed-hits-1"),
+             r"self\._returned = scheduled\.pop\(victim, 0\)\n +budget \+= self\._returned\n", UNHASH,
+             "recorded/uncomputed-hits-1"),
     Replacement("13", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
                 "given/fcfs-tight-0"),
     Mutation("13", "a preempted request loses its outputs", L, "preempt",
@@ -245,20 +245,21 @@ FIELD_MUTATIONS = [
     Mutation("22", "one that is passed over goes to the end of the queue", F, "_admit_waiting",
              r"push_preempted", "push", "fields/adapters-32"),
     Mutation("22", "adapters of running sequences do not count", F, "_admit_waiting",
-             r"for part in \(group, dict\(plan\.prefills\)\)", "for part in ()", "fields/adapters-31"),
-    Mutation("23", "no step defers prefills", F, "plan", r"self\._defers = .*", "self._defers = False",
+             r"(?s)group = self.*?self\._active\.pop", "self._active = {}\n        self._active.pop",
+             "fields/adapters-31"),
+    Mutation("23", "no step defers prefills", F, "_plan", r"self\._defers = .*", "self._defers = False",
              "fields/interval-21"),
-    Mutation("23", "steps defer prefills without a decode, too", F, "plan", r" and decodes", "",
+    Mutation("23", "steps defer prefills without a decode, too", F, "_plan", r" and decodes", "",
              "fields/async-interval-tight-503"),
-    Mutation("23", "steps defer prefills in spite of a backlog", F, "plan", r" and not self\._backlog", "",
+    Mutation("23", "steps defer prefills in spite of a backlog", F, "_plan", r" and not self\._backlog", "",
              "fields/interval-seats-28"),
-    Mutation("23", "prompts under way go on", F, "plan", r"dict\(self\._chunks\) if self\._defers else \{\}", "{}",
+    Mutation("23", "prompts under way go on", F, "_plan", r"dict\(self\._chunks\) if self\._defers else \{\}", "{}",
              "fields/interval-21"),
     Mutation("23", "one found whole but for a token waits", F, "_entry", r"n > 1", "n > 0",
              "fields/interval-hits-26"),
-    Mutation("23", "those passed over are a backlog", F, "plan", r"> len\(self\._passed_over\)", "> 0",
+    Mutation("23", "those passed over are a backlog", F, "_plan", r"> len\(self\._passed_over\)", "> 0",
              "fields/adapters-interval-39"),
-    Mutation("23", "a step that preempts says whether there is a backlog", F, "plan",
+    Mutation("23", "a step that preempts says whether there is a backlog", F, "_plan",
              r"\(self\._defers or self\._lost_one\)", "self._defers", "fields/async-adapters-interval-40"),
     Mutation("23", "an idle engine goes on counting", F, "complete", r"self\.step_counter = 0", "pass",
              "fields/interval-gaps-29"),
@@ -280,8 +281,8 @@ DRAFT_MUTATIONS = [
              "speculation/draft-model-3031@0.31.0"),
     Mutation("S5", "drafts are hashed", S, "_grow", r"min\(computed, seq\.num_tokens\)", "computed",
              "speculation/ngram-tight-3002@0.31.0"),
-    Mutation("S5", "the last block of a hit is not computed again", S, "__init__", r"speculative\.drops_last_hit",
-             "False", "speculation/eagle-tight-3012@0.31.0"),
+    Mutation("S5", "the last block of a hit is not computed again", S, "__init__",
+             r"speculative\.drops_last_hit and not", "False and not", "speculation/eagle-tight-3012@0.31.0"),
     Mutation("S6", "no rows of padding", S, "_admit_waiting", r"pads = .*", "pads = False",
              "speculation/spec-pad-3581@0.31.0"),
     Mutation("S6", "rows of padding beside sequences admitted in this step", S, "_admit_waiting",
@@ -295,7 +296,7 @@ DRAFT_MUTATIONS = [
     Mutation("S8", "rejections do not correct what is promised", S, "_result", r"rejected \+ tokens", "tokens",
              "speculation/eagle-async-3511@0.31.0"),
     Mutation("S8", "the verified blocks of a step are hashed by the next only", S, "complete",
-             r"if self\.ahead and seq in self\.running:", "if False:", "speculation/mtp-async-43521@0.31.0"),
+             r"if self\.hashes_results and seq in self\.running:", "if False:", "speculation/mtp-async-43521@0.31.0"),
     Mutation("S9", "a sequence that may have its last token in flight is left out", S, "_schedule",
              r"known\.computed \+ 2 - known\.promised", "known.computed + 1", "speculation/eagle-async-3511@0.31.0"),
 ]
@@ -338,8 +339,45 @@ STOP_MUTATIONS = [
              r"seq\.max_new_tokens if seq\.stops_early else seq\.target_tokens", "seq.target_tokens",
              "ends/stop-eagle-async-51130"),
 ]
+G = PrefixBlockPool
+MIXTURES = ("mixtures", "speculation")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
+LATER_MUTATIONS = [
+    Mutation("11", "from 0.33 on the loop ends at a self-preemption", C, "__init__", r"self\.goes_on = .*",
+             "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),
+    Mutation("11", "the same with drafts", S, "__init__", r"self\.goes_on = .*", "self.goes_on = False",
+             "speculation/spec-priority-3041@0.33.0"),
+    Mutation("22", "from 0.33 on only adapters of the step count", F, "__init__",
+             r"self\.counts_all_adapters = .*", "self.counts_all_adapters = False",
+             "mixtures/mixture-async-33001@0.33.0"),
+    Mutation("22", "adapters of sequences that have ended do not count", F, "_admit_waiting",
+             r", \*self\._ending", "", "mixtures/mixture-async-33001@0.33.0"),
+    Mutation("23", "an engine without ranks counts as ranks do", F, "_plan", r"if self\.local\n", "if False\n",
+             "mixtures/mixture-33001@0.33.0"),
+    Mutation("23", "an engine without ranks defers nothing", F, "_plan",
+             r"self\._executed \+ 1 - .* < self\.interval", "False", "mixtures/mixture-33001@0.33.0"),
+    Mutation("23", "the interval begins with admissions only", F, "_is_prefill", r"seq in self\._chunks or", "",
+             "mixtures/mixture-async-300059@0.33.0"),
+    Mutation("23", "the interval begins with chunks only", F, "_is_prefill",
+             r" or seq\.num_computed - n < seq\.num_tokens - 1", "", "mixtures/mixture-33001@0.33.0"),
+    Mutation("23", "one found whole but for a token begins the interval", F, "_is_prefill",
+             r"< seq\.num_tokens - 1", "< seq.num_tokens", "mixtures/mixture-33001@0.33.0"),
+    Mutation("23", "without ranks, prefills are deferred in spite of a backlog", F, "_plan", r" and not self\._backlog",
+             "", "mixtures/mixture-33001@0.33.0"),
+    Mutation("24", "a prompt given up counts as under way", F, "abort", r"self\._chunks\.pop\(seq, None\)", "pass",
+             "mixtures/mixture-300111@0.33.0"),
+    Mutation("S5", "from 0.33 on the last block of a hit is computed again", S, "__init__",
+             r"(?s)speculative\.drops_last_hit and not .*?config\.hashes_ahead\)",
+             "speculative.drops_last_hit; pool.hash_lookahead = 0", "speculation/eagle-tight-3012@0.33.0"),
+    Mutation("S5", "hashes cover their block alone", S, "__init__", r"pool\.hash_lookahead = .*", "pass",
+             "speculation/mtp-3021@0.33.0"),
+    Mutation("S5", "a block is hashed before the token after it is known", G, "grow",
+             r"known = min\(known, seq\.num_tokens - self\.hash_lookahead\)", "pass",
+             "mixtures/mixture-async-301020@0.33.0", False),
+    Mutation("S5", "scheduling synchronously, verified tokens are hashed by the next step", S, "__init__",
+             r"self\.hashes_results = .*", "self.hashes_results = self.ahead", "speculation/ngram-tight-3002@0.33.0"),
+]
 GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS),
-          (ABORT_MUTATIONS, ABORTS), (STOP_MUTATIONS, STOPS)]
+          (ABORT_MUTATIONS, ABORTS), (STOP_MUTATIONS, STOPS), (LATER_MUTATIONS, MIXTURES)]
 ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
 
 
@@ -356,6 +394,8 @@ def notices(mutation: Mutation, path: Path, limit_s: float = 2.0) -> bool:
 
     So it does where the replay breaks down, or does not end in `limit_s` of processor time (one takes about 0.1 s).
     """
+    if not isinstance(mutation, Replacement):
+        mutation.source()   # a piece that is gone is no difference
     before = signal.signal(signal.SIGPROF, _give_up)
     # again and again: an exception raised while a garbage collector's callback runs is swallowed
     signal.setitimer(signal.ITIMER_PROF, limit_s, 0.5)

@@ -39,7 +39,7 @@ def chosen(config):
 ])
 def test_a_client_that_says_nothing_runs_as_vllm_serve_does_on_its_device(device, expected):
     config = scenario(on=device).clients[0]
-    assert config.engine == "vllm-0.32"
+    assert config.engine == "vllm-0.33"
     assert chosen(config) == expected
 
 
@@ -80,7 +80,7 @@ def test_what_the_scenario_says_counts():
 def test_the_resolved_scenario_says_all_of_it_and_reads_the_same():
     first = scenario()
     text = resolved_yaml(first)
-    for line in ("engine: vllm-0.32", "max_num_batched_tokens: 8192", "async_scheduling: true", "prefix_caching: true"):
+    for line in ("engine: vllm-0.33", "max_num_batched_tokens: 8192", "async_scheduling: true", "prefix_caching: true"):
         assert line in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -92,7 +92,7 @@ def test_the_resolved_scenario_says_all_of_it_and_reads_the_same():
 @pytest.mark.parametrize(("minor", "rules", "reserves"), [
     *((minor, "0.19.0", False) for minor in range(15, 19)), *((minor, "0.19.0", True) for minor in range(19, 24)),
     *((minor, "0.24.0", True) for minor in range(24, 28)), *((minor, "0.28.0", True) for minor in range(28, 31)),
-    *((minor, "0.32.0", True) for minor in (31, 32)),
+    *((minor, "0.32.0", True) for minor in (31, 32)), (33, "0.33.0", True),
 ])
 def test_rules_of_every_minor_version(minor, rules, reserves):
     """As each version's scheduler behaves that was driven alone (`make conformance`)."""
@@ -102,10 +102,11 @@ def test_rules_of_every_minor_version(minor, rules, reserves):
     assert built.spare_lone_prefill == (minor >= 31)
     assert built.whole_must_fit == reserves
     assert chunked.unhashed_to_front == (minor >= 24)
+    assert built.goes_on == chunked.local_interval == chunked.counts_all_adapters == (minor >= 33)
 
 
 @pytest.mark.parametrize(("given", "nearest"), [
-    ("vllm-0.35", "vllm-0.32"), ("vllm-0.13.1", "vllm-0.15"), ("0.20", "vllm-0.20"),
+    ("vllm-0.35", "vllm-0.33"), ("vllm-0.13.1", "vllm-0.15"), ("0.20", "vllm-0.20"),
 ])
 def test_a_version_nobody_recorded_is_refused_with_the_nearest(given, nearest):
     with pytest.raises(InputError, match=f"clients.0.engine: expected an engine whose rules are known.*{nearest!r}"):

@@ -32,7 +32,7 @@ def test_shares_add_up_and_name_tables_engine_and_roofline() -> None:
     assert [part["share"] for part in found["parts"]] == sorted(
         (part["share"] for part in found["parts"]), reverse=True)
     assert found["parts"][0]["source"] == "kernel tables h100-sxm"
-    assert any(part["source"] == "engine vllm-0.32" for part in found["parts"])
+    assert any(part["source"] == "engine vllm-0.33" for part in found["parts"])
 
 
 def test_a_card_that_nobody_measured_is_a_guess_wider_than_a_measured_one() -> None:
@@ -86,7 +86,7 @@ def test_regress_leaves_sources_out() -> None:
 
 def test_kernels_of_another_engine_are_named_as_such() -> None:
     own, other = sources(device="h100-sxm"), sources(device="h100-sxm", scheduler={"kind": "sglang"})
-    assert any(part["source"] == "host times of vllm-0.32 used for sglang" for part in other["parts"])
+    assert any(part["source"] == "host times of vllm-0.33 used for sglang" for part in other["parts"])
     assert other["high"] > own["high"]
     assert own["class"] == "measured" != other["class"]
 

@@ -17,7 +17,8 @@ from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_
 from hermes.hardware.files import names_in
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields", "speculation", "aborts", "ends")
+FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields", "speculation", "aborts", "ends",
+           "mixtures")
 FILES = find_files([SCHEDULES / folder for folder in FOLDERS])
 
 

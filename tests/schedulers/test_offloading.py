@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.clients.offload_replay import RecordedOffload
-from hermes.clients.schedule_replay import conform_file, find_files, replay
+from hermes.clients.schedule_replay import conform_file, find_files, load_schedule, replay
 from hermes.errors import InputError
 from hermes.memory.host_cache import HostCache, RequestChunks
 from hermes.schedulers.offloading import OffloadingScheduler
@@ -32,7 +32,7 @@ def test_every_step_is_identical(path: Path, every_step: bool) -> None:
 
 def test_recordings_have_what_makes_them_worth_having() -> None:
     files = [json.loads(path.read_text()) for path in FILES]
-    assert sum(path.stat().st_size for path in FILES) < 500_000
+    assert sum(path.stat().st_size for path in FILES) < 700_000   # seven cases have a schedule of 0.33 as well
     events: Counter[str] = Counter()
     for content in files:
         events.update(content["counts"])
@@ -110,7 +110,7 @@ def test_everything_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not scheduler._progress
         assert not scheduler._being_loaded
         assert scheduler.host.evictable == scheduler.host.used
-    assert len(built) == len(FILES)
+    assert len(built) == sum(len(load_schedule(path).engines()) for path in FILES)
 
 
 def test_a_recording_with_a_wrong_policy_is_refused(tmp_path: Path) -> None:

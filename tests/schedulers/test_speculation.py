@@ -32,6 +32,10 @@ def scenario(speculative, seqs=1, requests=40, memory=None, **scheduler):
                                    "speculative": speculative, **scheduler}}]}
 
 
+def before_0_33(given):
+    return {**given, "clients": [{**client, "engine": "vllm-0.32"} for client in given["clients"]]}
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_accepted_drafts_have_the_mean_of_the_closed_form(rate, drafts):
@@ -96,14 +100,14 @@ def test_tokens_blocks_and_modes(more):
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_a_prefix_hit_is_used_whole_without_a_head(method):
-    """EAGLE and MTP compute the last block of a hit again."""
+    """Before 0.33 EAGLE and MTP compute the last block of a hit again."""
     talks = {"workload": {"requests": 30, "arrivals": {"kind": "poisson", "rate": 4},
                           "lengths": {"kind": "conversations", "turns": 3, "system_tokens": 200, "message": 60,
                                       "output": 40, "think_time": 1.0}}}
     hits = {}
     for name in (method, "eagle"):
         drafted = {**GIVEN, "method": name, "draft_time": "1 ms"}
-        hits[name] = simulate({**scenario(drafted, seqs=16), **talks}).record.stages["cached_tokens"]
+        hits[name] = simulate(before_0_33({**scenario(drafted, seqs=16), **talks})).record.stages["cached_tokens"]
     found = hits[method] > 0
     assert found.sum() > 20
     assert (hits[method][found] - hits["eagle"][found] >= 16).mean() > 0.9
@@ -179,15 +183,19 @@ def test_asynchronous_scheduling_follows_the_draft_method(method, kind):
 def test_steps_of_a_lookup_wait_for_the_host_where_it_runs_there():
     """`ngram` is scheduled synchronously: each step ends later, and a first token does not wait for a step ahead."""
     drafted = {**GIVEN, "method": "ngram"}
-    host, ahead, off = (simulate(scenario(given, seqs=16, **more)).requests for given, more in (
+    host, ahead, off = (simulate(before_0_33(scenario(given, seqs=16, **more))).requests for given, more in (
         (drafted, {}), ({**drafted, "method": "ngram_gpu"}, {}), (drafted, {"async_scheduling": False})))
     assert host.equals(off)
     assert host.tpot_s.mean() > 1.03 * ahead.tpot_s.mean()
     with pytest.raises(InputError, match="vLLM refuses true with the draft method ngram"):
-        simulate(scenario(drafted, async_scheduling=True))
+        simulate(before_0_33(scenario(drafted, async_scheduling=True)))
+    with pytest.raises(InputError, match="vLLM refuses true with the draft method suffix"):
+        simulate(scenario({**GIVEN, "method": "suffix"}, async_scheduling=True))
+    later = simulate(scenario(drafted, seqs=16)).requests   # from 0.33 on the card looks up as well
+    assert later.equals(ahead)
     with pytest.raises(InputError, match="give the time of one run; heads of medusa have no price here"):
         simulate(scenario({**drafted, "method": "medusa"}))
-    timed = simulate(scenario({**drafted, "method": "medusa", "draft_time": "1 ms"}, seqs=16)).requests
+    timed = simulate(before_0_33(scenario({**drafted, "method": "medusa", "draft_time": "1 ms"}, seqs=16))).requests
     assert timed.tpot_s.mean() > host.tpot_s.mean()
 
 

@@ -1,0 +1,89 @@
+"""Draw mixtures of settings and requests for recordings: options of the scheduler in random company.
+
+A mixture has the form of a recorded schedule without its steps (docs/reference/schedules.md). The same seed gives the
+same mixture. `scripts/next_engine.py` serves them with an engine and replays what it recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+__all__ = ["DRAFTERS", "mixture", "mixtures"]
+
+Row = dict[str, Any]
+DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
+
+
+def mixtures(count: int, seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS) -> list[Row]:
+    """Return so many mixtures. drafters: Methods of speculative decoding to draw from."""
+    return [mixture(seed + number, asynchronous=asynchronous, drafters=drafters) for number in range(count)]
+
+
+def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS) -> Row:
+    """Return one mixture."""
+    draw = random.Random(f"{seed} {asynchronous}")
+    size = draw.choice((4, 8, 16, 16, 32))
+    requests = _requests(draw)
+    longest = max(-(-(one["prompt_tokens"] + one["output_tokens"] + 24) // size) for one in requests)
+    plan: Row = {
+        "case": f"mixture{'-async' if asynchronous else ''}", "seed": seed,
+        "max_num_batched_tokens": draw.choice((48, 96, 128, 192, 256)), "max_num_seqs": draw.choice((6, 8, 12, 16)),
+        "num_blocks": int(longest * draw.uniform(1.1, 3.5)) + 1, "block_size": size,
+        "prefix_caching": draw.random() < 0.5, "scheduling_policy": draw.choice(("fcfs", "priority", "priority")),
+        "long_prefill_token_threshold": draw.choice((0, 0, 0, 24, 40)),
+    }
+    if draw.random() < 0.2:
+        plan["watermark"] = draw.choice((0.02, 0.1))
+    if draw.random() < 0.2:
+        plan["reserve_full_isl"] = False
+    if plan["long_prefill_token_threshold"] and draw.random() < 0.4:
+        plan["adaptive_cap"] = True
+    if asynchronous:
+        plan["async_scheduling"] = True
+    part = draw.choice(("drafts", "adapters", "local", "ranks", "both", ""))
+    if part == "drafts":
+        drafts = draw.randint(1, 4)
+        plan |= {"num_speculative_tokens": drafts,
+                 "speculative_method": draw.choice(drafters),
+                 "accepted": [draw.randint(0, drafts) for _ in range(23)]}
+    options: Row = {}
+    if draw.random() < 0.15:
+        options["max_num_scheduled_tokens"] = plan["max_num_batched_tokens"] * 3 // 4
+    if draw.random() < 0.15:
+        options["max_num_active_seqs"] = draw.randint(3, plan["max_num_seqs"])
+    if part in ("adapters", "both"):
+        plan["max_loras"] = draw.randint(1, 3)
+        for one in requests:
+            one["adapter"] = draw.randint(0, 4)
+    if part in ("local", "ranks", "both"):
+        options["prefill_schedule_interval"] = draw.randint(2, 9)
+        if part != "ranks":
+            plan["local_interval"] = True
+    if options:
+        plan["scheduler_config"] = options
+    if part != "drafts" and draw.random() < 0.2:
+        for one in requests:
+            if draw.random() < 0.25:
+                one["abort_step"] = one["arrival_step"] + draw.randint(1, 30)
+    return plan | {"requests": requests}
+
+
+def _requests(draw: random.Random) -> list[Row]:
+    """Return 14 to 22 requests, some of which begin alike."""
+    arrival, levels = 0, draw.choice((1, 2, 4))
+    texts = {group: draw.randint(10, 120) for group in range(draw.randint(1, 3))}
+    longest, most = draw.choice((60, 140)), draw.choice((12, 40))
+    gap = draw.choice((1, 3, 6))
+    found = []
+    for number in range(draw.randint(14, 22)):
+        arrival += draw.choice((0, 0, draw.randint(1, gap), draw.randint(1, gap)))
+        if draw.random() < 0.04:
+            arrival += 40   # the engine falls idle
+        prompt = draw.randint(4, longest)
+        group = draw.choice([None, *texts])
+        shared = 0 if group is None else min(prompt, texts[group], draw.choice((prompt, draw.randint(0, prompt))))
+        found.append({"id": number, "arrival_step": arrival, "prompt_tokens": prompt,
+                      "output_tokens": draw.randint(1, most), "priority": draw.randrange(levels),
+                      "prefix_group": group if shared else None, "prefix_tokens": shared})
+    return found
