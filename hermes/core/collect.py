@@ -28,9 +28,13 @@ def collect(
     """Return the record of a run. Empties the logs."""
     tables, now = [s.table for s in streams], int(coordinator.env.now)
     stages, runs = coordinator.stages.columns(), run_log.columns()
+    transfers, steps = coordinator.transfers.columns(), [c.steps.array() for c in clients]
     arrivals = coordinator.arrivals
     if coordinator.unfinished:
         arrivals[arrivals > now] = -1   # had not arrived yet when the run ended
+    else:   # ticks that came to nothing may be later: patience that was not needed, the end of a run that was cut
+        ends = (arrivals, stages["end_ns"], transfers["end_ns"], *steps, np.array(coordinator.finish_ns))
+        now = max((int(each.max()) for each in ends if len(each)), default=now)
     status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
     finish = np.array(coordinator.finish_ns, dtype=np.int64)
     finish[status != 1] = -1
@@ -62,8 +66,8 @@ def collect(
         output_tokens=np.concatenate([t.output_tokens for t in tables]),
         priority=np.concatenate([t.priority for t in tables]), session=np.concatenate([t.session for t in tables]),
         status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-        stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=coordinator.transfers.columns(),
-        step_ends=[c.steps.array() for c in clients], gaps=gaps, decode_steps=decode_steps,
+        stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=transfers,
+        step_ends=steps, gaps=gaps, decode_steps=decode_steps,
         out_of_range_steps=out_of_range, end_ns=now, tiers=[tier.info(names) for tier in tiers.values()],
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],

@@ -438,6 +438,7 @@ class Coordinator:
     def _served(self, request: Request, client: Client, stage: Stage) -> None:
         """Deliver a completed stage to its pipeline, after the delay of the client's front end."""
         if client.after_ns:
+            self._serving.pop(request, None)   # a request that is given up now has left the engine
             done_ns = self.env._now + client.after_ns
             self.env.tick_at(done_ns, ARRIVAL, lambda tick: self._deliver(request, client, stage))
         else:

@@ -136,7 +136,7 @@ class Handoff:
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
         )
         twin.original = stage.original or stage
-        twin.model = stage.model
+        twin.model, twin.max_new_tokens = stage.model, stage.max_new_tokens
         twin.detached = stage.detached
         twin.transferred = True
         # The first step here computes the token that the prefill gave, or the prompt's last token once more.

@@ -81,3 +81,27 @@ def test_patience_that_nobody_needs_changes_nothing():
 def test_what_cannot_cancel_is_refused(client):
     with pytest.raises(InputError, match=r"workload\.patience: .* cannot cancel requests whose clients give up"):
         simulate(scenario({"total": 5}, client=client))
+
+
+def test_patience_that_ends_while_the_last_token_is_on_its_way_cancels_nothing():
+    given = scenario({"total": 3}, client={"frontend": {"after": 2.5}}, rate=1)
+    simulation = build(load_scenario(given))
+    record = simulation.run()
+    gave_up = sum(reason.startswith("its client gave up") for reason in record.reject_reasons.values())
+    assert gave_up > 50
+    assert len(set(record.stages["request"].tolist())) == len(record.stages["request"]), "one row for each"
+    [client] = simulation.clients
+    assert client.emitted == 0
+    assert client.input_tokens == client.output_tokens == 0, "its loads are back at zero"
+
+
+def test_the_run_ends_with_its_last_event_and_not_with_patience_that_was_not_needed():
+    record = build(load_scenario(scenario({"total": 500}, rate=2))).run()
+    assert record.end_ns == max(int(record.finish_ns.max()), int(record.step_ends[0][-1]))
+
+
+def test_branches_are_refused_with_patience():
+    given = scenario({"total": 3})
+    given["workload"]["branches"] = 2
+    with pytest.raises(InputError, match=r"workload.patience: requests of several branches are not given up"):
+        simulate(given)
