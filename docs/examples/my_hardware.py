@@ -3,12 +3,12 @@ from typing import Literal
 
 import numpy as np
 
-from hermes.config import ConfigModel, Duration
-from hermes.hardware import HARDWARE, StepStats, VectorHardwareModel
+from hermes.config import Duration
+from hermes.hardware import HARDWARE, HardwareConfig, StepStats, VectorHardwareModel
 
 
 @HARDWARE.register("linear")
-class Linear(ConfigModel):
+class Linear(HardwareConfig):
     """A fixed time for each step, and so much for each token."""
 
     kind: Literal["linear"] = "linear"

@@ -4,12 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
-from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan
+from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, SchedulerConfig
 
 
 @SCHEDULERS.register("one_prompt")
-class OnePrompt(ConfigModel):
+class OnePrompt(SchedulerConfig):
     """A step computes one whole prompt, or a token of every answer."""
 
     kind: Literal["one_prompt"] = "one_prompt"

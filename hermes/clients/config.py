@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from hermes.clients.base import platform_name
+from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.consistency import check_agreement, check_host_offload, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
@@ -28,6 +28,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
+from hermes.hardware.config import ClientTerms, prices
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
@@ -63,8 +64,10 @@ _COUNT = WithJsonSchema({"anyOf": [
     {"type": "integer", "minimum": 1, "maximum": 100_000}, {"type": "string", "pattern": r"^\d+\s*P\s*/?\s*\d+\s*D$"}]})
 
 
-class LLMClientConfig(ConfigModel):
+class LLMClientConfig(ClientConfig):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
+
+    serves_llm: ClassVar[bool] = True
 
     kind: Literal["llm"] = "llm"
     name: Name = "llm"
@@ -133,9 +136,12 @@ class LLMClientConfig(ConfigModel):
                 engines = [f"{name}.{kind}{part}" for name in engines for part in range(parts)]
         return engines
 
+    def sampled(self, sorts: bool) -> LLMClientConfig:
+        return self.model_copy(update={"hardware": self.hardware.sampled(sorts)})
+
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         """Return this configuration with the engine's defaults filled in, and the built hardware model."""
-        if hasattr(self.hardware, "completed"):
+        if self.hardware.of_terms:
             return self.model_copy(update=self._of_terms())._completed(base_dir)
         return self._completed(base_dir)
 
@@ -148,18 +154,20 @@ class LLMClientConfig(ConfigModel):
             engine = load_engine(self._engine_name())
         from hermes.schedulers.chunked_config import plans_ahead
 
-        asynchronous = plans_ahead(getattr(self.scheduler, "async_scheduling", None), engine.async_scheduling,
-                                   getattr(self.scheduler, "speculative", None), engine.rules)
-        for key in ("model", "device"):
-            if not getattr(self.hardware, key) and not getattr(self, key):
+        options = self.scheduler.options
+        asynchronous = plans_ahead(options.async_scheduling, engine.async_scheduling, options.speculative,
+                                   engine.rules)
+        given = {"model": self.model, "device": self.device}
+        for key, own in self.hardware.names.items():
+            if not own and not given[key]:
                 whole = "name a `model` and a `device`, or give `hardware`"
                 text = f"name a `{key}`" if "hardware" in self.model_fields_set else whole
                 raise InputError(Verbatim(f"missing: {text}"), field=key)
         times = engine.frontend
         return {
-            "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous,
-                                                self.parallel.dp, self.parallel.ep, self.parallel.pp,
-                                                getattr(self.scheduler, "max_loras", None) is not None),
+            "hardware": self.hardware.completed(ClientTerms(
+                self.model, self.device, engine.name, self.parallel.tp, asynchronous, self.parallel.dp,
+                self.parallel.ep, self.parallel.pp, options.max_loras is not None)),
             "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
         }
 
@@ -173,22 +181,19 @@ class LLMClientConfig(ConfigModel):
             raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
                                       f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
         self._check_ranks(hardware)
-        if hasattr(self.scheduler, "check_client"):
-            self.scheduler.check_client(
-                role=self.role != "both", kv_offload=self.kv_offload is not None,
-                adapter_bytes=self.adapter_bytes is not None,
-                prefix_eviction=self.memory.prefix_eviction != "lru",
-                **{"parallel.pp": self.parallel.pp > 1, "parallel.dp": self.parallel.dp > 1})
-        if not hasattr(self.scheduler, "completed"):
+        self.scheduler.check_client(
+            role=self.role != "both", kv_offload=self.kv_offload is not None,
+            adapter_bytes=self.adapter_bytes is not None,
+            prefix_eviction=self.memory.prefix_eviction != "lru",
+            **{"parallel.pp": self.parallel.pp > 1, "parallel.dp": self.parallel.dp > 1})
+        if not self.scheduler.follows_engine:
             if self.memory.kv_offload is not None:
                 check_host_offload(self, False)
             if self.engine is not None:
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
-                memory = self.memory
-                if hasattr(self.scheduler, "with_memory"):   # an engine of its own
-                    memory = self.scheduler.with_memory(memory, self._some_layers_windowed(hardware, base_dir))
+                memory = self.scheduler.with_memory(self.memory, self._some_layers_windowed(hardware, base_dir))
                 return self.model_copy(update={"memory": memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
@@ -219,8 +224,8 @@ class LLMClientConfig(ConfigModel):
     def _where_it_was_given(self, error: InputError) -> InputError:
         """Return an error of the hardware that names the key of the client that it took over."""
         key = (error.field or "").removeprefix("hardware.")
-        own = getattr(self, key, "") if key in ("model", "device") else ""
-        if error.file is None and own and own == getattr(self.hardware, key, ""):
+        own = {"model": self.model, "device": self.device}.get(key, "")
+        if error.file is None and own and own == self.hardware.names.get(key):
             error.field = key
         if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
             error.field = f"parallel.{key}"
@@ -234,7 +239,7 @@ class LLMClientConfig(ConfigModel):
             if ranks > 1:
                 raise InputError(Verbatim("data-parallel ranks of several stages are not modelled; use tp"),
                                  field="parallel.pp")
-            if hardware_info(hardware).pp != stages or not hasattr(hardware, "stages_ns"):
+            if hardware_info(hardware).pp != stages or not prices(hardware, "stages_ns"):
                 raise InputError(Verbatim("stages need hardware of named terms (`composed`), without `adjust`; give it "
                                           "pp, or leave it out there"), field="parallel.pp")
         if ranks == 1 and hardware_info(hardware).dp > 1:
@@ -242,7 +247,7 @@ class LLMClientConfig(ConfigModel):
                              field="hardware.dp")
         if ranks == 1 and stages == 1 and self.parallel.ep == 1:
             return
-        if ranks > 1 and (hardware_info(hardware).dp != ranks or not hasattr(hardware, "lockstep_ns")):
+        if ranks > 1 and (hardware_info(hardware).dp != ranks or not prices(hardware, "lockstep_ns")):
             raise InputError(Verbatim("ranks need hardware of named terms (`composed`), without `adjust`; give it dp "
                                       "and ep, or leave them out there"), field="parallel.dp")
         for name, given in (("role", self.role != "both"), ("kv_offload", self.kv_offload is not None),
@@ -253,8 +258,8 @@ class LLMClientConfig(ConfigModel):
 
     def _check_limits(self, several: bool) -> None:
         """Raise `InputError` for limits of vLLM's scheduler and API server that have no effect here, or another one."""
-        scheduler = self.scheduler
-        if getattr(scheduler, "prefill_schedule_interval", 1) > 1 and self.parallel.dp == 1:
+        options = self.scheduler.options
+        if options.prefill_schedule_interval > 1 and self.parallel.dp == 1:
             from hermes.schedulers.chunked_config import is_since
 
             if not is_since(load_engine(self._engine_name()).rules, "0.33.0"):
@@ -266,11 +271,11 @@ class LLMClientConfig(ConfigModel):
                                  field="scheduler.prefill_schedule_interval")
         beside = several or self.role != "both" or self.kv_offload is not None
         for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-            if getattr(scheduler, name, None) is not None and beside:
+            if getattr(options, name) is not None and beside:
                 raise InputError(Verbatim("not modelled beside role, kv_offload, ranks or stages; leave it out"),
                                  field=f"scheduler.{name}")
         if self.adapter_bytes is not None:
-            if getattr(scheduler, "max_loras", None) is None:
+            if options.max_loras is None:
                 raise InputError(Verbatim("needs scheduler.max_loras"), field="adapter_bytes")
             if several:
                 raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
@@ -278,7 +283,7 @@ class LLMClientConfig(ConfigModel):
 
     def _engine_name(self) -> str:
         """Return the engine given here or by the scheduler's deprecated key, or the newest."""
-        old = getattr(self.scheduler, "engine_version", None)
+        old = self.scheduler.options.engine_version
         if old is None:
             return self.engine or NEWEST_ENGINE
         if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
@@ -305,7 +310,7 @@ class LLMClientConfig(ConfigModel):
         memory = self.resources(hardware, base_dir).memory
         make_pool = self._pool(every_step, model, base_dir)
         options: dict[str, Any] = {}   # Any: arguments of different types
-        if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
+        if self.memory.prefix_caching:
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         ranks, stages = self.parallel.dp, self.parallel.pp
@@ -348,7 +353,7 @@ class LLMClientConfig(ConfigModel):
         if groups is not None:
             from hermes.memory.windows import WindowPool, WindowPrefixPool
 
-            budget = getattr(self.scheduler, "max_num_batched_tokens", None) or 0
+            budget = self.scheduler.options.max_num_batched_tokens or 0
             groups = groups._replace(ahead=budget)
             return partial(WindowPrefixPool if memory.prefix_caching else WindowPool, groups=groups)
         if memory.prefix_eviction != "lru":
@@ -410,14 +415,15 @@ class LLMClientConfig(ConfigModel):
             options["overlapped"] = self.request_overhead.mode == "overlapped"
         if self.frontend is not None:
             options["frontend_ns"] = self.frontend.times_ns
-        if getattr(self.scheduler, "speculative", None) is not None:
+        speculative = self.scheduler.options.speculative
+        if speculative is not None:
             from hermes.clients.drafting import drafter_of
 
             with inside("scheduler.speculative"):
-                options["drafter"] = drafter_of(self.scheduler.speculative, hardware, self.hardware, base_dir)
+                options["drafter"] = drafter_of(speculative, hardware, self.hardware, base_dir)
         offload = self.kv_offload
-        limits = [getattr(self.scheduler, name, None) for name in ("max_num_queued_reqs", "max_num_queued_tokens")]
-        if limits != [None, None]:
+        limits = self.scheduler.options.queue_limits
+        if limits is not None:
             from hermes.clients.queue_limits import LimitedClient
 
             return LimitedClient(env, index, name, scheduler, hardware, runs, events, max_requests=limits[0],
@@ -476,7 +482,7 @@ class LLMClientConfig(ConfigModel):
         devices = self._num_devices(info)
         device = self._device(info, base_dir)
         model = self._memory_model(info, base_dir)
-        budget = self.memory.budget(model, devices, info, device, self.scheduler, base_dir)
+        budget = self.memory.budget(model, devices, info, device, self.scheduler.options, base_dir)
         if self.parallel.pp > 1:   # each of the batches in flight has a part of the engine's devices and blocks
             stages = self.parallel.pp
             devices, budget = devices // stages, replace(budget, num_blocks=max(budget.num_blocks // stages, 1))

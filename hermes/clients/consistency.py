@@ -189,15 +189,18 @@ def check_host_offload(client: LLMClientConfig, windowed: bool) -> None:
         windowed: Whether layers with a sliding window have blocks of their own.
     """
     scheduler, memory = client.scheduler, client.memory
+    options = scheduler.options
     with inside("memory.kv_offload"):
         for wrong, message in (
             (scheduler.kind != "chunked", "needs the scheduler `chunked`, which follows vLLM"),
-            (getattr(scheduler, "speculative", None) is not None, "not modelled beside speculative decoding"),
-            (getattr(scheduler, "max_loras", None) is not None, "not modelled beside max_loras"),
-            (getattr(scheduler, "prefill_schedule_interval", 1) > 1, "not modelled beside prefill_schedule_interval"),
-            (getattr(scheduler, "async_scheduling", False),
+            (options.speculative is not None, "not modelled beside speculative decoding"),
+            (options.max_loras is not None, "not modelled beside max_loras"),
+            (options.max_num_queued_reqs is not None, "not modelled beside max_num_queued_reqs"),
+            (options.max_num_queued_tokens is not None, "not modelled beside max_num_queued_tokens"),
+            (options.prefill_schedule_interval > 1, "not modelled beside prefill_schedule_interval"),
+            (options.async_scheduling,
              "modelled for synchronous scheduling only; give the scheduler async_scheduling: false"),
-            (getattr(scheduler, "engine_version", None) not in (None, *OFFLOAD_VERSIONS),
+            (options.engine_version not in (None, *OFFLOAD_VERSIONS),
              f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}; leave `engine` out"),
             (not memory.prefix_caching, "needs prefix_caching: true"),
             (memory.prefix_eviction != "lru", "needs prefix_eviction: lru, the engine's own"),

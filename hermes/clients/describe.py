@@ -8,6 +8,7 @@ from hermes.clients.resources import ClientResources, price
 from hermes.core.client import Columns
 from hermes.core.record import ClientInfo
 from hermes.hardware.capacity import KvBudget
+from hermes.hardware.config import name_of
 from hermes.hardware.power import device_power, idle_watts, state_watts, watts
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
     pool, n, memory = client.scheduler.pool, has.devices, has.memory
     prefill_w, decode_w = state_watts(has.power, runs)
     return ClientInfo(
-        client.name, kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
+        client.name, kind, client.role, client.model, name_of(client.hardware), pool.num_blocks,
         pool.block_size, n, n * has.power.idle_w, n * prefill_w, n * decode_w, device=has.device,
         power_source=has.power.source, price_per_hour=n * has.dollars_per_hour, price_source=has.price_source,
         kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,

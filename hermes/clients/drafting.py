@@ -13,6 +13,7 @@ from typing import Any
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import HardwareModel, StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.config import prices
 from hermes.hardware.engines import StepTime
 from hermes.schedulers.chunked_config import Speculation
 from hermes.schedulers.plan import Plan
@@ -38,7 +39,7 @@ class Drafter:
                  draft: HardwareModel | None) -> None:
         self.target, self.passes, self.draft = target, passes, draft
         self._per_pass_ns, self._per_seq_ns = per_pass_ns, per_seq_ns
-        self._knows_drafts = hasattr(target, "prices_drafts")
+        self._knows_drafts = prices(target, "prices_drafts")
 
     def step_ns(self, plan: Plan) -> int:
         """Return the time of a step and of the drafting after it."""

@@ -21,6 +21,7 @@ from hermes.core.columns import RowLog, StepLog
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, WriteEnds
+from hermes.hardware.config import history_of, write_ends_of
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
@@ -69,7 +70,7 @@ class LLMClient(LLMReadings):
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
-        self._write_ends: WriteEnds | None = getattr(hardware, "write_ends", None)
+        self._write_ends: WriteEnds | None = write_ends_of(hardware)
         self.model, self.role, self.platform = model, role, platform
         generations = {"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
                        "decode": ("decode",)}[role]
@@ -109,7 +110,7 @@ class LLMClient(LLMReadings):
         self._overlapped = overlapped and self._overhead_ns is not None
         self._before_ns, self._token_ns, self.after_ns = frontend_ns
         self._drafter = drafter
-        self._history: StepHistory | None = hardware.history() if hasattr(hardware, "history") else None
+        self._history: StepHistory | None = history_of(hardware)
         self._ended_ns = -1               # end of the latest run
         self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
         # Of the run in flight: the `Reason` for which sequences wait (0: none does), and since when.

@@ -128,7 +128,7 @@ class RankClient(LLMClient):
         super().__init__(*args, **options)
         self.group = group
         group.ranks.append(self)
-        if getattr(self.scheduler, "interval", 1) > 1:
+        if self.scheduler.interval > 1:
             group.counting.append(self.scheduler)
 
     @property

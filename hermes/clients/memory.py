@@ -22,6 +22,7 @@ from hermes.memory.eviction import PrefixEviction, Recency
 
 if TYPE_CHECKING:
     from hermes.memory.windows import WindowGroups
+    from hermes.schedulers.config import SchedulerOptions
 
 __all__ = ["MemoryConfig", "describe_model", "window_groups"]
 
@@ -149,12 +150,16 @@ class MemoryConfig(ConfigModel):
 
     def groups(self, model: str, base_dir: Path | None) -> WindowGroups | None:
         """Return the groups of layers that share the pool's blocks; None if every layer keeps every token."""
-        if self.hybrid is False or not model or self.prefix_eviction != "lru":
+        if self.hybrid is False or not model:
             return None
         try:
-            return window_groups(describe_model(model, base_dir))
+            groups = window_groups(describe_model(model, base_dir))
         except InputError:   # a model without a description is fine if blocks are given
             return None
+        if groups is not None and self.prefix_eviction != "lru":
+            raise InputError(Verbatim(f"{self.prefix_eviction} is not modelled for layers with a sliding window; write "
+                                      "hybrid: false, or lru"), field="prefix_eviction")
+        return groups
 
     @property
     def tokens_per_block(self) -> int:
@@ -173,9 +178,8 @@ class MemoryConfig(ConfigModel):
         return kv_value_bytes(info.kv_dtype, info.dtype or "bf16")
 
     def budget(
-        # Any: a scheduler's configuration, of a plug-in, too
-        self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None, scheduler: Any,
-        base_dir: Path | None,
+        self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None,
+        scheduler: SchedulerOptions, base_dir: Path | None,
     ) -> KvBudget:
         """Return the blocks of one client and their sources. Raises `InputError` if memory is missing, in bytes."""
         if self.num_blocks is not None:
@@ -233,8 +237,7 @@ class MemoryConfig(ConfigModel):
         return per_token, Part(round(total / devices), f"model {shape.name}, {bits:g} bits"), total
 
     def _activations(
-        # Any: as in `budget`
-        self, model: str, info: HardwareInfo, scheduler: Any, base_dir: Path | None, estimated: bool
+        self, model: str, info: HardwareInfo, scheduler: SchedulerOptions, base_dir: Path | None, estimated: bool
     ) -> Part:
         if self.activations is not None:
             return Part(self.activations, "given")
@@ -242,9 +245,9 @@ class MemoryConfig(ConfigModel):
             return Part(0, "not given")
         if info.memory is not None:
             return Part(info.memory.activation_bytes, f"profile {info.name}: {info.memory.source}")
-        tokens = getattr(scheduler, "max_num_batched_tokens", None) or UNBOUNDED
+        tokens = scheduler.max_num_batched_tokens or UNBOUNDED
         tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
-        seqs = getattr(scheduler, "max_num_seqs", None) or DEFAULT_SEQS
+        seqs = scheduler.max_num_seqs or DEFAULT_SEQS
         peak = kv.activation_peak_bytes(
             describe_model(model, base_dir), tp=info.tp, dtype=info.dtype or "bf16", max_num_batched_tokens=tokens,
             max_num_seqs=seqs, sampler_bytes=self._sampling_bytes,

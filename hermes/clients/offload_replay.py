@@ -6,7 +6,7 @@ complete a given number of steps after it was started (`hermes.deploy.vllm_offlo
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -46,6 +46,8 @@ class OffloadStep(RecordedStep):
 
 class RecordedOffload(RecordedSchedule):
     """A recorded file; see the module's docstring."""
+
+    offloads: ClassVar[bool] = True
 
     host_chunks: int = Field(ge=1)
     blocks_per_chunk: int = Field(ge=1)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -97,6 +97,7 @@ class RecordedSchedule(ConfigModel):
     """A recorded file; see the module's docstring."""
 
     model_config = ConfigModel.model_config | {"extra": "ignore"}
+    offloads: ClassVar[bool] = False   # whether KV was copied to host memory
 
     engine: str = ""
     engine_version: str | list[str] = ""
@@ -250,7 +251,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 
     engine: Whose rules it follows; left out, those of the first version that the recording names.
     """
-    if hasattr(recorded, "host_chunks"):
+    if recorded.offloads:
         from hermes.clients.offload_replay import RecordedOffload, replay_offload
 
         assert isinstance(recorded, RecordedOffload)

@@ -24,6 +24,7 @@ from hermes.core.record import MachineInfo
 from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
+from hermes.services.base import is_outside, service_options
 from hermes.units import s_to_ns
 
 __all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]
@@ -51,7 +52,7 @@ class ServiceClient(TaskClient):
         self.stages = frozenset(services)
         # a pipeline may always state the number of results, whether it costs anything or not
         self.stage_options = {
-            kind: {"top_k": 1, **getattr(service, "options", {})} for kind, service in services.items()
+            kind: {"top_k": 1, **service_options(service)} for kind, service in services.items()
         }
         self.machine = Machine(env, STEP_END + index)
         self.max_batch, self.per_kind = max_batch, per_kind
@@ -118,8 +119,7 @@ class ServiceClient(TaskClient):
 
         service = self.services[kind]
         self.machine.start(self._with_submits(service.work(tasks), len(tasks)), ended)
-        outside = getattr(service, "outside", None)
-        if outside is not None and outside(tasks):
+        if is_outside(service, tasks):
             self.out_of_range_tasks += len(tasks)
 
     def _with_submits(self, work: Work, tasks: int) -> Work:

@@ -149,7 +149,7 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
         arrivals.append((one.arrival_step, seq))
     rows: list[Row] = []
     step = following = unfinished = 0
-    while following < len(arrivals) or unfinished or getattr(scheduler, "ending", None):
+    while following < len(arrivals) or unfinished or scheduler.ending:
         while following < len(arrivals) and arrivals[following][0] <= step:
             scheduler.enqueue(arrivals[following][1])
             following += 1

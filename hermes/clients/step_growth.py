@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hermes.core.client import Columns
 from hermes.core.reasons import Reason
 from hermes.hardware.base import HardwareModel, StepStats
+from hermes.hardware.config import prices, pure_model
 
 __all__ = ["step_growth"]
 
@@ -31,8 +32,8 @@ def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.flo
         columns: The client's rows of the table of runs, with `at_budget`.
     """
     out = np.full((len(Reason), 2), np.nan)
-    model: HardwareModel = getattr(hardware, "pure", hardware)
-    if not len(columns["client"]) or not hasattr(model, "step_ns"):
+    model: HardwareModel = pure_model(hardware)
+    if not len(columns["client"]) or not prices(model, "step_ns"):
         return out
     reason = np.where(columns["at_budget"] > 0, int(Reason.TOKEN_BUDGET), columns["stopped"])
     for code in np.unique(reason).tolist():

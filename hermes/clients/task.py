@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.clients.base import platform_name
+from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.describe import service_info
 from hermes.clients.resources import PowerConfig
-from hermes.config import ConfigModel, Name
+from hermes.config import Name
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.collect import Describe
@@ -32,7 +32,7 @@ __all__ = ["TaskClient", "TaskClientConfig"]
 _NO_DEVICE = MachineSpec(1, 0.0, 0.0, 0)
 
 
-class TaskClientConfig(ConfigModel):
+class TaskClientConfig(ClientConfig):
     """Options of clients without an LLM engine. A subclass adds `kind`, its own options, and
 
     `build(env, first_index, runs, events, *, every_step, base_dir, moves_kv="")`, which returns the group's clients,

@@ -28,6 +28,7 @@ class Registry(Generic[T]):
     Args:
         name: The entry-point group is `hermes.<name>`.
         what: How error messages call an implementation ("a router").
+        base: Class that implementations derive from, for its hooks and their defaults.
         built_in: HERMES's own implementations, name -> "module:class", imported when their name is first asked for.
     """
 
@@ -36,8 +37,10 @@ class Registry(Generic[T]):
     every: ClassVar[list[Registry[Any]]] = []
     """Every registry of this process."""
 
-    def __init__(self, name: str, what: str, built_in: Mapping[str, str] | None = None) -> None:
-        self.name, self.what = name, what
+    def __init__(
+        self, name: str, what: str, built_in: Mapping[str, str] | None = None, *, base: type | None = None,
+    ) -> None:
+        self.name, self.what, self.base = name, what, base
         self._entries: dict[str, Any] = {}
         self._built_in = {key: EntryPoint(key, place, f"hermes.{name}") for key, place in (built_in or {}).items()}
         Registry.every.append(self)
@@ -45,7 +48,7 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[C], C]:
         """Register a class under `name`, which must be that of its `kind` field (class decorator).
 
-        Raises `ValueError` if another class has the name.
+        Raises `ValueError` if another class has the name, `InputError` for a class without the registry's base.
         """
 
         def add(cls: C) -> C:
@@ -53,6 +56,9 @@ class Registry(Generic[T]):
             if old is cls:
                 return cls
             place = f"{cls.__module__}:{cls.__qualname__}"
+            if self.base is not None and not issubclass(cls, self.base):
+                raise InputError(Verbatim(f"{self.what} named {name!r}: {cls.__qualname__} does not derive from "
+                                          f"{self.base.__qualname__}, which has the hooks that are called"))
             if old is not None:
                 taken = f"{old.__module__}:{old.__qualname__}"
             else:

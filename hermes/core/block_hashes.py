@@ -39,6 +39,12 @@ class PromptContent(Protocol):
         ...
 
 
+def adapter_of(content: PromptContent | None) -> int:
+    """Return the number of a content's LoRA adapter, 0 for none."""
+    number: int = getattr(content, "adapter", 0)
+    return number
+
+
 def name_runs(content: PromptContent, block_size: int, ahead: int = 0) -> NameRuns:
     """Return the runs of a content or a sequence; one run per block if it has only `block_key`.
 

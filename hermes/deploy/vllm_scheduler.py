@@ -17,11 +17,10 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
 from hermes.config.own_code import check_own_code
 from hermes.core.stage import Stage
 from hermes.errors import HermesError, InputError, Verbatim
@@ -31,6 +30,7 @@ from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.chunked_config import Speculation, plans_ahead
 from hermes.schedulers.chunked_limits import adapter_of, count_adapters
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.plan import Plan
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler", "asked_tokens"]
@@ -40,8 +40,10 @@ MORE_TOKENS = 4096   # that an answer which ends early asks for at most: more ma
 _OWN_KEYS = ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling")
 
 
-class VllmConfig(ConfigModel):
+class VllmConfig(SchedulerConfig):
     """vLLM's own scheduler, in an interpreter that has it; the client's `engine` must be its version."""
+
+    follows_engine: ClassVar[bool] = True
 
     kind: Literal["vllm"] = "vllm"
     python: str = ""
@@ -207,6 +209,7 @@ class VllmScheduler(LLMScheduler):
 
     takes_over_kv = False
     aborts = aborts_first = True
+    splits = False
 
     def __init__(self, config: VllmConfig, pool: BlockPool, version: str) -> None:
         assert config.max_num_seqs is not None
@@ -214,7 +217,7 @@ class VllmScheduler(LLMScheduler):
         super().__init__(pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens)
         self.waiting = self._queue = _Waiting()
         self._config, self._version = config, version
-        self.max_loras = config.max_loras
+        self.max_loras = config.max_loras or 0
         self._engine: _Engine | None = None
         self._names = BlockNames()
         self._numbers: dict[Stage, int] = {}

@@ -10,13 +10,14 @@ factor applies to what both share, so that more work is never cheaper. `hermes c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import FloatArray, HardwareModel, IntArray, StepStats, VectorHardwareModel
+from hermes.hardware.config import history_of, name_of
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.units import NS_PER_S
 
@@ -64,16 +65,14 @@ class AdjustedModel(VectorHardwareModel):
 
     def __init__(self, base: HardwareModel, change: StepAdjustment) -> None:
         self.base, self.change = base, change
-        self.name = f"{getattr(base, 'name', '')}, adjusted"
+        self.name = f"{name_of(base)}, adjusted"
 
     @property
     def info(self) -> HardwareInfo:
         return hardware_info(self.base)
 
     def history(self) -> StepHistory | None:
-        make: Any = getattr(self.base, "history", None)   # optional: see `HardwareModel`
-        found: StepHistory | None = None if make is None else make()
-        return found
+        return history_of(self.base)
 
     def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
         change = self.change

@@ -7,13 +7,14 @@ A step is one forward pass. A hardware model knows no requests and no scheduler,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.compiled import mypyc_attr
 from hermes.config.registry import Registry
+from hermes.hardware.config import HardwareConfig
 from hermes.units import NS_PER_S
 
 __all__ = [
@@ -24,13 +25,13 @@ __all__ = [
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-HARDWARE: Registry[Any] = Registry("hardware", "a hardware model", {
+HARDWARE: Registry[HardwareConfig] = Registry("hardware", "a hardware model", {
     "composed": "hermes.hardware.composed:Composed",
     "layerwise": "hermes.hardware.layerwise:Layerwise",
     "polynomial": "hermes.hardware.polynomial:Polynomial",
     "roofline": "hermes.hardware.roofline:Roofline",
     "table": "hermes.hardware.table:Table",
-})
+}, base=HardwareConfig)
 
 BATCH_STATS: tuple[str, ...] = (
     "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs", "prefill_tokens",

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.config import ClientTerms, HardwareConfig
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.links import LinkTime
@@ -56,8 +57,10 @@ class Beside(ConfigModel):
     at least the time to read the KV once."""
 
 
-class Composed(ConfigModel):
+class Composed(HardwareConfig):
     """Step times composed of named terms, each from the best source there is for the device and the model."""
+
+    of_terms: ClassVar[bool] = True
 
     kind: Literal["composed"] = "composed"
     model: Annotated[str, Field(max_length=4096)] = ""
@@ -120,20 +123,24 @@ class Composed(ConfigModel):
     terms: dict[str, TermOverride] = Field(default_factory=dict, max_length=100)
     """Terms to change, by their names in `hermes explain`."""
 
-    def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool, dp: int = 1, ep: int = 1,
-                  pp: int = 1, adapters: bool = False) -> Composed:
-        """The same with what the client says for what is left out here. adapters: Whether requests may have one.
+    def sampled(self, sorts: bool) -> Self:
+        if self.top_p not in (None, sorts):
+            raise InputError(Verbatim(f"{str(self.top_p).lower()} contradicts the workload's sampling: "
+                                      f"{'top_p' if sorts else 'greedy'}; leave top_p out"), field="hardware.top_p")
+        return self.model_copy(update={"top_p": sorts})
 
-        Raises `InputError` for `lora` where they may not.
-        """
-        if self.lora is not None and not adapters:
+    def completed(self, client: ClientTerms) -> Self:
+        """Return this with what the client says for what is left out. Raises `InputError` for `lora` where requests may
+        have no adapters."""
+        if self.lora is not None and not client.adapters:
             raise InputError(Verbatim("needs scheduler.max_loras, the adapters in one step"), field="hardware.lora")
         return self.model_copy(update={
-            "model": self.model or model, "device": self.device or device, "engine": self.engine or engine,
-            "tp": self.tp if self.tp > 1 else tp, "dp": self.dp if self.dp > 1 else dp,
-            "ep": self.ep if self.ep > 1 else ep, "pp": self.pp if self.pp > 1 else pp,
-            "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
-            "lora": Lora() if adapters and self.lora is None else self.lora,
+            "model": self.model or client.model, "device": self.device or client.device,
+            "engine": self.engine or client.engine, "tp": self.tp if self.tp > 1 else client.tp,
+            "dp": self.dp if self.dp > 1 else client.dp, "ep": self.ep if self.ep > 1 else client.ep,
+            "pp": self.pp if self.pp > 1 else client.pp,
+            "asynchronous": client.asynchronous if self.asynchronous is None else self.asynchronous,
+            "lora": Lora() if client.adapters and self.lora is None else self.lora,
         })
 
     def build(self, base_dir: Path | None = None, layers: int | None = None) -> ComposedModel:

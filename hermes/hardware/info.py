@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hermes.hardware.base import HardwareModel
+from hermes.hardware.config import name_of
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
@@ -65,4 +66,4 @@ def measured_info(name: str, kind: str, source: Provenance, **more: Any) -> Hard
 def hardware_info(hardware: HardwareModel) -> HardwareInfo:
     """Return the `info` of a hardware model; only its name if it has none."""
     known: HardwareInfo | None = getattr(hardware, "info", None)
-    return HardwareInfo(getattr(hardware, "name", "")) if known is None else known
+    return HardwareInfo(name_of(hardware)) if known is None else known

@@ -30,9 +30,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import Duration
 from hermes.errors import InputError, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.config import HardwareConfig
 from hermes.hardware.devices import Rates, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
@@ -166,7 +167,7 @@ class LayerwiseModel:
         return steps_outside(ranges, columns, num_steps)
 
 
-class Layerwise(ConfigModel):
+class Layerwise(HardwareConfig):
     """Sums of per-operator tables measured layer by layer."""
 
     kind: Literal["layerwise"] = "layerwise"

@@ -28,9 +28,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.config import ConfigModel
 from hermes.errors import inside
 from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.config import HardwareConfig
 from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile
 from hermes.hardware.ranges import steps_outside
@@ -152,7 +152,7 @@ class PolynomialModel:
         return out
 
 
-class Polynomial(ConfigModel):
+class Polynomial(HardwareConfig):
     """Regression on measured steps: polynomials of batch statistics from a profile."""
 
     kind: Literal["polynomial"] = "polynomial"

@@ -31,6 +31,7 @@ from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.config import HardwareConfig
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
 from hermes.hardware.files import find
@@ -66,7 +67,7 @@ class RooflineOptions(NamedTuple):
     step_overhead: float | None = None
 
 
-class Roofline(ConfigModel):
+class Roofline(HardwareConfig):
     """Analytical step times for any model description on any device."""
 
     kind: Literal["roofline"] = "roofline"

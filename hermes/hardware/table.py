@@ -29,6 +29,7 @@ from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.config import HardwareConfig
 from hermes.hardware.files import find
 from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.operator_curves import brackets, rising
@@ -298,7 +299,7 @@ def _along_run(stats: StepStats, name: str, step: FloatArray) -> FloatArray:
     return _feature(stats, name) + step * slope
 
 
-class Table(ConfigModel):
+class Table(HardwareConfig):
     """Lookup in measured tables of whole steps, with linear interpolation."""
 
     kind: Literal["table"] = "table"

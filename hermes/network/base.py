@@ -17,7 +17,7 @@ from hermes.core.clock import TRANSFER, bind_at
 from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, suggest
 
-__all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site"]
+__all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site", "bandwidth_of", "build_network"]
 
 NETWORKS: Registry[Any] = Registry("network", "a network", {
     "hgx_box": "hermes.network.cluster:HgxBox",
@@ -49,6 +49,20 @@ class NetworkComponent(Protocol):
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
         """Build the network of one run between these nodes. `InputError` if the description does not fit them."""
         ...
+
+
+def build_network(config: NetworkComponent, env: Environment, sites: Callable[[], Sequence[Site]]) -> Network:
+    """Build a network between clients; a component that places them itself gets their sites."""
+    placed: Callable[[Environment, Sequence[Site]], Network] | None = getattr(config, "build_at", None)
+    if placed is not None:
+        return placed(env, sites())
+    return config.build(env, [site.name for site in sites()])
+
+
+def bandwidth_of(config: NetworkComponent) -> float | None:
+    """Return the bytes/s between two clients, for a network that has one figure for all; None for others."""
+    found: float | None = getattr(config, "bandwidth", None)
+    return found
 
 
 class BaseNetwork:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hermes.config.registry import Registry
 
-__all__ = ["ROUTERS"]
+__all__ = ["ROUTERS", "places_both_phases"]
 
 # Any: configurations of plug-ins have nothing in common but pydantic
 ROUTERS: Registry[Any] = Registry("routers", "a router", {
@@ -21,3 +21,8 @@ ROUTERS: Registry[Any] = Registry("routers", "a router", {
     "round_robin": "hermes.routing.round_robin:RoundRobinConfig",
     "session": "hermes.routing.affinity:SessionConfig",
 })
+
+
+def places_both_phases(config: Any) -> bool:   # Any: a router's configuration, of a plug-in, too
+    """Whether a router chooses the decode client of a request with its prefill client."""
+    return bool(getattr(config, "places_both_phases", False))

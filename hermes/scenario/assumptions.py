@@ -19,6 +19,7 @@ from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
 from hermes.hardware.kernel_curves import GRAPH_LAUNCH_NS
 from hermes.hardware.power import device_power, watts_trust
+from hermes.network.base import bandwidth_of
 from hermes.scenario.assumed_engine import of_engine, of_version
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Scenario, Source
@@ -61,7 +62,7 @@ def _joined(one: Assumption, other: Assumption) -> Assumption:
 def _all(scenario: Scenario) -> Iterator[Assumption]:
     source = scenario.source
     for number, client in enumerate(scenario.clients):
-        if getattr(client, "kind", "") != "llm":
+        if not client.serves_llm:
             continue
         path = f"clients.{number}"
         if client.hardware.kind == "composed":
@@ -84,7 +85,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
     yield from _watts(scenario)
     yield from _arrivals(scenario)
     for number, client in enumerate(scenario.clients):
-        if getattr(client, "kind", "") == "llm":
+        if client.serves_llm:
             yield from of_version(client, source, number)
 
 
@@ -124,7 +125,7 @@ def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
     """What LoRA adapters cost: their loads where no size is given, and their kernels in each step."""
     client, path = scenario.clients[number], f"clients.{number}"
     wanted = [workload.adapters for workload in scenario.workload if workload.adapters is not None]
-    slots = getattr(client.scheduler, "max_loras", None)
+    slots = client.scheduler.options.max_loras
     if not wanted or slots is None or not client.model:
         return
     model, base_dir = describe_model(client.model, scenario.source.base_dir), scenario.source.base_dir
@@ -136,7 +137,7 @@ def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
         loads = missing * num_bytes / load_device(client.device, base_dir).host_bandwidth
         yield Assumption("adapter loads", "no time", f"{num_bytes / 1e6:.0f} MB each (rank {RANK})",
                          {f"{path}.adapter_bytes": num_bytes}, Change(prompt_s={number: loads}))
-    if getattr(client.hardware, "lora", None) is not None and model.mla is None:
+    if client.hardware.given("lora") is not None and model.mla is None:
         if not scenario.source.chosen(f"{path}.hardware.lora.rank"):
             lora = client.hardware.lora.model_copy(update={"rank": HIGH_RANK})
             yield Assumption("adapter rank", f"{client.hardware.lora.rank}, vLLM's max_lora_rank", f"{HIGH_RANK}",
@@ -154,9 +155,9 @@ def _links(scenario: Scenario) -> Iterator[Assumption]:
     if scenario.source.chosen("network"):
         return
     network = scenario.network
-    roles = {client.name for client in scenario.clients if getattr(client, "role", "both") != "both"}
+    roles = {client.name for client in scenario.clients if client.role != "both"}
     if roles:
-        now = getattr(network, "bandwidth", None)
+        now = bandwidth_of(network)
         if now is None:
             yield Assumption("KV link", "KV moves between clients in no time", f"{KV_LINK / GB:g} GB/s",
                              {"network": {"kind": "link", "bandwidth": f"{KV_LINK / GB:g} GB/s"}},
@@ -176,7 +177,8 @@ def _prices(scenario: Scenario) -> Iterator[Assumption]:
     wanted = []
     for number, client in enumerate(scenario.clients):
         path = f"clients.{number}.price_per_hour"
-        if getattr(client, "price_per_hour", 0.0) is not None or scenario.source.chosen(path):
+        has_one = "price_per_hour" not in type(client).model_fields or client.given("price_per_hour") is not None
+        if has_one or scenario.source.chosen(path):
             continue
         device = _device(scenario, number)
         if device is None or device.price_per_hour is None:
@@ -189,8 +191,8 @@ def _prices(scenario: Scenario) -> Iterator[Assumption]:
 def _device(scenario: Scenario, number: int) -> DeviceDescription | None:
     """Return the device of a client: its own, or its hardware model's."""
     client, source = scenario.clients[number], scenario.source
-    if getattr(client, "device", ""):
-        return load_device(client.device, source.base_dir)
+    if client.given("device"):
+        return load_device(client.given("device"), source.base_dir)
     return hardware_info(source.hardware[number]).device if number in source.hardware else None
 
 
@@ -199,7 +201,7 @@ def _watts(scenario: Scenario) -> Iterator[Assumption]:
     for number, client in enumerate(scenario.clients):
         device, built = _device(scenario, number), scenario.source.hardware.get(number)
         measured = built is not None and hardware_info(built).power is not None
-        if device is None or measured or getattr(client, "power", None) is not None or device_power(device) is None:
+        if device is None or measured or client.given("power") is not None or device_power(device) is None:
             continue
         trust = watts_trust(device)
         if trust.kind == "guess":

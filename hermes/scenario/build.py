@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hermes.clients.base import PreparedClient
 from hermes.clients.llm import LLMClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
@@ -25,12 +26,14 @@ from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site
+from hermes.network.base import build_network
 from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import GENERATIONS, requested_stages
 from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.length_check import check_lengths
 from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, WeightedPipeline, draw_pipelines
+from hermes.routing.base import places_both_phases
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
@@ -66,8 +69,7 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
     found: dict[str, None] = {}
     for client in clients:
         for folder, key in (("devices", "device"), ("models", "model")):
-            for part in (client, getattr(client, "hardware", None)):
-                text = getattr(part, key, None)
+            for text in (client.given(key), client.hardware.names.get(key) if client.serves_llm else None):
                 if isinstance(text, str) and text and text not in (names := names_in(folder)):
                     from hermes.hardware.names import remark  # most names are those of files
 
@@ -128,7 +130,7 @@ class _Builder:
     def _build_handoff(self) -> Handoff | None:
         """Return the KV transfer between clients, or None if no KV moves."""
         scenario = self.scenario
-        places_both = getattr(scenario.router, "places_both_phases", False)
+        places_both = places_both_phases(scenario.router)
         if places_both and scenario.kv_transfer_scope == "local":
             raise InputError(Verbatim("the router places both phases on any client; write global"),
                              field="kv_transfer_scope")
@@ -144,7 +146,7 @@ class _Builder:
     def _build_clients(self) -> list[Any]:
         clients: list[Any] = []
         disaggregated = any(config.role == "prefill" for config in self.scenario.clients)
-        places_both = getattr(self.scenario.router, "places_both_phases", False)
+        places_both = places_both_phases(self.scenario.router)
         moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
         for i, config in enumerate(self.scenario.clients):
             built = self.scenario.source.hardware.get(i)
@@ -168,13 +170,20 @@ class _Builder:
         return clients
 
     def _check_engines(self) -> None:
-        """Raise `InputError` if an engine cannot serve a workload with adapters or patience that may come to it."""
+        """Raise `InputError` if an engine cannot serve the adapters, branches or patience of a workload."""
         groups = [i for i, config in enumerate(self.scenario.clients) for _ in config.names]
         for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
             for client in self._engines_of(entries):
-                if config.adapters is not None and getattr(client.scheduler, "max_loras", None) is None:
+                if config.adapters is not None and not client.scheduler.max_loras:
                     raise InputError(Verbatim("a workload has adapters: give max_loras (and `kind: chunked`)"),
                                      field=f"clients.{groups[client.index]}.scheduler")
+                if config.branches > 1 and not client.scheduler.splits:
+                    raise InputError(Verbatim(
+                        f"{client.name} serves no branches of one prompt; use `chunked` without speculation"),
+                        field=f"workload.{i}.branches")
+                if config.branches > 1 and config.patience is not None:
+                    raise InputError(Verbatim("requests of several branches are not given up: not modelled; leave it "
+                                              "out"), field=f"workload.{i}.patience")
                 if config.patience is not None and not (client.scheduler.aborts and client.role == "both"):
                     raise InputError(Verbatim(
                         f"{client.name} cannot cancel requests whose clients give up; it needs the scheduler `chunked` "
@@ -238,7 +247,7 @@ class _Builder:
                 raise InputError(Verbatim(f"population {own.name!r} has different contexts in two workloads; make them "
                                           "equal"), field="workload")
         for client in self.clients:
-            if hasattr(client, "prepare"):
+            if isinstance(client, PreparedClient):
                 client.prepare(self.clients, populations.values())
 
     def _model_of(self, wanted: str | None) -> str:
@@ -257,10 +266,7 @@ class _Builder:
     def _build_network(self) -> Network:
         with inside("network"):
             config = self.scenario.network
-            if hasattr(config, "build_at"):
-                network: Network = config.build_at(self.env, self._sites())
-            else:
-                network = config.build(self.env, [c.name for c in self.clients])
+            network = build_network(config, self.env, self._sites)
             if any(c.role == "prefill" for c in self.clients):
                 network.check([c.name for c in self.clients])
         return network
@@ -325,7 +331,7 @@ class _Builder:
                 return
             raise no_client_error(self.clients, stage, model, platform)
         self._candidates[kind, model] = list(candidates)
-        both = getattr(self.scenario.router, "places_both_phases", False)
+        both = places_both_phases(self.scenario.router)
         if both and stage in GENERATION_STAGES:   # one router for both phases
             if ("generate", model) in routers:
                 routers[kind, model] = routers["generate", model]

@@ -10,7 +10,7 @@ from typing import Any
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
-from hermes.errors import InputError, Verbatim, inside
+from hermes.errors import InputError, inside
 from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
@@ -110,11 +110,12 @@ def _completed(scenario: Scenario, source: Source) -> Scenario:
     """Return the scenario with the engines' defaults written into its clients."""
     clients, sorts = [], _sorts(scenario)
     for i, config in enumerate(scenario.clients):
-        if hasattr(config, "completed"):
-            with inside(f"clients.{i}"):
-                if sorts is not None:
-                    config = _sampling_as_said(config, sorts)
-                config, source.hardware[i] = config.completed(source.base_dir)
+        with inside(f"clients.{i}"):
+            if sorts is not None:
+                config = config.sampled(sorts)
+            config, hardware = config.completed(source.base_dir)
+        if hardware is not None:
+            source.hardware[i] = hardware
         clients.append(config)
     return scenario.model_copy(update={"clients": clients})
 
@@ -128,17 +129,6 @@ def _sorts(scenario: Scenario) -> bool | None:
     if "top_p" in said:
         return True
     return False if said == {"greedy"} else None
-
-
-def _sampling_as_said(config: Any, sorts: bool) -> Any:   # Any: a client of any kind
-    """Return a client whose hardware of named terms samples as the workloads say."""
-    hardware: Any = getattr(config, "hardware", None)   # of any registered kind
-    if not hasattr(hardware, "top_p"):
-        return config
-    if hardware.top_p not in (None, sorts):
-        raise InputError(Verbatim(f"{str(hardware.top_p).lower()} contradicts the workload's sampling: "
-                                  f"{'top_p' if sorts else 'greedy'}; leave top_p out"), field="hardware.top_p")
-    return config.model_copy(update={"hardware": hardware.model_copy(update={"top_p": sorts})})
 
 
 def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None, *, defaults: bool = False) -> str:
@@ -164,7 +154,7 @@ _OF_A_GROUP = ("frontend", "adjust", "engine", "memory.utilization", "memory.pre
 
 def _may_decide(scenario: Scenario) -> list[str]:
     """Return the keys of `hermes.scenario.assumptions` that a resolved scenario writes out."""
-    groups = [number for number, client in enumerate(scenario.clients) if getattr(client, "kind", "") == "llm"]
+    groups = [number for number, client in enumerate(scenario.clients) if client.serves_llm]
     return ["network", "router", *(f"clients.{number}.{key}" for number in groups for key in _OF_A_GROUP)]
 
 

@@ -93,7 +93,7 @@ def conversation_remarks(configs: list[WorkloadConfig], streams: list[Stream]) -
         talks = int((turn == 0).sum())
         mean = len(turn) / talks
         text = f"workload {stream.name}: {talks:,} conversations of {mean:.3g} turns, {len(turn):,} requests"
-        rate = getattr(config.arrivals, "rate", None)
+        rate = config.arrivals.model_dump().get("rate")
         if rate is not None:
             text += f"; `rate` counts conversations: {rate:g}/s of them, {rate * mean:.4g} requests/s"
         found.append(text)

@@ -24,7 +24,9 @@ import numpy.typing as npt
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
+from hermes.hardware.config import prices
 from hermes.hardware.term_trust import WHOLE
+from hermes.network.base import bandwidth_of
 from hermes.results.assumes import Assumed, changes_between, headlines
 from hermes.results.slo import slo_given, slo_groups, slo_summary, within_slo
 from hermes.scenario.assumed_hits import hit_share, overloads, seconds_of_hits
@@ -201,7 +203,7 @@ class Repricing:
         rows = np.flatnonzero(kv if change.kv_bytes_per_s else moved & ~kv)
         rate = change.kv_bytes_per_s or change.other_bytes_per_s or 1.0
         took = (sent["end_ns"] - sent["start_ns"])[rows]
-        now = getattr(self.scenario.network, "bandwidth", None) if change.kv_bytes_per_s else None
+        now = bandwidth_of(self.scenario.network) if change.kv_bytes_per_s else None
         alone = np.zeros(len(rows)) if now is None else sent["bytes"][rows] / now * NS_PER_S
         ns = np.maximum(sent["bytes"][rows] / rate * NS_PER_S - np.minimum(alone, took), 0.0)
         self._add(rows, ns, "transfers", first, last)
@@ -384,7 +386,7 @@ def _groups(scenario: Scenario, record: RunRecord) -> list[IntArray]:
 def _terms_of(model: Any) -> ComposedModel | None:
     """Return the hardware of named terms under any adjustment."""
     own: Any = model.base if isinstance(model, AdjustedModel) else model
-    return own if hasattr(own, "terms_ns") else None
+    return own if prices(own, "terms_ns") else None
 
 
 def _step_ns(model: Any, stats: StepStats, ranks: int) -> float:

@@ -100,7 +100,8 @@ def _values(metrics: RequestMetrics, name: str, done: npt.NDArray[np.intp]) -> n
 
 
 def _random(workload: Any) -> bool:
-    kinds = {workload.lengths.kind, getattr(getattr(workload.lengths, "prompt", None), "kind", "fixed")}
+    prompt = workload.lengths.model_dump().get("prompt")
+    kinds = {workload.lengths.kind, prompt["kind"] if isinstance(prompt, dict) else "fixed"}
     return workload.arrivals.kind in _DRAWN or not kinds <= {"fixed", "trace"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hermes.hardware.config import sources_of
 from hermes.hardware.result_ranges import FAMILIES, result_range
 from hermes.hardware.term_trust import WHOLE, deciding, described, in_total, of_other_engine, trust_of
 from hermes.hardware.trust import Trust
@@ -28,7 +29,7 @@ def step_sources(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
         if total <= 0.0:
             continue
         ranged = trust_of(model)
-        sources = dict(model.sources_of()) if hasattr(model, "sources_of") else {WHOLE: described(model)}
+        sources = dict(sources_of(model) or {WHOLE: described(model)})
         other = _other_engine(config)
         if other and "engine" in sources:
             ranged = of_other_engine(ranged)
@@ -53,7 +54,7 @@ def _entry(trust: Trust) -> dict[str, Any]:
 
 def _other_engine(config: Any) -> str:   # Any: a client of any kind
     """Return the name of an engine that is not vLLM, whose host times no engine file has, or ""."""
-    kind = str(getattr(config.scheduler, "kind", ""))
+    kind = config.scheduler.kind
     return kind if kind == "sglang" else ""
 
 

@@ -6,11 +6,12 @@ from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, run_order
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, WaitingQueue
 
 __all__ = [
-    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Reason", "Sequence",
-    "Stage", "StepStats", "WaitingQueue", "run_order",
+    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Reason", "SchedulerConfig",
+    "Sequence", "Stage", "StepStats", "WaitingQueue", "run_order",
 ]

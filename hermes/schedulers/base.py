@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
@@ -27,14 +28,13 @@ __all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
 
 _SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 
-# Any: configurations of plug-ins have nothing in common but pydantic
-SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
+SCHEDULERS: Registry[SchedulerConfig] = Registry("schedulers", "a scheduler", {
     "chunked": "hermes.schedulers.chunked_config:ChunkedConfig",
     "continuous": "hermes.schedulers.continuous:ContinuousConfig",
     "mixed": "hermes.schedulers.mixed_config:MixedConfig",
     "sglang": "hermes.schedulers.sglang_config:SglangConfig",
     "static": "hermes.schedulers.static:StaticConfig",
-})
+}, base=SchedulerConfig)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -53,6 +53,8 @@ class LLMScheduler:
     aborts: ClassVar[bool] = False
     # takes it out before it learns the results of the step in flight, and not with them
     aborts_first: ClassVar[bool] = False
+    # serves several branches of one prompt
+    splits: ClassVar[bool] = True
     # kinds of stage that it serves; other kinds end with their prompt
     stages: ClassVar[frozenset[str]] = frozenset(("generate",))
 
@@ -78,6 +80,8 @@ class LLMScheduler:
             keeps_stopped=self.keeps_stopped,
         )
         self.num_preemptions = 0
+        self.max_loras = 0   # most adapters in a step; 0: it serves none
+        self.interval = 1    # steps from one in which prompts may be computed to the next
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
         self.stopped = -1

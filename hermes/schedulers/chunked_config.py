@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.queues import PACKING
 
 if TYPE_CHECKING:
@@ -142,8 +143,10 @@ def plans_ahead(given: bool | None, default: bool, speculative: Speculation | No
     return False
 
 
-class ChunkedConfig(ConfigModel):
+class ChunkedConfig(SchedulerConfig):
     """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
+
+    follows_engine: ClassVar[bool] = True
 
     kind: Literal["chunked"] = "chunked"
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from hermes.core import block_hashes
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
@@ -40,8 +41,7 @@ MOST_NUMBERS = 8192   # sequences whose adapters are kept
 
 def adapter_of(seq: Stage) -> int:
     """Return the number of a sequence's adapter, 0 for none."""
-    number: int = getattr(seq.content, "adapter", 0)
-    return number
+    return block_hashes.adapter_of(seq.content)
 
 
 class _Numbers(dict[Stage, int]):

@@ -10,17 +10,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel, Named
+from hermes.config import Named
 from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
 
-class ContinuousConfig(ConfigModel):
+class ContinuousConfig(SchedulerConfig):
     """Orca's and vLLM v0's batching: a prefill batch if one can start, otherwise a decode batch."""
 
     kind: Literal["continuous"] = "continuous"

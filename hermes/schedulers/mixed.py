@@ -30,6 +30,7 @@ from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.queues import HurryingQueue
 
 if TYPE_CHECKING:
     from hermes.schedulers.mixed_config import MixedConfig
@@ -59,7 +60,8 @@ class MixedScheduler(LLMScheduler):
         self.left: dict[Stage, None] = {}
         self._limit = config.max_passed_over
         self._passed: dict[Stage, int] = {}   # with a limit: batches in a row that left a sequence out
-        self._hurry = getattr(self.waiting, "hurry", None) if self._limit else None
+        hurries = bool(self._limit) and isinstance(self.waiting, HurryingQueue)
+        self._hurry = self.waiting.hurry if hurries else None  # type: ignore[attr-defined]  # as just checked
         self._seats = min(config.max_num_seqs, config.max_num_batched_tokens)   # most decodes in a step
         self._stale = True                  # the batch may have to change at the next step
         self._num_prompts = 0               # of plan.prefills in the step in flight; decodes that start follow

@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel, Named
+from hermes.config import Named
 from hermes.memory.blocks import BlockPool
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.mixed import MixedScheduler
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["MixedConfig"]
 
 
-class MixedConfig(ConfigModel):
+class MixedConfig(SchedulerConfig):
     """Whole prompts and decodes in one step."""
 
     kind: Literal["mixed"] = "mixed"

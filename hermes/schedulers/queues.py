@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hermes.config.registry import Registry
 from hermes.core.stage import Stage
 from hermes.memory.indexed_heap import IndexedHeap
 
-__all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue", "WaitingQueue"]
+__all__ = ["PACKING", "FcfsQueue", "HurryingQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue",
+           "WaitingQueue"]
 
 
 class WaitingQueue(Protocol):
@@ -31,6 +32,13 @@ class WaitingQueue(Protocol):
     def pop(self) -> Stage: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Stage]: ...
+
+
+@runtime_checkable
+class HurryingQueue(Protocol):
+    """A queue that can put a sequence before all others."""
+
+    def hurry(self, seq: Stage) -> None: ...
 
 
 # Any: configurations of plug-ins have nothing in common but pydantic

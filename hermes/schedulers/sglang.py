@@ -95,6 +95,8 @@ class SglangScheduler(LLMScheduler):
 
     ticks_every_step = False
     takes_over_kv = False
+    splits = False
+    ending: dict[Stage, bool] = {}   # with overlap: ended in the batch in flight
 
     def __init__(self, config: SglangConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         super().__init__(pool, max_num_seqs=config.max_running_requests,

@@ -6,17 +6,17 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
 from hermes.memory.blocks import BlockPool
 from hermes.memory.radix import RadixPool
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.sglang import SglangScheduler
 from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
 
 __all__ = ["SglangConfig"]
 
 
-class SglangConfig(ConfigModel):
+class SglangConfig(SchedulerConfig):
     """SGLang's scheduler: prefill batches before decode batches, a radix tree of prefixes, retraction.
 
     Options have SGLang's names. `page_size` is the client's `memory.block_size`. The defaults are SGLang 0.5's, except

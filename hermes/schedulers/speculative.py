@@ -78,6 +78,7 @@ class SpeculativeScheduler(LLMScheduler):
 
     takes_over_kv = False
     aborts = aborts_first = True
+    splits = False
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool) -> None:
         assert config.max_num_seqs is not None

@@ -12,18 +12,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel, Named
+from hermes.config import Named
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["StaticConfig", "StaticScheduler"]
 
 
-class StaticConfig(ConfigModel):
+class StaticConfig(SchedulerConfig):
     """FasterTransformer's batching: fixed batches, padded to their longest member, returned together."""
 
     kind: Literal["static"] = "static"

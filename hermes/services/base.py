@@ -8,7 +8,7 @@ those of retrieval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -29,7 +29,8 @@ from hermes.units import NS_PER_S
 
 __all__ = [
     "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work",
-    "check_memory", "count_option",
+    "check_memory", "count_option", "is_outside",
+    "service_options",
 ]
 
 SERVICES: Registry[Any] = Registry("services", "a service", {
@@ -41,6 +42,18 @@ SERVICES: Registry[Any] = Registry("services", "a service", {
     "remote_model": "hermes.services.remote_model:RemoteModel",
     "rerank": "hermes.services.rerank:Rerank",
 })
+
+
+def service_options(service: Service) -> Mapping[str, int | None]:
+    """Return the options that a service reads of a stage, with the least integer each may be (None: any value)."""
+    found: Mapping[str, int | None] = getattr(service, "options", {})
+    return found
+
+
+def is_outside(service: Service, tasks: list[ServiceStage]) -> bool:
+    """Whether a batch lies outside the range that a service's costs were measured on, for a service that knows it."""
+    outside: Callable[[list[ServiceStage]], bool] | None = getattr(service, "outside", None)
+    return outside is not None and outside(tasks)
 
 
 class Work(NamedTuple):

@@ -17,6 +17,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.core.router import RouterContext
 from hermes.hardware.base import HARDWARE, IntArray, StepStats
+from hermes.hardware.config import HardwareConfig
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.routing.base import ROUTERS
 from hermes.workload.arrivals import ARRIVALS
@@ -67,7 +68,7 @@ class Ticks:
         return np.zeros(len(num_steps), dtype=np.int64)
 
 
-class TicksConfig(ConfigModel):
+class TicksConfig(HardwareConfig):
     kind: Literal["test_ticks"] = "test_ticks"
     base: int = Field(default=1, ge=1)
     per_token: int = Field(default=4, ge=1)

@@ -20,6 +20,7 @@ from hermes.deploy.vllm_features import DRAFT_HEAD, SYNCHRONOUS, Told, apply_mod
 from hermes.deploy.vllm_scenario import read_source
 from hermes.errors import InputError
 from hermes.hardware.composed import captured_sizes
+from hermes.hardware.config import ClientTerms
 from hermes.hardware.devices import load_device
 from hermes.hardware.engines import load_engine
 
@@ -261,7 +262,7 @@ def test_sizes_of_graphs_are_simulated(capsys):
         return load_scenario(scenario({"model": "llama-3.1-8b", "device": "h100-sxm", "hardware": hardware}))
 
     def rows(sizes):
-        config = step(sizes).clients[0].hardware.completed("llama-3.1-8b", "h100-sxm", "vllm-0.32", 1, True)
+        config = step(sizes).clients[0].hardware.completed(ClientTerms("llama-3.1-8b", "h100-sxm", "vllm-0.32"))
         model = config.build()
         return [model.rows(tokens) for tokens in (5, 8, 100)]
 

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +11,7 @@ from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.info import hardware_info
 from hermes.scenario import load_scenario
+from hermes.schedulers.config import SchedulerOptions
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "how-to" / "hardware.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ ROWS = re.findall(r"^\| Llama-3\.1-(8|70)B TP(\d) \| (.*) \|$", CAPACITY, re.M)
 @pytest.mark.parametrize(("billions", "tp", "cells"), ROWS)
 def test_kv_tokens_are_those_of_the_table(billions, tp, cells):
     ours = [int(cell.replace(",", "")) for cell in cells.split(" | ")[::2]]
-    model, scheduler = f"llama-3.1-{billions}b", SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=256)
+    model, scheduler = f"llama-3.1-{billions}b", SchedulerOptions(max_num_batched_tokens=2048, max_num_seqs=256)
     found = []
     for device in ("h100-sxm", "h200"):
         for dtype in ("bf16", "fp8"):

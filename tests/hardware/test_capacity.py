@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +15,10 @@ from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token,
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.hardware.models import load_model
+from hermes.schedulers.config import SchedulerOptions
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
-SCHEDULER = SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=256)
+SCHEDULER = SchedulerOptions(max_num_batched_tokens=2048, max_num_seqs=256)
 
 
 def budget(model, device, tp=1, pp=1, dtype="bf16", memory=None):

@@ -10,6 +10,7 @@ from hermes.hardware import HARDWARE, load_device, load_model
 from hermes.hardware.files import names_in
 from hermes.hardware.hf_config import SUPPORTED, from_hf_config
 from hermes.hardware.info import hardware_info
+from hermes.schedulers.config import SchedulerOptions
 
 # parameter counts of the published checkpoints (sum of the tensors on Hugging Face)
 
@@ -260,7 +261,7 @@ def test_quantization_of_a_config_is_the_default_precision(quantization, dtype, 
     built = HARDWARE.get("roofline").model_validate(options).build()
     assert built.options.dtype == dtype or (built.options.dtype == "bf16" and not dtype)
     info = hardware_info(built)
-    memory = MemoryConfig().budget(str(tmp_path / "config.json"), 1, info, info.device, None, None)
+    memory = MemoryConfig().budget(str(tmp_path / "config.json"), 1, info, info.device, SchedulerOptions(), None)
     assert memory.weights.bytes / 1e9 == pytest.approx(weights_gb, abs=0.005)
     given = HARDWARE.get("roofline").model_validate(options | {"dtype": "bf16"}).build()
     assert given.options.dtype == "bf16"

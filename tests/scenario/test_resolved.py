@@ -117,10 +117,10 @@ def test_a_plug_in_is_valid_at_once(small_data):
 
 
 def test_a_plug_in_deep_inside_is_valid_at_once(small_data):
-    from hermes.schedulers import SCHEDULERS
+    from hermes.schedulers import SCHEDULERS, SchedulerConfig
 
     @SCHEDULERS.register("lottery")
-    class Lottery(ConfigModel):
+    class Lottery(SchedulerConfig):
         kind: Literal["lottery"] = "lottery"
         tickets: int = 3
 

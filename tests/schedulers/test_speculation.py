@@ -152,9 +152,8 @@ def test_what_is_not_modelled_is_refused():
                          ({"scheduler": {**client["scheduler"], "max_loras": 2}}, "max_loras")):
         with pytest.raises(InputError, match=line):
             simulate({**base, "clients": [{**client, **change}]})
-    branches = {**base, "workload": {**base["workload"], "branches": 2}}
-    results = simulate(branches)
-    assert results.summary["requests"]["rejected"] == 40
+    with pytest.raises(InputError, match=r"workload.branches: llm serves no branches of one prompt"):
+        simulate({**base, "workload": {**base["workload"], "branches": 2}})
 
 
 AHEAD = {"eagle": True, "eagle3": True, "mtp": True, "draft_model": True, "ngram_gpu": True,

@@ -42,10 +42,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hermes.config import ConfigModel, Named
+from hermes.config import Named
 from hermes.errors import InputError
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
-from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Reason, Stage, run_order
+from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Reason, SchedulerConfig, Stage, run_order
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
@@ -55,7 +55,7 @@ KINDS = ("embed", "generate")
 
 
 @SCHEDULERS.register("heterogeneous")
-class HeterogeneousConfig(ConfigModel):
+class HeterogeneousConfig(SchedulerConfig):
     """Scheduler that batches embeddings and generations together (Orthrus), or one kind per step for comparison."""
 
     kind: Literal["heterogeneous"] = "heterogeneous"

@@ -1,0 +1,86 @@
+"""Base of schedulers' configurations: what a client calls, and what it reads of a scheduler's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
+
+from hermes.config import ConfigModel
+from hermes.memory.blocks import BlockPool
+
+if TYPE_CHECKING:
+    from hermes.hardware.engines import EngineDefaults
+    from hermes.schedulers.base import LLMScheduler
+    from hermes.schedulers.chunked_config import Speculation
+
+__all__ = ["SchedulerConfig", "SchedulerOptions"]
+
+Memory = TypeVar("Memory")   # the client's MemoryConfig, which is of a higher layer
+
+
+class SchedulerOptions(NamedTuple):
+    """Options that the rest of a client and a scenario reads, with the values of a scheduler that lacks them."""
+
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    async_scheduling: bool | None = None
+    speculative: Speculation | None = None
+    max_loras: int | None = None
+    prefill_schedule_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    engine_version: str | None = None
+
+    @property
+    def queue_limits(self) -> tuple[int | None, int | None] | None:
+        """The most requests, and prompt tokens without a first token, that may wait or run; None without a limit."""
+        limits = self.max_num_queued_reqs, self.max_num_queued_tokens
+        return None if limits == (None, None) else limits
+
+
+class SchedulerConfig(ConfigModel):
+    """Configuration of a scheduler. A subclass has its `kind` and its options, and writes `build`.
+
+    Hooks are called in the order in which they stand here, when a scenario is read, once for each group of clients;
+    `build` once for each client. None of them may change this object: they return another one.
+    """
+
+    follows_engine: ClassVar[bool] = False
+    """Whether the client's `engine` sets its rules and defaults: then `completed` is called, not `with_memory`."""
+
+    kind: str
+
+    @property
+    def unhashed_to_front(self) -> bool:
+        """Whether freed blocks without a hash are used first (see `PrefixBlockPool`)."""
+        return True
+
+    @property
+    def options(self) -> SchedulerOptions:
+        """The options that others read: the fields and properties of these names that this scheduler has."""
+        known = {name: getattr(self, name) for name in SchedulerOptions._fields if hasattr(type(self), name)
+                 or name in type(self).model_fields}
+        return SchedulerOptions(**known)
+
+    def check_client(self, **others: bool) -> None:
+        """Raise `InputError` for a client that this cannot serve.
+
+        Args:
+            others: Whether the client gives each of: role, kv_offload, adapter_bytes, parallel, prefix_eviction, ...
+        """
+
+    # Any: a configuration of the same class
+    def completed(self, defaults: EngineDefaults, longest: int | None = None) -> Self:
+        """Return this with the rules and defaults of the client's engine; `longest` is the client's max_model_len."""
+        return self
+
+    def with_memory(self, memory: Memory, windows: bool = False) -> Memory:
+        """Return the client's memory with what this scheduler says of it.
+
+        Args:
+            windows: Whether some layers of the model, but not all, have a sliding window.
+        """
+        return memory
+
+    def build(self, pool: BlockPool, *, every_step: bool) -> LLMScheduler:
+        """Return a scheduler over `pool`. every_step: use the literal rules only, where there are faster ones."""
+        raise NotImplementedError
