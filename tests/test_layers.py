@@ -144,14 +144,6 @@ def test_rules_of_the_house() -> None:
         done |= ready
 
 
-def test_the_contract_is_typed() -> None:
-    """`Any` proves nothing: where it stands in these folders, components of plug-ins or YAML values pass through."""
-    found = [node for part in ("core", "clients", "schedulers", "routing") for path in (PACKAGE / part).rglob("*.py")
-             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, ast.Name) and node.id == "Any"]
-    assert 10 < len(found) < 60
-
-
 @pytest.mark.parametrize(("part", "line"), [
     ("core", "from hermes.plugins.telerag import client"),
     ("clients", "from hermes.calibration.fit import fit_steps"),

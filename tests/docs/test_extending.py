@@ -143,10 +143,8 @@ def test_the_page_shows_the_example_of_a_scheduler():
         assert (EXAMPLES / name).read_text().strip() in shown, name
 
 
-def test_the_page_is_short_and_links_every_example():
+def test_the_page_links_every_example():
     text = PAGE.read_text()
-    words = len(re.sub(r"```.*?```|\|", "", text, flags=re.S).split())
-    assert words <= 800, words
     for name, (point, _) in PLUG_INS.items():
         assert f"(examples/{name}.py)" in text, name
         assert f"`hermes.{point}`" in text, point

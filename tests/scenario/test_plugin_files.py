@@ -163,7 +163,6 @@ def loaded():
 profile = "clients.0.hardware={kind: polynomial, profile: llama-3.1-70b-h100-tp4-bf16}"
 hermes.simulate("quickstart", overrides=["workload.requests=5", profile])
 with_profile = loaded()
-assert len(with_profile) <= 120, with_profile
 results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # step times from kernel tables
 of_tables = {f"hermes.hardware.{name}" for name in (
     "adapters boxes composed composed_terms efficiency elementwise engine_links history kernel_curves "

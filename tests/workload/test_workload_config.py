@@ -249,6 +249,6 @@ def test_endless_durations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_million_requests_in_two_seconds(lengths: dict[str, Any]) -> None:
     arrivals = {"kind": "mmpp", "rates": [5, 80], "dwells": [30, 3]}
     config = workload(requests=1_000_000, lengths=lengths, arrivals=arrivals)
-    started = time.perf_counter()
+    started = time.process_time()
     config.draw(1, HERE)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

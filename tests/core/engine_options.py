@@ -1,0 +1,231 @@
+"""Options of an LLM client, each with the load that makes it act and the counter that shows it.
+
+`OPTIONS` is what `test_option_pairs.py` combines. An option says which keys it sets, so that a refusal can be checked
+to name one of them, and how often it acted in a run: where a record has a figure of its own for it, that figure must be
+above zero; where it has none, the run must differ from the one without the option.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from outcomes import Outcome
+
+from hermes.core.record import STATUS_COMPLETED
+
+Data = dict[str, Any]
+Counter = Callable[[Outcome], int]
+
+COMPLETED = 50
+REQUESTS = 80
+
+DENSE: Data = {
+    "seed": 3,
+    "workload": {
+        "name": "main", "requests": REQUESTS, "arrivals": {"kind": "gamma", "rate": 90, "cv": 2},
+        "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 150},
+                    "output": {"kind": "uniform", "min": 2, "max": 40}},
+        "prefixes": {"groups": 20, "tokens": 48}},
+    "client": {"name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm",
+               "memory": {"num_blocks": 60, "block_size": 16},
+               "scheduler": {"kind": "chunked", "max_num_batched_tokens": 192, "max_num_seqs": 16}},
+}
+"""Little memory: sequences are preempted, and the prefix cache evicts."""
+
+LOADS: tuple[Data, ...] = (
+    {},
+    {"workload.arrivals": {"kind": "gamma", "rate": 45, "cv": 3}, "client.memory.num_blocks": 40},
+    {"workload.arrivals": {"kind": "at_once"}, "client.memory.num_blocks": 50},
+    {"workload.arrivals": {"kind": "poisson", "rate": 30}, "workload.requests": 160,
+     "workload.prefixes": {"groups": 6, "tokens": 80}},
+    {"workload.arrivals": {"kind": "gamma", "rate": 200, "cv": 2}, "workload.requests": 160,
+     "workload.prefixes": {"groups": 40, "tokens": 64}},
+    {"workload.arrivals": {"kind": "gamma", "rate": 60, "cv": 2}, "client.memory.num_blocks": 90, "workload.lengths": {
+        "kind": "independent", "prompt": {"kind": "uniform", "min": 200, "max": 700},
+        "output": {"kind": "uniform", "min": 2, "max": 20}}},
+    {"workload.requests": 200, "workload.arrivals": {"kind": "mmpp", "rates": [10, 400], "dwells": [3, 0.2]},
+     "client.memory.num_blocks": 24, "workload.prefixes": {"groups": 10, "tokens": 16}, "workload.lengths": {
+        "kind": "independent", "prompt": {"kind": "uniform", "min": 8, "max": 50},
+        "output": {"kind": "uniform", "min": 2, "max": 40}}},
+)
+"""Changes of the load, tried in turn until both options of a pair act: one with little memory at the same time makes
+some rare, and one that turns requests away leaves too little for others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """One option: the settings that turn it on, and how often it acted.
+
+    Attributes:
+        settings: Values by dotted key of `DENSE`; None takes a key away.
+        keys: Words of which a refusal must contain one; left out, the settings' own keys.
+        acted: Reads its counter from a run; None: the run must differ from the one without it.
+        roles: Whether the client becomes two, one that prefills and one that decodes.
+    """
+
+    name: str
+    settings: Data
+    keys: tuple[str, ...] = ()
+    acted: Counter | None = None
+    roles: bool = False
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = tuple(key.split(".", 1)[1] for key in self.settings if key.startswith("client."))
+        object.__setattr__(self, "names", self.keys or own)
+
+
+def _runs(column: str) -> Counter:
+    return lambda outcome: int(outcome.record.runs[column].sum())
+
+
+def _rejected(reason: str) -> Counter:
+    return lambda outcome: sum(text.startswith(reason) for text in outcome.record.reject_reasons.values())
+
+
+def _drafts(outcome: Outcome) -> int:
+    runs = outcome.record.runs
+    return int((runs["sampled"] - runs["decode_seqs"] - runs["prefill_seqs"]).clip(min=0).sum())
+
+
+def _transfers(outcome: Outcome) -> int:
+    return len(outcome.record.transfers["start_ns"])
+
+
+def _host_tokens(outcome: Outcome) -> int:
+    return sum(getattr(client.scheduler, "loaded_tokens", 0) for client in outcome.simulation.clients)
+
+
+def _tier_hits(outcome: Outcome) -> int:
+    return sum(tier.store.hits for client in outcome.simulation.clients for tier in client.tiers)
+
+
+def _ended_turns(outcome: Outcome) -> int:
+    sessions = outcome.record.session[outcome.record.status == STATUS_COMPLETED]
+    return len(sessions) - len(set(sessions.tolist()))
+
+
+def _held_up(outcome: Outcome) -> int:
+    return int((outcome.record.runs["overhead_ns"] > 0).sum())
+
+
+SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
+
+OPTIONS: tuple[Option, ...] = (
+    Option("priority", {"client.scheduler.policy": "priority", "workload.priorities": {"values": [0, 1, 2]}}),
+    Option("shortest_job_first", {"client.scheduler.policy": "shortest_job_first"}),
+    Option("synchronous", {"client.scheduler.async_scheduling": False}),
+    Option("unchunked", {"client.scheduler.enable_chunked_prefill": False}),
+    Option("cap", {"client.scheduler.long_prefill_token_threshold": 24}),
+    Option("adaptive_cap", {"client.scheduler.long_prefill_token_threshold": 8,
+                            "client.scheduler.adaptive_long_prefill_threshold": True}),
+    Option("first_chunk", {"client.scheduler.reserve_full_isl": False}),
+    Option("watermark", {"client.scheduler.watermark": 0.25}),
+    Option("scheduled_tokens", {"client.scheduler.max_num_scheduled_tokens": 64}),
+    Option("active_seqs", {"client.scheduler.max_num_active_seqs": 4}),
+    Option("queued_reqs", {"client.scheduler.max_num_queued_reqs": 20}, acted=_rejected("")),
+    Option("queued_tokens", {"client.scheduler.max_num_queued_tokens": 1500}, acted=_rejected("")),
+    Option("loras", {"client.scheduler.max_loras": 2, "workload.adapters": {"count": 4, "fraction": 0.7}},
+           acted=_runs("lora_tokens")),
+    Option("adapter_loads", {"client.scheduler.max_loras": 2, "client.adapter_bytes": "200MB",
+                             "workload.adapters": {"count": 4, "fraction": 0.7}}),
+    Option("ngram", {"client.scheduler.speculative": {"method": "ngram", **SPECULATIVE}}, acted=_drafts),
+    Option("eagle", {"client.scheduler.speculative": {"method": "eagle", **SPECULATIVE}}, acted=_drafts),
+    Option("engine", {"client.engine": "vllm-0.18"}),
+    Option("uncached", {"client.memory.prefix_caching": False}),
+    Option("gdsf", {"client.memory.prefix_eviction": "gdsf"}),
+    Option("tamm", {"client.memory.prefix_eviction": "tamm"}),
+    Option("warm", {"client.memory.prefix_start": "warm"}),
+    Option("host_offload", {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"},
+                            "client.scheduler.async_scheduling": False}, acted=_host_tokens),
+    Option("tiers", {"client.kv_offload": {"tiers": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}],
+                                           "block_tokens": 32}}, acted=_tier_hits),
+    Option("block_size", {"client.memory.block_size": 8}),
+    Option("roles", {}, keys=("role",), acted=_transfers, roles=True),
+    Option("stages", {"client.parallel.pp": 2}),
+    Option("tp", {"client.parallel.tp": 2}),
+    Option("serial_overhead", {"client.request_overhead": {"generate": "2ms"}}, acted=_held_up),
+    Option("overlapped_overhead", {"client.request_overhead": {"mode": "overlapped", "generate": "2ms"}}),
+    Option("frontend", {"client.frontend": {"before": "3ms", "after": "1ms"}}),
+    Option("adjust", {"client.adjust": {"decodes": 1.3}}),
+    Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
+    Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
+           acted=_rejected("its client gave up")),
+    Option("conversations", {"workload.lengths": {
+        "kind": "conversations", "turns": 3, "message": {"kind": "uniform", "min": 10, "max": 40},
+        "output": {"kind": "uniform", "min": 2, "max": 30}, "system_tokens": 48, "think_time": "10ms"},
+        "workload.prefixes": None}, keys=("conversations", "turns"), acted=_ended_turns),
+    Option("stop_token", {"workload.ends": "stop_token"}, keys=("ends",)),
+    Option("branches", {"workload.branches": 2}, keys=("branches",)),
+    Option("users", {"workload.arrivals": {"kind": "closed_loop", "users": 24, "think": "60ms"}},
+           keys=("closed_loop",)),
+    Option("roofline", {"client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}}),
+    Option("static", {"client.scheduler": {"kind": "static", "max_num_seqs": 16}}, keys=("scheduler", "static")),
+    Option("continuous", {"client.scheduler": {"kind": "continuous", "max_num_seqs": 16}},
+           keys=("scheduler", "continuous")),
+    Option("mixed", {"client.scheduler": {"kind": "mixed", "max_num_batched_tokens": 256, "max_num_seqs": 16}},
+           keys=("scheduler", "mixed")),
+    Option("sglang", {"client.scheduler": {"kind": "sglang", "chunked_prefill_size": 256, "max_running_requests": 16}},
+           keys=("scheduler", "sglang")),
+)
+
+
+NO_EFFECT = {
+    frozenset(("synchronous", "ngram")): "vLLM schedules these drafts synchronously in any case",
+    frozenset(("first_chunk", "engine")): "vLLM 0.18 admits by the first chunk in any case",
+    frozenset(("first_chunk", "unchunked")): "the whole prompt is the first chunk",
+    frozenset(("tamm", "conversations")): "the next turn is the oldest conversation's in any case",
+    frozenset(("unchunked", "adaptive_cap")): "whole prompts fit in the budget: no cap is reached by a lone one",
+    frozenset(("uncached", "static")): "it caches nothing by default",
+    frozenset(("uncached", "continuous")): "it caches nothing by default",
+    frozenset(("uncached", "mixed")): "it caches nothing by default",
+} | {frozenset(("stop_token", other)): "a step is planned when the stop token is known" for other in (
+    "synchronous", "host_offload", "ngram", "static", "continuous", "mixed")}
+"""Pairs of which one changes nothing beside the other, with the reason."""
+
+
+def _set(data: Data, key: str, value: Any) -> None:
+    *folders, last = key.split(".")
+    for name in folders:
+        data = data.setdefault(name, {})
+    if value is None:
+        data.pop(last, None)
+    else:
+        data[last] = copy.deepcopy(value)
+
+
+def apart(*options: Option) -> bool:
+    """Whether options can be given together: none sets what another one sets otherwise, and none contains another."""
+    for one in options:
+        for other in options:
+            if one is other:
+                continue
+            if one.settings.items() <= other.settings.items() and one.roles <= other.roles:
+                return False
+            if any(key in other.settings and other.settings[key] != value for key, value in one.settings.items()):
+                return False
+    return True
+
+
+def scenario_with(*options: Option, load: Data | None = None, base: Data = DENSE) -> Data:
+    """Return the scenario with these options under a load; whole values are set before parts of them, and what an
+    option sets of the load is the option's."""
+    data = copy.deepcopy(base)
+    own = {key: value for option in options for key, value in option.settings.items()}
+    settings = {key: value for key, value in (load or {}).items()
+                if not any(f"{key}.".startswith(f"{ours}.") for ours in own)} | own
+    for key, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
+        _set(data, key, value)
+    client = data.pop("client")
+    if any(option.roles for option in options):
+        data["clients"] = [{**copy.deepcopy(client), "name": role, "role": role} for role in ("prefill", "decode")]
+    else:
+        data["clients"] = [client]
+    return data
+
+
+def completed(outcome: Outcome) -> int:
+    return int((outcome.record.status == STATUS_COMPLETED).sum())

@@ -1,0 +1,106 @@
+"""What users have and a change of the code's shape must not move: resolved scenarios, scenario keys, small summaries.
+
+    python tests/test_frozen.py     writes tests/frozen anew
+
+A change that is meant to move an answer or a key writes the folder anew, and its commit says what moved; the diff shows
+it line by line. Every number in a summary is compared as printed, to the last digit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hermes
+from hermes.scenario import Scenario, load_scenario, resolved_yaml
+from hermes.scenario.editor_schema import json_schema
+
+ROOT = Path(__file__).resolve().parents[1]
+FROZEN = ROOT / "tests" / "frozen"
+MOST_REQUESTS = 300
+NOT_SCENARIOS = ("sweeps",)
+UNSTEADY = ("assumes",)
+"""Parts of a summary in words: they say what other runs would give."""
+
+
+def shipped() -> list[str]:
+    folder = ROOT / "scenarios"
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")
+                  if path.relative_to(folder).parts[0] not in NOT_SCENARIOS)
+
+
+def loaded(name: str) -> Scenario:
+    return load_scenario(ROOT / "scenarios" / f"{name}.yaml")
+
+
+def small(scenario: Scenario) -> bool:
+    counts = [load.requests for load in scenario.workload]
+    return None not in counts and sum(count or 0 for count in counts) <= MOST_REQUESTS
+
+
+def resolved(name: str) -> str:
+    return resolved_yaml(loaded(name)).replace(str(ROOT), "ROOT")
+
+
+def keys() -> str:
+    """Return every key of a scenario's mappings with what it takes, a line each, without its description."""
+    def plain(value: Any) -> Any:   # Any: JSON
+        if isinstance(value, dict):
+            return {name: plain(part) for name, part in value.items() if "escription" not in name}
+        return [plain(part) for part in value] if isinstance(value, list) else value
+
+    return "".join(f"{mapping}.{key}: {json.dumps(plain(taken), sort_keys=True)}\n"
+                   for mapping, definition in sorted(json_schema()["$defs"].items())
+                   for key, taken in sorted(definition.get("properties", {}).items()))
+
+
+def summary(name: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = hermes.simulate(loaded(name)).summary
+    kept = {key: value for key, value in found.items() if key not in UNSTEADY}
+    return json.dumps(kept, indent=1, sort_keys=True).replace(str(ROOT), "ROOT") + "\n"
+
+
+def frozen() -> dict[str, str]:
+    """Return the text of each frozen file."""
+    files = {"keys.txt": keys()} | {f"resolved/{name}.yaml": resolved(name) for name in shipped()}
+    return files | {f"summaries/{name}.json": summary(name) for name in shipped() if small(loaded(name))}
+
+
+def committed(kind: str) -> list[str]:
+    folder = FROZEN / kind
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_scenario_keys_are_as_committed() -> None:
+    assert keys().splitlines() == (FROZEN / "keys.txt").read_text().splitlines()
+
+
+def test_every_shipped_scenario_is_frozen() -> None:
+    assert shipped() == committed("resolved")
+    assert [name for name in shipped() if small(loaded(name))] == committed("summaries")
+
+
+def test_resolved_scenarios_are_as_committed() -> None:
+    moved = [name for name in shipped() if resolved(name) != (FROZEN / "resolved" / f"{name}.yaml").read_text()]
+    assert not moved, f"`python tests/test_frozen.py`, then look at the diff of {', '.join(moved)}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", committed("summaries"))
+def test_summaries_are_as_committed(name: str) -> None:
+    assert summary(name).splitlines() == (FROZEN / "summaries" / f"{name}.json").read_text().splitlines()
+
+
+if __name__ == "__main__":
+    for place, text in frozen().items():
+        target = FROZEN / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    sys.exit(0)
