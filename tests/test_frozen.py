@@ -9,6 +9,7 @@ it line by line. Every number in a summary is compared as printed, to the last d
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -18,7 +19,6 @@ import pytest
 
 import hermes
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
-from hermes.scenario.editor_schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = ROOT / "tests" / "frozen"
@@ -47,15 +47,20 @@ def resolved(name: str) -> str:
     return resolved_yaml(loaded(name)).replace(str(ROOT), "ROOT")
 
 
+SCHEMA = "import json; from hermes.scenario.editor_schema import json_schema; print(json.dumps(json_schema()))"
+
+
 def keys() -> str:
-    """Return every key of a scenario's mappings with what it takes, a line each, without its description."""
+    """Return every key of a scenario's mappings with what it takes, a line each, without its description. Asked in a
+    process of its own, without other tests' plug-ins."""
     def plain(value: Any) -> Any:   # Any: JSON
         if isinstance(value, dict):
             return {name: plain(part) for name, part in value.items() if "escription" not in name}
         return [plain(part) for part in value] if isinstance(value, list) else value
 
+    schema = subprocess.run([sys.executable, "-c", SCHEMA], capture_output=True, text=True, check=True, cwd=ROOT)
     return "".join(f"{mapping}.{key}: {json.dumps(plain(taken), sort_keys=True)}\n"
-                   for mapping, definition in sorted(json_schema()["$defs"].items())
+                   for mapping, definition in sorted(json.loads(schema.stdout)["$defs"].items())
                    for key, taken in sorted(definition.get("properties", {}).items()))
 
 

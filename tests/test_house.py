@@ -27,7 +27,10 @@ import sys
 import hermes
 hermes.simulate("quickstart", overrides=["workload.requests=5"])
 print(sum(name.partition(".")[0] == "hermes" for name in sys.modules))
+from hermes.scenario.editor_schema import json_schema
+print(sum(len(definition.get("properties", ())) for definition in json_schema()["$defs"].values()))
 """
+"""Prints in a process of its own, without other tests' plug-ins: modules loaded by a simulation, keys of a scenario."""
 
 
 def part_of(path: Path) -> str:
@@ -67,13 +70,6 @@ def of_the_code() -> dict[str, Numbers]:
     return {"lines": lines, "Any": +anys, "hasattr and getattr of a name": +asked, "longest": longest}
 
 
-def schema_keys() -> int:
-    """Return how many keys a scenario has, in all of its mappings."""
-    from hermes.scenario.editor_schema import json_schema
-
-    return sum(len(definition.get("properties", ())) for definition in json_schema()["$defs"].values())
-
-
 def commands(group: Any) -> int:   # Any: a click command
     inner = getattr(group, "commands", None)
     return 1 if inner is None else sum(map(commands, inner.values()))
@@ -86,13 +82,14 @@ def of_the_outside() -> dict[str, Numbers]:
     from hermes.cli import app
 
     loaded = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules, keys = loaded.stdout.split()
     words = {folder.name: sum(len(page.read_text(encoding="utf-8").split()) for page in folder.rglob("*.md"))
              for folder in (ROOT / "docs").iterdir() if folder.is_dir()}
     words |= {page.name: len(page.read_text(encoding="utf-8").split())
               for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
     return {"words": words, "outside": {
-        "commands": commands(typer.main.get_command(app())), "scenario keys": schema_keys(),
-        "modules loaded by quickstart": int(loaded.stdout)}}
+        "commands": commands(typer.main.get_command(app())), "scenario keys": int(keys),
+        "modules loaded by quickstart": int(modules)}}
 
 
 def measured() -> dict[str, Numbers]:

@@ -35,7 +35,8 @@ def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
     assert a.reject_reasons == {i: b.reject_reasons[i] for i in rejected.tolist()}
     steps = step_rows(b)
     assert step_rows(a) == {key: steps[key] for key in steps if b.step_ends[key[0]][key[1]] <= horizon_ns}
-    assert a.end_ns == (horizon_ns if (a.status == 0).any() else min(horizon_ns, b.end_ns))
+    events = np.concatenate([b.arrival_ns, b.finish_ns, b.stages["end_ns"], b.transfers["end_ns"], *b.step_ends])
+    assert a.end_ns == (horizon_ns if (a.status == 0).any() else events[events <= horizon_ns].max(initial=0))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
