@@ -320,8 +320,7 @@ class LLMClientConfig(ClientConfig):
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
-            if ranks == 1 and hasattr(scheduler, "local"):
-                scheduler.local = True   # it counts for itself
+            scheduler.local = ranks == 1
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
                                           "another scheduler"), field="scheduler.kind")

@@ -82,6 +82,7 @@ class LLMScheduler:
         self.num_preemptions = 0
         self.max_loras = 0   # most adapters in a step; 0: it serves none
         self.interval = 1    # steps from one in which prompts may be computed to the next
+        self.local = False   # whether the engine has no ranks, and counts these steps for itself
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
         self.stopped = -1

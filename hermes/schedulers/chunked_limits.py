@@ -93,7 +93,6 @@ class Limits(Base):
         self.max_loras = config.max_loras or 0
         self.interval = config.prefill_schedule_interval
         self.step_counter = 0
-        self.local = False
         self._executed = 0                     # steps that computed something
         self._last_prefill = -self.interval    # the latest of them that computed prompts
         self._prefilled = False                # whether a chunk was scheduled, and maybe taken back, in this step
