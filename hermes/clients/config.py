@@ -41,7 +41,9 @@ __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 if TYPE_CHECKING:
     from hermes.clients.host_offload import HostLink
+    from hermes.clients.kv_tier import Tier
     from hermes.clients.lockstep import Lockstep
+    from hermes.clients.parts import ClientPart
 
 
 class Parallel(ConfigModel):
@@ -250,8 +252,7 @@ class LLMClientConfig(ClientConfig):
         if ranks > 1 and (hardware_info(hardware).dp != ranks or not prices(hardware, "lockstep_ns")):
             raise InputError(Verbatim("ranks need hardware of named terms (`composed`), without `adjust`; give it dp "
                                       "and ep, or leave them out there"), field="parallel.dp")
-        for name, given in (("role", self.role != "both"), ("kv_offload", self.kv_offload is not None),
-                            ("request_overhead", self.request_overhead is not None)):
+        for name, given in (("role", self.role != "both"), ("request_overhead", self.request_overhead is not None)):
             if given and ranks * stages > 1:
                 raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
                                  field=name)
@@ -259,6 +260,10 @@ class LLMClientConfig(ClientConfig):
     def _check_limits(self, several: bool) -> None:
         """Raise `InputError` for limits of vLLM's scheduler and API server that have no effect here, or another one."""
         options = self.scheduler.options
+        if options.queue_limits is not None and self.role == "decode":
+            name = "max_num_queued_reqs" if options.max_num_queued_reqs is not None else "max_num_queued_tokens"
+            raise InputError(Verbatim("not modelled for clients that only decode: the prompts are computed; leave it "
+                                      "out, or give it to those that prefill"), field=f"scheduler.{name}")
         if options.prefill_schedule_interval > 1 and self.parallel.dp == 1:
             from hermes.schedulers.chunked_config import is_since
 
@@ -269,11 +274,6 @@ class LLMClientConfig(ClientConfig):
             if self.parallel.pp > 1:
                 raise InputError(Verbatim("not modelled with pipeline stages; leave it out"),
                                  field="scheduler.prefill_schedule_interval")
-        beside = several or self.role != "both" or self.kv_offload is not None
-        for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-            if getattr(options, name) is not None and beside:
-                raise InputError(Verbatim("not modelled beside role, kv_offload, ranks or stages; leave it out"),
-                                 field=f"scheduler.{name}")
         if self.adapter_bytes is not None:
             if options.max_loras is None:
                 raise InputError(Verbatim("needs scheduler.max_loras"), field="adapter_bytes")
@@ -317,6 +317,8 @@ class LLMClientConfig(ClientConfig):
         parts = _parts_of_engines(env, hardware, self.parallel)
         for i, name in enumerate(self.names):
             priced, lockstep = next(parts)
+            if i % (ranks * stages) == 0:
+                limits = self._queue_limits()   # ranks and batches of one engine share its API server
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
@@ -329,7 +331,7 @@ class LLMClientConfig(ClientConfig):
             client = self._client(
                 env, first_index + i, name, scheduler, priced, runs, events, base_dir,
                 every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
-                lockstep=lockstep,
+                lockstep=lockstep, limits=limits,
             )
             client.unreserved_kv_tokens = memory.unreserved_tokens
             if longest is not None:
@@ -404,6 +406,7 @@ class LLMClientConfig(ClientConfig):
     def _client(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool, lockstep: Lockstep | None,
+        limits: tuple[ClientPart, ...],
     ) -> LLMClient:
         options: dict[str, Any] = {   # Any: arguments of different types
             "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
@@ -420,13 +423,47 @@ class LLMClientConfig(ClientConfig):
 
             with inside("scheduler.speculative"):
                 options["drafter"] = drafter_of(speculative, hardware, self.hardware, base_dir)
-        offload = self.kv_offload
-        limits = self.scheduler.options.queue_limits
-        if limits is not None:
-            from hermes.clients.queue_limits import LimitedClient
+        tiers, parts = self._tiers(env, index, name, hardware, base_dir, platform)
+        options["parts"] = limits + parts
+        client = self._bare_client(env, index, name, scheduler, hardware, runs, events, base_dir, lockstep, options)
+        if tiers:
+            client.tiers = tiers
+        return client
 
-            return LimitedClient(env, index, name, scheduler, hardware, runs, events, max_requests=limits[0],
-                                 max_prompt_tokens=limits[1], **options)
+    def _queue_limits(self) -> tuple[ClientPart, ...]:
+        """Return the part that limits the requests in flight of one engine, if it has such limits."""
+        limits = self.scheduler.options.queue_limits
+        if limits is None:
+            return ()
+        from hermes.clients.queue_limits import QueueLimits
+
+        return (QueueLimits(*limits),)
+
+    def _tiers(
+        self, env: Clock, index: int, name: str, hardware: HardwareModel, base_dir: Path | None, platform: str,
+    ) -> tuple[list[Tier], tuple[ClientPart, ...]]:
+        """Return one client's tiers of KV, and the part that reads and writes them."""
+        if self.kv_offload is None:
+            return [], ()
+        from hermes.clients.kv_tier import build_tiers
+        from hermes.clients.offload import KvTiers
+
+        offload, info = self.kv_offload, hardware_info(hardware)
+        with inside("kv_offload"):
+            if offload.block_tokens % self.memory.tokens_per_block:
+                raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
+                                 offload.block_tokens, field="block_tokens")
+            tiers = build_tiers(offload.tiers, env, index, name, platform)
+        model = self._memory_model(info, base_dir)
+        part = KvTiers(tiers, offload, self.memory.kv_bytes(model, info, base_dir),
+                       describe_model(model, base_dir).num_layers if offload.overlap else 1)
+        return tiers, (part,)
+
+    def _bare_client(
+        self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
+        events: ClientEvents, base_dir: Path | None, lockstep: Lockstep | None,
+        options: dict[str, Any],   # Any: arguments of different types
+    ) -> LLMClient:
         if lockstep is not None:
             from hermes.clients.lockstep import RankClient
 
@@ -436,23 +473,7 @@ class LLMClientConfig(ClientConfig):
 
             link = self._host_link(name, scheduler, hardware_info(hardware), base_dir)
             return HostOffloadClient(env, index, name, scheduler, hardware, runs, events, link=link, **options)
-        if offload is None:
-            return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
-        from hermes.clients.kv_tier import build_tiers
-        from hermes.clients.offload import OffloadingClient
-
-        with inside("kv_offload"):
-            if offload.block_tokens % self.memory.tokens_per_block:
-                raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
-                                 offload.block_tokens, field="block_tokens")
-            tiers = build_tiers(offload.tiers, env, index, name, platform)
-        info = hardware_info(hardware)
-        model = self._memory_model(info, base_dir)
-        return OffloadingClient(
-            env, index, name, scheduler, hardware, runs, events, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(model, info, base_dir),
-            layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
-        )
+        return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
 
     def _with_loads(
         self, hardware: HardwareModel, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None,

@@ -195,8 +195,6 @@ def check_host_offload(client: LLMClientConfig, windowed: bool) -> None:
             (scheduler.kind != "chunked", "needs the scheduler `chunked`, which follows vLLM"),
             (options.speculative is not None, "not modelled beside speculative decoding"),
             (options.max_loras is not None, "not modelled beside max_loras"),
-            (options.max_num_queued_reqs is not None, "not modelled beside max_num_queued_reqs"),
-            (options.max_num_queued_tokens is not None, "not modelled beside max_num_queued_tokens"),
             (options.prefill_schedule_interval > 1, "not modelled beside prefill_schedule_interval"),
             (options.async_scheduling,
              "modelled for synchronous scheduling only; give the scheduler async_scheduling: false"),

@@ -8,12 +8,14 @@ boundary.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hermes.clients.llm_readings import ANY_LENGTH, LLMReadings
+from hermes.clients.parts import ClientPart
 from hermes.compiled import mypyc_attr
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
@@ -48,6 +50,7 @@ class LLMClient(LLMReadings):
         overhead_ns: Time of the serving stack per request, by kind of stage (`hermes.clients.overhead`).
         overlapped: Whether that time overlaps with the steps.
         drafter: Prices steps in place of the hardware model (speculative decoding).
+        parts: What the deployment adds to requests' way in and out (`hermes.clients.parts`).
         frontend_ns: Front-end time before the engine, before it per prompt token, and after it
             (`hermes.clients.frontend`).
     """
@@ -58,8 +61,8 @@ class LLMClient(LLMReadings):
         "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_stalled_ns", "_start", "_start_ns",
         "_step_range", "_stopped", "_stopped_ns", "_token_ns", "_write_ends", "after_ns", "emitted", "env", "events",
         "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
-        "num_assigned", "num_layers", "num_steps", "output_tokens", "peak_blocks", "platform", "role", "scheduler",
-        "stages", "stalls", "steps", "ticks", "tiers", "tracks", "unreserved_kv_tokens",
+        "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "peak_blocks", "platform", "role",
+        "scheduler", "stages", "stalls", "steps", "ticks", "tiers", "tracks", "unreserved_kv_tokens",
     )
 
     def __init__(
@@ -67,6 +70,7 @@ class LLMClient(LLMReadings):
         events: ClientEvents, *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
         overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
         frontend_ns: tuple[int, float, int] = (0, 0.0, 0), drafter: Drafter | None = None,
+        parts: tuple[ClientPart, ...] = (),
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
@@ -110,6 +114,7 @@ class LLMClient(LLMReadings):
         self._overlapped = overlapped and self._overhead_ns is not None
         self._before_ns, self._token_ns, self.after_ns = frontend_ns
         self._drafter = drafter
+        self.parts = parts
         self._history: StepHistory | None = history_of(hardware)
         self._ended_ns = -1               # end of the latest run
         self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
@@ -132,28 +137,42 @@ class LLMClient(LLMReadings):
     def refusal(self, stage: Stage) -> str | None:
         prompt, output = self._fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
-            return None
+            return self._refused_by_part(stage) if self.parts else None
         if stage.prompt_tokens + stage.target_tokens > self.max_model_len:   # as `vllm serve` does
             return (f"{stage.prompt_tokens} prompt and {stage.target_tokens} output tokens are more than its "
                     f"max_model_len of {self.max_model_len}")
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
             self._fits = stage.prompt_tokens, stage.target_tokens
-        return reason
+        return self._refused_by_part(stage) if reason is None and self.parts else reason
+
+    def _refused_by_part(self, stage: Stage) -> str | None:
+        for part in self.parts:
+            reason: str | None = part.refusal(self, stage)
+            if reason is not None:
+                return reason
+        return None
 
     def submit(self, stage: Stage) -> None:
         """Take a sequence (with its KV, if `stage.transferred`)."""
+        if self.parts:
+            for part in self.parts:
+                part.submitted(self, stage)
         if (self._before_ns or self._token_ns) and not stage.transferred:
             ready = self.env._now + self._before_ns + round(self._token_ns * stage.prompt_tokens)
             self.env.tick_at(ready, ARRIVAL, lambda tick: self._accept(stage))
         else:
             self._accept(stage)
 
-    def _accept(self, stage: Stage) -> None:
-        """Take a sequence into the engine."""
+    def _accept(self, stage: Stage, first: int = 0) -> None:
+        """Take a sequence into the engine, once the parts from number `first` on let it through."""
         if self._gone and stage in self._gone:
             self._gone.remove(stage)
             return
+        if self.parts:
+            for number in range(first, len(self.parts)):
+                if self.parts[number].keeps(self, stage, partial(self._accept, stage, number + 1)):
+                    return
         if stage.max_new_tokens:   # otherwise it ends with the tokens that it asked for, as a prefill alone does
             left = self.max_model_len - stage.prompt_tokens
             if left < stage.max_new_tokens:
@@ -243,10 +262,6 @@ class LLMClient(LLMReadings):
             used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
         self.peak_blocks = max(self.peak_blocks, used)
 
-    def _done(self, stage: Stage) -> None:
-        """Report a sequence that is complete at this instant."""
-        self.events.done(self, stage)
-
     def forget(self, stage: Stage) -> None:
         """Return the blocks of a sequence that this step has completed to the pool."""
         self.scheduler.release(stage)
@@ -309,7 +324,11 @@ class LLMClient(LLMReadings):
     @property
     def idle(self) -> bool:
         """Whether no step runs or is about to start at this instant, or the running ones make no progress."""
-        return (self._plan is None and self._start is None) or self.stuck
+        return ((self._plan is None and self._start is None) or self.stuck) and not self.parts_wait()
+
+    def parts_wait(self) -> bool:
+        """Whether a part keeps requests back."""
+        return bool(self.parts) and any(part.waits() for part in self.parts)
 
     @property
     def stuck(self) -> bool:
@@ -469,7 +488,10 @@ class LLMClient(LLMReadings):
                 if going_on and seq.first_token_ns == now and not seq.transferred:
                     first_token(self, seq)
         for seq in finished:
-            self._done(seq)
+            if self.parts:
+                for part in self.parts:
+                    part.done(self, seq)
+            self.events.done(self, seq)
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)

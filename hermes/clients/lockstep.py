@@ -133,7 +133,7 @@ class RankClient(LLMClient):
 
     @property
     def idle(self) -> bool:
-        return (self._plan is None and self.group.start is None) or self.stuck
+        return ((self._plan is None and self.group.start is None) or self.stuck) and not self.parts_wait()
 
     def wake(self) -> None:
         self.group.wake()

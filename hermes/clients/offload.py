@@ -1,4 +1,4 @@
-"""LLM clients with an offloaded prefix cache: tiers in host memory, on disks, or in a shared store.
+"""Tiers that extend an LLM client's prefix cache: host memory, disks, or a shared store.
 
 The client looks up an arriving sequence in the device's prefix cache and from there on in the tiers, block by block by
 chained hashes. It reads what a tier has, and the sequence waits for it outside the queue (with `overlap`, only for what
@@ -12,86 +12,87 @@ sequence is admitted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
-from hermes.clients.llm import LLMClient
+from hermes.clients.parts import ClientPart
 from hermes.clients.tier_config import OffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.reasons import Reason
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
+from hermes.hardware.config import pure_model
 from hermes.units import NS_PER_S
 
-__all__ = ["OffloadingClient"]
+if TYPE_CHECKING:
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["KvTiers"]
 
 
-class OffloadingClient(LLMClient):
-    """See the module's docstring and `hermes.clients.llm.LLMClient`."""
+class KvTiers(ClientPart):
+    """See the module's docstring.
 
-    __slots__ = ("_fetching", "_fetching_ns", "_hierarchy", "_offload", "layers", "tier_bytes_per_token")
+    Args:
+        kv_bytes_per_token: Of the whole client.
+        layers: Layers of the model, for reads that overlap with the prefill.
+    """
 
-    def __init__(
-        # Any: arguments of `LLMClient`, passed on
-        self, *args: Any, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int,
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, **options)
-        self.tiers, self._offload, self.layers = tiers, offload, layers
-        self.tier_bytes_per_token = kv_bytes_per_token
+    def __init__(self, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int) -> None:
+        self._offload, self.layers = offload, layers
+        self.bytes_per_token = kv_bytes_per_token
         self._hierarchy = Hierarchy(tiers, write=offload.write, promote=offload.promote, demote=offload.demote)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
 
-    @property
-    def idle(self) -> bool:
-        return not self._fetching and super().idle
+    def waits(self) -> bool:
+        return self._fetching > 0
 
-    def _accept(self, stage: Stage) -> None:
-        """Take a sequence into the engine, after reading what the tiers have of its prompt."""
+    def keeps(self, client: LLMClient, stage: Stage, go_on: Callable[[], None]) -> bool:
+        """Read what the tiers have of a prompt, if it is more than the device has."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
-            super()._accept(stage)
-            return
-        self._catch_up()
-        here = self.scheduler.pool.hit_tokens(stage)
+            return False
+        client._catch_up()
+        here = client.scheduler.pool.hit_tokens(stage)
         # the last prompt token is always computed: it gives the first output token
-        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit, self.model)[here // unit:]
-        reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
+        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit, client.model)[here // unit:]
+        reads, found = self._hierarchy.find(keys, round(unit * self.bytes_per_token))
         have = (here // unit + found) * unit
         if have <= here:
-            super()._accept(stage)
-            return
+            return False
         overlap = None
         if self._offload.overlap:
             new = stage.prompt_tokens - have
             stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
                               prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
-            overlap = self.layers, float(self.hardware.step_ns(stats)) / NS_PER_S
+            overlap = self.layers, float(pure_model(client.hardware).step_ns(stats)) / NS_PER_S
         if not self._fetching:
-            self._fetching_ns = self.env._now
+            self._fetching_ns = client.env._now
         self._fetching += 1
         wait_ns = sum(read.tier.lookup_ns for read in reads)
-        fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, stage, have), overlap)
-        self.env.tick_at(self.env._now + wait_ns, TRANSFER, lambda tick: fetch())
+        fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, client, stage, have, go_on), overlap)
+        client.env.tick_at(client.env._now + wait_ns, TRANSFER, lambda tick: fetch())
+        return True
 
-    def _fetched(self, stage: Stage, have: int) -> None:
+    def _fetched(self, client: LLMClient, stage: Stage, have: int, go_on: Callable[[], None]) -> None:
         self._fetching -= 1
-        if not self._fetching and self.env._now > self._fetching_ns:
-            self.stalls.append((int(Reason.TIER), self._fetching_ns, self.env._now))
+        if not self._fetching and client.env._now > self._fetching_ns:
+            client.stalls.append((int(Reason.TIER), self._fetching_ns, client.env._now))
         stage.num_computed = stage.cached_tokens = have
-        super()._accept(stage)
+        go_on()
 
-    def _done(self, stage: Stage) -> None:
+    def done(self, client: LLMClient, stage: Stage) -> None:
         """Write the blocks of its prompt back in the background."""
-        if not stage.transferred and stage.content is not None and stage.branch <= 0:   # the prompt of branches once
-            unit = self._offload.block_tokens
-            size = round(unit * self.tier_bytes_per_token)
-            computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
-            keys = block_keys(stage.content, computed, unit, self.model)
-            if keys:   # the last block first, so that it is evicted first
-                self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
-        super()._done(stage)
+        if stage.transferred or stage.content is None or stage.branch > 0:   # the prompt of branches once
+            return
+        unit = self._offload.block_tokens
+        size = round(unit * self.bytes_per_token)
+        computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
+        keys = block_keys(stage.content, computed, unit, client.model)
+        if keys:   # the last block first, so that it is evicted first
+            self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
 
 
 def _nothing() -> None:

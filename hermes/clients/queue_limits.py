@@ -1,4 +1,4 @@
-"""An LLM client that rejects requests while many are in flight, as vLLM's API server does.
+"""Limits of the requests in flight, beyond which a client turns requests away, as vLLM's API server does.
 
 `max_num_queued_reqs` limits the requests that wait or run, `max_num_queued_tokens` the prompt tokens of those that have
 no token yet, each with its whole prompt whatever is computed or cached of it. (AsyncLLM.check_admission in
@@ -7,34 +7,29 @@ vllm/v1/engine/async_llm.py, which answers 503, so that a router may try another
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hermes.clients.llm import LLMClient
+from hermes.clients.parts import ClientPart
 from hermes.core.stage import Stage
 
-__all__ = ["LimitedClient"]
+if TYPE_CHECKING:
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["QueueLimits"]
 
 
-class LimitedClient(LLMClient):
+class QueueLimits(ClientPart):
     """See the module's docstring.
 
     Args:
         max_requests, max_prompt_tokens: The limits, None for none.
     """
 
-    __slots__ = ("_in_flight", "max_prompt_tokens", "max_requests")
-
-    def __init__(self, *args: Any, max_requests: int | None, max_prompt_tokens: int | None, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, max_requests: int | None, max_prompt_tokens: int | None) -> None:
         self.max_requests, self.max_prompt_tokens = max_requests, max_prompt_tokens
         self._in_flight: dict[Stage, int] = {}   # branches of each
 
-    def refusal(self, stage: Stage) -> str | None:
-        reason = super().refusal(stage)
-        return self._full(stage) if reason is None else reason
-
-    def _full(self, stage: Stage) -> str | None:
-        """Return which limit stands against one more request, or None."""
+    def refusal(self, client: LLMClient, stage: Stage) -> str | None:
         self._in_flight = {one: width for one, width in self._in_flight.items() if not one.done}
         if self.max_requests is not None:
             count = sum(self._in_flight.values())
@@ -46,6 +41,5 @@ class LimitedClient(LLMClient):
                 return f"max_num_queued_tokens: prompts of {self.max_prompt_tokens} tokens or more wait for a token"
         return None
 
-    def submit(self, stage: Stage) -> None:
+    def submitted(self, client: LLMClient, stage: Stage) -> None:
         self._in_flight[stage] = stage.width
-        super().submit(stage)

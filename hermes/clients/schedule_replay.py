@@ -272,7 +272,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 def _set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
     """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
     if recorded.local_interval:
-        scheduler.local = True 
+        scheduler.local = True
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:

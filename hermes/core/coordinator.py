@@ -332,7 +332,8 @@ class Coordinator:
         if target.refusal(stage) is None:
             return target
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-        return min(accepting, key=lambda c: c.num_assigned)   # not empty: `_dispatch` has checked it
+        # Empty where queues have grown to their limits since `_dispatch` checked it: the prompt is computed, and waits.
+        return min(accepting, key=lambda c: c.num_assigned) if accepting else target
 
     def moved(self, source: Client, stage: Stage) -> None:
         """The KV of a generation has left `source`."""

@@ -80,6 +80,15 @@ def test_requests_beyond_the_limit_are_rejected():
     assert simulate(branches).summary["requests"]["completed"] == 1
 
 
+@pytest.mark.parametrize("client", [RANKS, {**ALONE, "parallel": {"pp": 2}}], ids=["ranks", "stages"])
+def test_ranks_and_stages_of_one_engine_share_its_limit(client):
+    at_once = {"requests": 10, "arrivals": {"kind": "at_once"}}
+    one = scenario(client, scheduler={"max_num_queued_reqs": 4}, **at_once)
+    assert simulate(one).summary["requests"]["completed"] == 4
+    two = {**one, "clients": [{**one["clients"][0], "count": 2}]}
+    assert simulate(two).summary["requests"]["completed"] == 8
+
+
 def test_prompts_that_wait_for_their_first_token_are_limited():
     results = simulate(scenario(
         ALONE, requests=8, arrivals={"kind": "at_once"}, lengths={"kind": "fixed", "prompt": 100, "output": 30},
@@ -154,7 +163,7 @@ def test_adapters_are_drawn_by_weight():
     (ALONE, {"max_num_seqs": 8, "max_num_active_seqs": 9}, "max_num_active_seqs: expected at most max_num_seqs (8)"),
     ({**ALONE, "adapter_bytes": "1 MB"}, {}, "adapter_bytes: needs scheduler.max_loras"),
     ({**RANKS, "adapter_bytes": "1 MB"}, {"max_loras": 1}, "adapter_bytes: not modelled"),
-    (RANKS, {"max_num_queued_reqs": 4}, "scheduler.max_num_queued_reqs: not modelled"),
+    ({**ALONE, "role": "decode"}, {"max_num_queued_reqs": 4}, "scheduler.max_num_queued_reqs: not modelled for"),
 ])
 def test_limits_without_a_meaning_are_refused(client, scheduler, said):
     with pytest.raises(InputError) as error:
