@@ -61,6 +61,7 @@ MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches;
 FAR = 2.0**20
 EIGHT_BIT = Trust("guess", 0.75, 1.2)   # 8-bit layers of the tables, narrowing included, which engines fuse with norms
 COMPARED_RANKS = 2          # most data-parallel ranks of a mixture that were compared with a server
+_STEPS = np.arange(1024, dtype=np.float64)
 _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
@@ -113,12 +114,14 @@ class ComposedModel:
         self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
         self._rows = _row_grid(2**17)
         self._sunk = np.zeros(len(self._rows))
+        self._sunk_times: dict[int, float] = {}
         self._linears: list[tuple[str, FloatArray]] = []
         self._last: dict[str, float] = {}
         self._head: FloatArray | None = None
         self._elementwise: FloatArray | None = None
         self._sampler: FloatArray | None = None
         self._prefill: tuple[_Line, _Line] | None = None
+        self._latest_prompts = (-1.0, -1, 0.0)   # pairs, tokens, nanoseconds
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
         self._own: dict[tuple[int, int, bool], float] = {}
@@ -169,7 +172,10 @@ class ComposedModel:
 
     def _sunk_ns(self, tokens: int) -> float:
         """What the matrix products of a step take longer at the rate that the device sustains."""
-        return self._at(self._sunk, self.rows(tokens))
+        found = self._sunk_times.get(tokens)
+        if found is None:
+            found = self._sunk_times[tokens] = self._at(self._sunk, self.rows(tokens))
+        return found
 
     @property
     def info(self) -> HardwareInfo:
@@ -420,7 +426,12 @@ class ComposedModel:
             return float(self.base.operators_ns(stats)["prefill_attention"])
         by_pairs, by_tokens = self._prefill
         pairs = stats.prefill_attn if not self._windowed else self.base.work.within(stats.prefill_attn, tokens)
-        return max(by_pairs.at(pairs), by_tokens.at(tokens))
+        known = self._latest_prompts   # a step with decodes asks twice
+        if known[0] == pairs and known[1] == tokens:
+            return known[2]
+        ns = max(by_pairs.at(pairs), by_tokens.at(tokens))
+        self._latest_prompts = pairs, tokens, ns
+        return ns
 
     def _prompts_ns(self, stats: StepStats) -> float:
         """Attention of the prompts of one step, as the scenario changes it."""
@@ -573,8 +584,8 @@ class ComposedModel:
         if not stats.decode_seqs:
             return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
         fixed, host = self._parts(stats)
-        contexts = np.arange(num_steps, dtype=np.float64)
-        contexts *= stats.decode_seqs
+        steps = _STEPS[:num_steps] if num_steps <= len(_STEPS) else np.arange(num_steps, dtype=np.float64)
+        contexts = steps * stats.decode_seqs
         contexts += stats.decode_ctx + stats.decode_seqs
         contexts += self._uneven(stats)
         if self._windowed:
@@ -583,16 +594,18 @@ class ComposedModel:
             ns = np.array([self._beside_packed(stats, float(each)) for each in contexts])
         else:
             a, b, c, d = self._decode_lines(stats)
+            first = float(contexts[0])
             ns = contexts * d
             ns += c
-            if ns[0] < a + b * contexts[0]:
+            if first * d + c < a + b * first:
                 np.maximum(ns, a + b * contexts, out=ns)
         ns += fixed
         if not self.host.asynchronous:
             ns += host
         elif ns[0] < host:
             np.maximum(ns, host, out=ns)
-        return np.asarray(np.rint(ns, out=ns).astype(np.int64))
+        np.rint(ns, out=ns)
+        return ns.astype(np.int64)
 
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
