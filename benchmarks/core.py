@@ -134,6 +134,7 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "ragpulse_unshared": ("the same, no prompt shared between copies", ragpulse()),
     "ragpulse_profile": ("ragpulse with steps priced by a fitted profile",
                          ragpulse(hardware={"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"})),
+    "ragpulse_blocks": ("64 copies of the day in blocks of 16, nothing shared", ragpulse()),
     "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
     "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
@@ -180,8 +181,9 @@ def write_mooncake(source: Path, target: Path) -> None:
 def write_copies(name: str, target: Path) -> None:
     """Write the copies of RAGPulse's day, in another process: its memory is not the simulation's."""
     program = Path(__file__).with_name("ragpulse_copies.py")
-    unshared = ["--unshared"] if name == "ragpulse_unshared" else []
-    subprocess.run([sys.executable, str(program), str(target), *unshared], check=True)
+    options = {"ragpulse_unshared": ["--unshared"],
+               "ragpulse_blocks": ["--unshared", "--copies", "64", "--blocks", "16"]}.get(name, [])
+    subprocess.run([sys.executable, str(program), str(target), *options], check=True)
 
 
 def measure(name: str, data: Path = DATA) -> dict[str, float]:

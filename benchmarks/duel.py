@@ -2,8 +2,8 @@
 
     python benchmarks/duel.py [--json FILE]
 
-Runs the cases `ragpulse`, `ragpulse_unshared` and `ragpulse_profile` of `benchmarks/core.py`, each in a process of its
-own, from files of this repository alone.
+Runs the cases of `benchmarks/core.py` with that trace, each in a process of its own, from files of this repository
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from core import CASES, figures, run_case
 
-NAMES = ("ragpulse", "ragpulse_unshared", "ragpulse_profile")
+NAMES = ("ragpulse", "ragpulse_unshared", "ragpulse_profile", "ragpulse_blocks")
 OTHER = (2_000, 2_900)   # requests/s that another simulator reports for its own replay of this trace
 
 

@@ -1,15 +1,16 @@
 """The RAGPulse day many times over: 512 copies of traces/ragpulse-day.parquet, each 0.1 s later than the one before.
 
-    python benchmarks/ragpulse_copies.py FILE.parquet [--copies N] [--unshared]
+    python benchmarks/ragpulse_copies.py FILE.parquet [--copies N] [--unshared] [--blocks TOKENS]
 
 writes the copies as one trace: 479,744 requests by default. The copies have the same prompts; with `--unshared` each
-copy has prompts of its own. `benchmarks/core.py` calls this in a process of its own, so that its memory does not count
-as the simulation's.
+copy has prompts of its own. With `--blocks` prompts are hashed in whole blocks of so many tokens instead of in texts.
+`benchmarks/core.py` calls this in a process of its own, so that its memory does not count as the simulation's.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pandas as pd
 
 from hermes.config.data_files import resource_dir
 from hermes.config.files import parquet_frame
+from hermes.core.block_hashes import HashedPieces
 from hermes.workload.traces import write_trace
 
 COPIES, SHIFT_S = 512, 0.1
@@ -45,14 +47,31 @@ def copies(day: pd.DataFrame, count: int, *, shared: bool) -> pd.DataFrame:
     return frame
 
 
+def in_blocks(day: pd.DataFrame, size: int) -> pd.DataFrame:
+    """Return a trace with the hashes of whole blocks of `size` tokens instead of those of texts."""
+    numbers: dict[object, int] = {}
+    ids = []
+    for row, (texts, lengths, tokens) in enumerate(zip(day["hash_ids"], day["hash_tokens"], day["prompt_tokens"],
+                                                       strict=True)):
+        prompt = HashedPieces(tuple(texts.tolist()), tuple(accumulate(lengths.tolist())), tokens)
+        keys = [prompt.block_key(i, size) or (row, i) for i in range(tokens // size)]   # the last are the prompt's own
+        ids.append(np.array([numbers.setdefault(key, len(numbers)) for key in keys]))
+    return day.drop(columns="hash_tokens").assign(hash_ids=ids)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--copies", type=int, default=COPIES)
     parser.add_argument("--unshared", action="store_true")
+    parser.add_argument("--blocks", type=int, metavar="TOKENS")
     options = parser.parse_args()
-    frame = copies(parquet_frame(DAY), options.copies, shared=not options.unshared)
-    write_trace(frame, options.file, source=f"{options.copies} copies of {DAY.name}")
+    day = parquet_frame(DAY)
+    if options.blocks:
+        day = in_blocks(day, options.blocks)
+    frame = copies(day, options.copies, shared=not options.unshared)
+    write_trace(frame, options.file, source=f"{options.copies} copies of {DAY.name}",
+                hash_block_tokens=options.blocks or 512)
 
 
 if __name__ == "__main__":

@@ -354,7 +354,7 @@ def parquet_column(path: str | os.PathLike[str], name: str, what: str = "a Parqu
     """Yield a column of a Parquet file some thousand rows at a time. Raises `InputError` as above."""
     import pyarrow.parquet as pq
 
-    file = _guarded(lambda: pq.ParquetFile(os.fspath(path)), path, what)
+    file = _guarded(lambda: pq.ParquetFile(os.fspath(path), buffer_size=1 << 20), path, what)   # not the whole column
     with file:
         _check_rows(file, path, MAX_ROWS)
         batches = _guarded(lambda: file.iter_batches(batch_size=4096, columns=[name]), path, what)

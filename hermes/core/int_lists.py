@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["IntLists", "narrowed"]
+__all__ = ["IntLists", "Integers", "narrowed"]
 
 IntArray = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]

@@ -31,7 +31,7 @@ from hermes.core.request_table import RequestTable
 
 __all__ = ["JoinedHashes", "hashed_prompt", "join_hashes"]
 
-_CHUNK = 1 << 17   # ids at a time
+_CHUNK = 1 << 15   # ids at a time
 _UNSEEN = -1
 _LOW = 32          # bits of a start in a place
 
@@ -178,13 +178,12 @@ class _Pieces:
         is_last[_before(place[self.begins])] = True
 
         parts = [slice(low, low + _CHUNK) for low in range(0, count, _CHUNK)]
-        follower = np.full(count, _UNSEEN, dtype=np.int32)   # of each id; of several, the highest
+        followed = np.zeros(count, dtype=np.bool_)
         for part in parts:
-            ids, before = self._pairs(place, part)
-            follower[before] = ids
-        for part in parts:
-            ids, before = self._pairs(place, part)
-            is_last[before[follower[before] != ids]] = True
+            before = np.sort(self._pairs(place, part)[1])
+            is_last[before[1:][before[1:] == before[:-1]]] = True   # by two of this part
+            is_last[before[followed.take(before)]] = True           # by one of an earlier part, too
+            followed[before] = True
         for part in parts:
             ids, before = self._pairs(place, part)
             self.begins[ids] = is_last[before]
@@ -198,9 +197,12 @@ class _Pieces:
         here[chunk.firsts] = 0
         here <<= _LOW
         here |= chunk.starts()
-        new = place[ids] == _UNSEEN
-        place[ids[new]] = here[new]
-        moved = place[ids] != here
+        new = place.take(ids) == _UNSEEN
+        if new.all():
+            place[ids] = here
+        else:
+            place[ids[new]] = here[new]
+        moved = place.take(ids) != here
         if moved.any():
             self.begins[ids[moved]] = True
             is_last[_before(here[moved])] = True
@@ -218,7 +220,7 @@ class _Pieces:
         ends: list[Integers] = [np.zeros(0, dtype=np.int64)]
         counts: list[IntArray] = [np.zeros(0, dtype=np.int64)]
         for chunk in text.chunks():
-            begins = self.begins[chunk.dense]
+            begins = self.begins.take(chunk.dense)
             heads = np.flatnonzero(begins)
             names.append(chunk.ids[heads])
             ends.append(chunk.ends()[np.append(heads[1:], len(begins)) - 1])

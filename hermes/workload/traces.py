@@ -16,13 +16,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from hermes.config.files import csv_rows, parquet_column, parquet_schema, parquet_table
 from hermes.config.writing import replacing
-from hermes.core.int_lists import IntLists, narrowed
+from hermes.core.int_lists import Integers, IntLists, narrowed
 from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import parse_number
@@ -50,6 +51,7 @@ _HASHES = {"hash_ids": 0, "hash_tokens": 1}   # column: smallest value
 _MAX_SECONDS = 1e9
 ANY_LENGTH = -1   # `max_new_tokens` of a request that sets no limit
 
+N = TypeVar("N", np.int32, np.int64, np.float64)
 Locate = Callable[[str, int], tuple[str, int | None]]
 """(column, row index) -> (field, line) for an error message."""
 ZeroTokens = Literal["refuse", "drop", "one"]
@@ -60,13 +62,12 @@ def read_trace(path: str | Path) -> RequestTable:
 
     Raises `InputError` with file, row and column if it is not a trace.
     """
-    frame, hashes, metadata = _read(Path(path))
-    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame} | hashes
+    columns, metadata = _read(Path(path))
     if (asked := columns.get("max_new_tokens")) is not None:
         columns["max_new_tokens"] = np.where(asked == ANY_LENGTH, ANY_NUMBER, asked)
-    if "hash_ids" in hashes:
+    if "hash_ids" in columns:
         columns["hash_block_tokens"] = int(metadata.get("hash_block_tokens", 512))
-    return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
+    return RequestTable(arrival_ns=seconds_to_ns(columns.pop("arrival_s")), **columns)
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -74,9 +75,11 @@ def describe(path: str | Path) -> dict[str, Any]:
 
     Raises `InputError` as `read_trace` does.
     """
-    frame, hashes, metadata = _read(Path(path))
-    columns = [*map(str, frame.columns), *hashes]
-    return describe_frame(frame) | {"columns": columns, "source": metadata.get("source")}
+    import pandas as pd
+
+    columns, metadata = _read(Path(path))
+    frame = pd.DataFrame({name: column for name, column in columns.items() if name not in _HASHES})
+    return describe_frame(frame) | {"columns": list(columns), "source": metadata.get("source")}
 
 
 def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
@@ -131,26 +134,7 @@ def check_trace(
     import pandas as pd
 
     locate = locate or _row
-    known = [*_REQUIRED, *_INTEGERS, *_HASHES]
-    for column in columns:
-        if column not in known:
-            raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
-    require_columns(columns, _REQUIRED, file)
-    times = to_floats(columns["arrival_s"], "arrival_s", file, locate)
-    bad = np.flatnonzero((times < 0) | (times > _MAX_SECONDS))
-    if bad.size:
-        raise _refuse(f"seconds from 0 to {_MAX_SECONDS:g}", times, "arrival_s", int(bad[0]), file, locate)
-    checked: dict[str, Any] = {"arrival_s": times}
-    for name, (low, high) in _INTEGERS.items():
-        if name in columns:
-            lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
-            checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
-    if "hash_tokens" in columns:
-        require_columns(columns, ["hash_ids"], file)
-    for name, low in _HASHES.items():
-        if name in columns:
-            checked[name] = _lists(columns[name], name, low, file, locate)
-    frame = pd.DataFrame(checked)
+    frame = pd.DataFrame(_checked(columns, file, locate, zero_tokens))
     tokens = ["prompt_tokens", "output_tokens"]
     if zero_tokens == "drop":
         frame = frame[(frame[tokens] > 0).all(axis=1)]
@@ -171,6 +155,32 @@ def check_trace(
     if "hash_tokens" in frame:
         _check_pieces(frame, file, locate)
     return frame.reset_index(drop=True)
+
+
+def _checked(
+    columns: Mapping[str, Any], file: str, locate: Locate, zero_tokens: ZeroTokens = "refuse",
+) -> dict[str, Any]:
+    """Return the columns with types and bounds checked; `InputError` at the first violation."""
+    known = [*_REQUIRED, *_INTEGERS, *_HASHES]
+    for column in columns:
+        if column not in known:
+            raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
+    require_columns(columns, _REQUIRED, file)
+    times = to_floats(columns["arrival_s"], "arrival_s", file, locate)
+    bad = np.flatnonzero((times < 0) | (times > _MAX_SECONDS))
+    if bad.size:
+        raise _refuse(f"seconds from 0 to {_MAX_SECONDS:g}", times, "arrival_s", int(bad[0]), file, locate)
+    checked: dict[str, Any] = {"arrival_s": times}
+    for name, (low, high) in _INTEGERS.items():
+        if name in columns:
+            lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
+            checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
+    if "hash_tokens" in columns:
+        require_columns(columns, ["hash_ids"], file)
+    for name, low in _HASHES.items():
+        if name in columns:
+            checked[name] = _lists(columns[name], name, low, file, locate)
+    return checked
 
 
 def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str) -> None:
@@ -295,11 +305,11 @@ def _check_pieces(frame: pd.DataFrame, file: str, locate: Locate) -> None:
         raise InputError(expected, Verbatim(found), field=field, line=line, file=file)
 
 
-def _read(path: Path) -> tuple[pd.DataFrame, dict[str, IntLists], dict[str, Any]]:
-    """Return a trace file's checked columns without hashes, its hashes, and its metadata."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a trace file's checked columns, hashes as `IntLists`, and its metadata."""
     if path.suffix.lower() == ".csv":
-        texts, lines = read_csv_columns(path)
-        return check_trace(texts, str(path), lambda name, row: (name, lines[row])), {}, {}   # CSV has no lists
+        texts, lines = read_csv_columns(path)   # it has no lists
+        return _arrays(check_trace(texts, str(path), lambda name, row: (name, lines[row]))), {}
     columns, raw = read_parquet_columns(path)
     try:
         metadata = json.loads(raw.get(TRACE_KEY, b""))
@@ -309,13 +319,18 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, IntLists], dict[str, Any]
     if not valid:
         found = Verbatim(f"Parquet without {TRACE_KEY.decode()} metadata")
         raise InputError("a trace written by `hermes trace import`", found, file=str(path))
-    hashes = {name: columns.pop(name) for name in _HASHES if name in columns}
+    hashes = {name: columns[name] for name in _HASHES if name in columns}
     if not hashes or ("hash_ids" in hashes and all(map(_plainly_hashes, hashes, hashes.values()))):
-        frame = check_trace(columns, str(path))
-        if "hash_tokens" not in hashes or _fit(hashes, frame["prompt_tokens"].to_numpy()):
-            return frame, hashes, metadata
-    frame = check_trace(columns | hashes, str(path))   # lists of another type, or an error: row by row
-    return frame, {name: IntLists.of(frame.pop(name)) for name in hashes}, metadata
+        checked = _checked({name: column for name, column in columns.items() if name not in hashes}, str(path), _row)
+        checked |= hashes
+        if _rows_fit(checked):
+            return checked, metadata
+    return _arrays(check_trace(columns, str(path))), metadata   # lists of another type, or an error: row by row
+
+
+def _arrays(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns of a checked trace as arrays, hashes as `IntLists`."""
+    return {str(name): IntLists.of(column) if name in _HASHES else column.to_numpy() for name, column in frame.items()}
 
 
 def _plainly_hashes(name: str, column: Any) -> bool:
@@ -326,15 +341,22 @@ def _plainly_hashes(name: str, column: Any) -> bool:
     return not values.size or (int(values.min()) >= _HASHES[name] and int(values.max()) < 2**62)
 
 
-def _fit(hashes: Mapping[str, IntLists], prompt_tokens: IntArray) -> bool:
-    """Return whether the pieces are known to pass `_check_pieces`."""
-    ids, tokens = hashes["hash_ids"], hashes["hash_tokens"]
-    if not tokens.values.size:
-        return not ids.values.size
+def _rows_fit(checked: Mapping[str, Any]) -> bool:
+    """Return whether checked columns, hashes as `IntLists`, are known to pass what `check_trace` asks of rows."""
+    if (np.diff(checked["arrival_s"]) < 0).any():
+        return False
+    asked = checked.get("max_new_tokens")
+    if asked is not None and ((asked < checked["output_tokens"]) & (asked != ANY_LENGTH)).any():
+        return False
+    if "prefix_tokens" in checked and (checked["prefix_tokens"] > checked["prompt_tokens"]).any():
+        return False
+    if "hash_tokens" not in checked:
+        return True
+    ids, tokens = checked["hash_ids"], checked["hash_tokens"]
     sizes = tokens.ends - tokens.begins
     return (np.array_equal(sizes, ids.ends - ids.begins)
-            and int(tokens.values.max()) * int(sizes.max()) < 2**62   # sums are exact
-            and not bool((tokens.sums() > prompt_tokens).any()))
+            and int(tokens.values.max(initial=0)) * int(sizes.max(initial=0)) < 2**62   # sums are exact
+            and not bool((tokens.sums() > checked["prompt_tokens"]).any()))
 
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
@@ -350,28 +372,47 @@ def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]
     found: dict[str, Any] = {}
     for name in schema.names:
         column = columns.get(name)
-        found[name] = (rest if name in lists else table).column(name).to_pandas() if column is None else column
+        found[name] = _plain_column((rest if name in lists else table).column(name)) if column is None else column
     return found, schema.metadata or {}
+
+
+def _plain_column(column: pa.ChunkedArray) -> Any:
+    """Return a Parquet column as pandas has it; of plain numbers, as an array."""
+    import pyarrow.types as kinds
+
+    if column.null_count or not (kinds.is_int64(column.type) or kinds.is_float64(column.type)):
+        return column.to_pandas()
+    if kinds.is_int64(column.type):
+        return np.concatenate([np.empty(0, dtype=np.int64), *(_array(chunk, np.int64) for chunk in column.chunks)])
+    return np.concatenate([np.empty(0, dtype=np.float64), *(_array(chunk, np.float64) for chunk in column.chunks)])
+
+
+def _array(numbers: pa.Array, number: type[N]) -> npt.NDArray[N]:
+    """Return Arrow's numbers, none of them null, as an array. Arrow's own way imports pandas, which takes a while."""
+    if not len(numbers):
+        return np.empty(0, dtype=number)
+    start = numbers.offset
+    return np.frombuffer(numbers.buffers()[1], dtype=number)[start:start + len(numbers)]
 
 
 def _int_lists(chunks: Iterable[pa.ListArray]) -> IntLists | None:
     """Return a Parquet column of lists, equal ones stored once; None if it has nulls."""
     made: dict[bytes, int] = {}   # digest of a list -> its beginning
-    parts: list[Any] = [np.empty(0, dtype=np.int32)]
+    parts: list[Integers] = [np.empty(0, dtype=np.int32)]
     begins: list[int] = []
-    sizes: list[Any] = [np.empty(0, dtype=np.int64)]
+    sizes: list[Integers] = [np.empty(0, dtype=np.int64)]
     size = 0
     for chunk in chunks:
         flat = chunk.flatten()
         if chunk.null_count or flat.null_count:
             return None
-        values, lengths = flat.to_numpy(), chunk.value_lengths().to_numpy()
+        values, lengths = _array(flat, np.int64), _array(chunk.value_lengths(), np.int32)
         sizes.append(lengths)
         new = []
         start = 0
         for end in np.cumsum(lengths).tolist():
             row = values[start:end]
-            begin = made.setdefault(blake2b(row, digest_size=16).digest(), size)
+            begin = made.setdefault(blake2b(row.data, digest_size=16).digest(), size)
             if begin == size:
                 new.append(row)
                 size += end - start
