@@ -84,6 +84,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
     yield from _prices(scenario)
     yield from _watts(scenario)
     yield from _arrivals(scenario)
+    yield from _ends(scenario)
     for number, client in enumerate(scenario.clients):
         if client.serves_llm:
             yield from of_version(client, source, number)
@@ -91,13 +92,28 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
 
 def _arrivals(scenario: Scenario) -> Iterator[Assumption]:
     """Poisson arrivals: users who do not know of each other. Real ones come in bursts; gamma gaps state their own."""
-    node = None if scenario.source.node is None else scenario.source.node.child("workload")
-    several = node is None or isinstance(node.value, list)
-    for number, workload in enumerate(scenario.workload):
+    for path, workload in zip(_paths_of_workloads(scenario), scenario.workload, strict=True):
         if workload.arrivals.kind == "poisson":
-            path = f"workload.{number}" if several else "workload"
             yield Assumption("arrivals", "Poisson", f"bursts (gamma gaps of cv {BURSTS:g})", {
                 f"{path}.arrivals": {"kind": "gamma", "rate": workload.arrivals.rate, "cv": BURSTS}})
+
+
+def _ends(scenario: Scenario) -> Iterator[Assumption]:
+    """Ends of answers, where the workload does not say them and an engine plans ahead: by stop tokens, as in chat."""
+    if not any(client.serves_llm and client.scheduler.options.async_scheduling for client in scenario.clients):
+        return
+    paths = _paths_of_workloads(scenario)
+    open_ = [path for path, workload in zip(paths, scenario.workload, strict=True)
+             if workload.ends is None and workload.max_new_tokens is None and workload.lengths.ends == "stop_token"]
+    if open_:
+        yield Assumption("ends", "answers end by a stop token", "with the tokens that they ask for",
+                         {f"{path}.ends": "max_new_tokens" for path in open_})
+
+
+def _paths_of_workloads(scenario: Scenario) -> list[str]:
+    node = None if scenario.source.node is None else scenario.source.node.child("workload")
+    several = node is None or isinstance(node.value, list)
+    return [f"workload.{number}" if several else "workload" for number in range(len(scenario.workload))]
 
 
 def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:

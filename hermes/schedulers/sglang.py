@@ -141,7 +141,8 @@ class SglangScheduler(LLMScheduler):
 
     def max_new_tokens(self, seq: Stage) -> int:
         """Return the tokens that a request asks for, as far as memory allows."""
-        asked = max(self.asked or seq.max_new_tokens, seq.target_tokens)
+        wanted = 0 if self.ignore_eos else self.asked or seq.max_new_tokens
+        asked = max(wanted, seq.target_tokens)
         return min(asked, self._most_new_tokens(seq)) if asked > seq.target_tokens else asked
 
     def wants_cut(self, seq: Stage) -> bool:

@@ -47,7 +47,7 @@ class SglangConfig(SchedulerConfig):
     reserves all their tokens."""
     max_new_tokens: int | None = Field(default=None, ge=1, le=2**31)
     """Tokens that each request asks for, at least those that it gets: the scheduler does not know when answers end.
-    Left out, what it gets."""
+    Left out, what the workload's requests say (`ends`, `max_new_tokens`)."""
     init_new_token_ratio: float = Field(default=0.7, gt=0, le=1)
     """New-token ratio at the start and after idle times (SGLANG_INIT_NEW_TOKEN_RATIO)."""
     min_new_token_ratio_factor: float = Field(default=0.14, gt=0, le=1)

@@ -127,7 +127,7 @@ class LengthModel(WorkloadComponent):
     @property
     def ends(self) -> Ends:
         """How answers of these lengths end, where neither the workload nor a trace's column says it."""
-        return "max_new_tokens"
+        return "stop_token"
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
@@ -137,7 +137,7 @@ class LengthModel(WorkloadComponent):
 class TokenCounts(WorkloadComponent):
     """A distribution of one token count, for `lengths: {kind: independent}`."""
 
-    ends: ClassVar[Ends] = "max_new_tokens"
+    ends: ClassVar[Ends] = "stop_token"
     """How answers of these lengths end, where the workload does not say it: a stop token ends real answers, and load
     drivers that want answers of given lengths let the engine ignore it."""
 

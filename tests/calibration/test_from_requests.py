@@ -30,7 +30,8 @@ def scenario(rate: float = 12.0, lengths: dict[str, Any] | None = None, **client
     return {
         "name": "server", "seed": 3,
         "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": rate},
-                     "lengths": lengths or {"kind": "empirical", "profile": "azure-conv-2023"}},
+                     "lengths": lengths or {"kind": "empirical", "profile": "azure-conv-2023"},
+                     "ends": "max_new_tokens"},   # as load drivers ask
         "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm", **client}],
     }
 

@@ -10,6 +10,8 @@ from hermes.api import simulate
 from hermes.config.validation import validate
 from hermes.core.request_table import ANY_NUMBER
 from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.scenario.assumptions import assumptions
 from hermes.workload.importers import import_trace
 from hermes.workload.traces import read_trace, write_trace
 from hermes.workload.workload import WorkloadConfig
@@ -30,6 +32,13 @@ def test_a_workload_says_how_answers_end(tmp_path):
         assert (drawn.max_new_tokens is None) == (ends == "max_new_tokens")
     assert (drawn := table(tmp_path, UNIFORM, ends="stop_token")).max_new_tokens.tolist() == [ANY_NUMBER] * 40
     assert drawn.output_tokens.tolist() == table(tmp_path, UNIFORM).output_tokens.tolist()
+
+
+def test_left_out_the_lengths_say_it(tmp_path):
+    assert table(tmp_path, UNIFORM).max_new_tokens is None
+    assert table(tmp_path, {"kind": "fixed", "prompt": 50, "output": 20}).max_new_tokens is None
+    for chat in (CHAT, {"kind": "empirical", "profile": "azure-conv-2023"}):
+        assert set(table(tmp_path, chat).max_new_tokens.tolist()) == {ANY_NUMBER}
 
 
 def test_longer_answers_are_cut_to_what_is_asked_for(tmp_path):
@@ -134,3 +143,16 @@ def test_a_client_that_only_prefills_asks_for_one_token():
                      strict=True))
     assert sorted(steps.values())[0] == 3
     assert results.summary["requests"]["completed"] == 3
+
+
+def assumed(**workload):
+    one = {"requests": 3, "arrivals": {"kind": "uniform", "rate": 1}, "lengths": CHAT, **workload}
+    found = assumptions(load_scenario({"name": "ends", "workload": one,
+                                       "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm"}]}))
+    return {each.name: each for each in found}
+
+
+def test_where_the_default_decides_it_is_an_assumption():
+    assert list(assumed()["ends"].settings.values()) == ["max_new_tokens"]
+    for said in ({"ends": "stop_token"}, {"max_new_tokens": 100}, {"lengths": UNIFORM}):
+        assert "ends" not in assumed(**said)

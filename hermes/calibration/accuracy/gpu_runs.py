@@ -71,7 +71,7 @@ def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | No
                 }
                 results = simulate({"name": name, "seed": 1, "clients": [client],
                                     "router": {"kind": "least_loaded", "load": "requests"},
-                                    "workload": {"arrivals": replayed, "lengths": replayed}})
+                                    "workload": {"arrivals": replayed, "lengths": replayed, "ends": "max_new_tokens"}})
                 case = Case(f"RTX, {how}", name, "vllm-0.19", card, model, trust_of_steps(results))
                 for row in compare(results, folder / "requests.jsonl", "vllm-run").rows:
                     if row.metric in ("ttft", "tpot", "e2e") and row.stat in STATISTICS and row.reference_s:

@@ -28,7 +28,8 @@ def replay(
         requests.to_csv(path, index=False)
         trace = {"kind": "trace", "path": str(path)}
         at = trace if max_in_flight is None else {**trace, "max_in_flight": max_in_flight}
-        workload: dict[str, Any] = {"arrivals": dict(arrivals or at), "lengths": trace}
+        # the servers' load drivers asked for answers of these lengths
+        workload: dict[str, Any] = {"arrivals": dict(arrivals or at), "lengths": trace, "ends": "max_new_tokens"}
         if arrivals is not None:
             workload["requests"] = len(requests)
         scenario: dict[str, Any] = {"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]}

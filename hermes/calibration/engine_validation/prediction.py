@@ -32,7 +32,8 @@ def scenario_of(
     replay = {"kind": "trace", "path": str(trace)}
     return {
         "name": "engine-validation",
-        "workload": {"requests": len(workload.requests), "arrivals": replay, "lengths": replay},
+        "workload": {"requests": len(workload.requests), "arrivals": replay, "lengths": replay,
+                     "ends": "max_new_tokens"},
         "clients": [{
             "name": "engine", "hardware": {"kind": "polynomial", "profile": str(profile)}, "scheduler": scheduler,
             "memory": {"block_size": engine.block_size, "num_blocks": engine.num_blocks, "prefix_caching": False},
