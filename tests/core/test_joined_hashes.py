@@ -149,9 +149,11 @@ def random_tables(draw: st.DrawFn) -> list[RequestTable]:
 
 
 @quick_and_full(150, 5000)
-@given(random_tables())
-def test_two_blocks_have_one_name_if_they_have_one_key(tables: list[RequestTable]) -> None:
-    join_hashes(tables)
+@given(random_tables(), st.sampled_from([1, 3, 8, 1 << 15]))
+def test_two_blocks_have_one_name_if_they_have_one_key(tables: list[RequestTable], chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined_hashes, "_CHUNK", chunk)   # large traces are read in many
+        join_hashes(tables)
     prompts = []
     for table in tables:
         assert table.hash_ids is not None
