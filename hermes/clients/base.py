@@ -18,8 +18,8 @@ __all__ = ["CLIENTS", "ClientConfig", "PreparedClient", "platform_name"]
 
 
 class ClientConfig(ConfigModel):
-    """Configuration of a group of equal clients. A subclass has its `kind`, its options and fields of the names below,
-    and writes `names`, `build` and `describe` (see `TaskClientConfig`).
+    """Configuration of a group of equal clients. A subclass has its `kind`, its options, and writes
+    `names`, `build` and `describe` (see `TaskClientConfig`).
 
     The hooks are called when a scenario is read, once for each group, in the order in which they stand here. None of
     them may change this object: they return another one.
@@ -27,12 +27,6 @@ class ClientConfig(ConfigModel):
 
     serves_llm: ClassVar[bool] = False
     """Whether its clients are engines that serve generations of a model."""
-
-    # Any: any field
-    def given(self, name: str) -> Any:
-        """Return the value of a field that some kinds of client have (device, hardware, power, price_per_hour), None
-        for a kind without it."""
-        return getattr(self, name) if name in type(self).model_fields else None
 
     def sampled(self, sorts: bool) -> Self:
         """Return this with what the workloads say of sampling: whether engines sort their vocabulary."""

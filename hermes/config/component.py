@@ -46,6 +46,10 @@ class ConfigModel(BaseModel):
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False,
     )
 
+    def value_of(self, name: str) -> Any:   # Any: any field
+        """Return the value of a field that only some components of a kind have; None for one without it."""
+        return getattr(self, name) if name in type(self).model_fields else None
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler,

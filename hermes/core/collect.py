@@ -29,14 +29,13 @@ def collect(
     tables, now = [s.table for s in streams], int(coordinator.env.now)
     stages, runs = coordinator.stages.columns(), run_log.columns()
     transfers, steps = coordinator.transfers.columns(), [c.steps.array() for c in clients]
-    arrivals = coordinator.arrivals
+    arrivals, finish = coordinator.arrivals, np.array(coordinator.finish_ns, dtype=np.int64)
     if coordinator.unfinished:
         arrivals[arrivals > now] = -1   # had not arrived yet when the run ended
     else:   # ticks that came to nothing may be later: patience that was not needed, the end of a run that was cut
-        ends = (arrivals, stages["end_ns"], transfers["end_ns"], *steps, np.array(coordinator.finish_ns))
+        ends = (arrivals, stages["end_ns"], transfers["end_ns"], *steps, finish)
         now = max((int(each.max()) for each in ends if len(each)), default=now)
     status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
-    finish = np.array(coordinator.finish_ns, dtype=np.int64)
     finish[status != 1] = -1
     decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in clients]
     gaps = {row: _steps_of(segments, decode_steps[stages["client"][row]])

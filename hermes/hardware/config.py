@@ -49,10 +49,6 @@ class HardwareConfig(ConfigModel):
         """The model and the device that it names, by key, for messages."""
         return {key: getattr(self, key) for key in ("model", "device") if key in type(self).model_fields}
 
-    def given(self, name: str) -> Any:   # Any: any field
-        """Return the value of a field that some hardware has (lora), None for hardware without it."""
-        return getattr(self, name) if name in type(self).model_fields else None
-
     def sampled(self, sorts: bool) -> Self:
         """Return this with what the workloads say of sampling: whether the engine sorts its vocabulary.
 

@@ -153,7 +153,7 @@ def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
         loads = missing * num_bytes / load_device(client.device, base_dir).host_bandwidth
         yield Assumption("adapter loads", "no time", f"{num_bytes / 1e6:.0f} MB each (rank {RANK})",
                          {f"{path}.adapter_bytes": num_bytes}, Change(prompt_s={number: loads}))
-    if client.hardware.given("lora") is not None and model.mla is None:
+    if client.hardware.value_of("lora") is not None and model.mla is None:
         if not scenario.source.chosen(f"{path}.hardware.lora.rank"):
             lora = client.hardware.lora.model_copy(update={"rank": HIGH_RANK})
             yield Assumption("adapter rank", f"{client.hardware.lora.rank}, vLLM's max_lora_rank", f"{HIGH_RANK}",
@@ -193,7 +193,7 @@ def _prices(scenario: Scenario) -> Iterator[Assumption]:
     wanted = []
     for number, client in enumerate(scenario.clients):
         path = f"clients.{number}.price_per_hour"
-        has_one = "price_per_hour" not in type(client).model_fields or client.given("price_per_hour") is not None
+        has_one = "price_per_hour" not in type(client).model_fields or client.value_of("price_per_hour") is not None
         if has_one or scenario.source.chosen(path):
             continue
         device = _device(scenario, number)
@@ -207,8 +207,8 @@ def _prices(scenario: Scenario) -> Iterator[Assumption]:
 def _device(scenario: Scenario, number: int) -> DeviceDescription | None:
     """Return the device of a client: its own, or its hardware model's."""
     client, source = scenario.clients[number], scenario.source
-    if client.given("device"):
-        return load_device(client.given("device"), source.base_dir)
+    if client.value_of("device"):
+        return load_device(client.value_of("device"), source.base_dir)
     return hardware_info(source.hardware[number]).device if number in source.hardware else None
 
 
@@ -217,7 +217,7 @@ def _watts(scenario: Scenario) -> Iterator[Assumption]:
     for number, client in enumerate(scenario.clients):
         device, built = _device(scenario, number), scenario.source.hardware.get(number)
         measured = built is not None and hardware_info(built).power is not None
-        if device is None or measured or client.given("power") is not None or device_power(device) is None:
+        if device is None or measured or client.value_of("power") is not None or device_power(device) is None:
             continue
         trust = watts_trust(device)
         if trust.kind == "guess":

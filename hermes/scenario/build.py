@@ -69,7 +69,7 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
     found: dict[str, None] = {}
     for client in clients:
         for folder, key in (("devices", "device"), ("models", "model")):
-            for text in (client.given(key), client.hardware.names.get(key) if client.serves_llm else None):
+            for text in (client.value_of(key), client.hardware.names.get(key) if client.serves_llm else None):
                 if isinstance(text, str) and text and text not in (names := names_in(folder)):
                     from hermes.hardware.names import remark  # most names are those of files
 

@@ -65,10 +65,10 @@ class SchedulerConfig(ConfigModel):
         """Raise `InputError` for a client that this cannot serve.
 
         Args:
-            others: Whether the client gives each of: role, kv_offload, adapter_bytes, parallel, prefix_eviction, ...
+            others: Whether the client gives each of these keys: role, kv_offload, adapter_bytes, prefix_eviction,
+                parallel.pp, parallel.dp.
         """
 
-    # Any: a configuration of the same class
     def completed(self, defaults: EngineDefaults, longest: int | None = None) -> Self:
         """Return this with the rules and defaults of the client's engine; `longest` is the client's max_model_len."""
         return self
