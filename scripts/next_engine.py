@@ -4,7 +4,8 @@
 
 PYTHON is an interpreter that has the new version. Its own scheduler serves (1) the cases of
 scripts/vllm-schedules/versions.json, (2) the requests of every other committed recording, (3) random mixtures of
-settings, as many synchronous as asynchronous. Each is replayed with the rules of that version, or of the newest known.
+settings, and of conversations with drafts, as many synchronous as asynchronous. Each is replayed with the rules of
+that version, or of the newest known.
 The command prints, for each feature, how many replays are identical, and for each recording that is not the first step
 that differs: what the engine scheduled, and what HERMES would have. Then it lists fields of the engine's configurations
 that have no answer (hermes/schedulers/vllm_fields.py).
@@ -28,7 +29,7 @@ from typing import Any
 from engine_matrix import CASES, asked, recording
 from engine_sources import package, report
 from record_vllm_schedules import read_cases
-from schedule_mixtures import mixtures
+from schedule_mixtures import mixtures, talks
 
 from hermes.clients.schedule_replay import RecordedSchedule, compared, find_files, replay
 from hermes.deploy.engine_conform import ask
@@ -54,6 +55,8 @@ def plans(count: int, seed: int) -> list[tuple[str, Row]]:
             found.append((folder, {"case": f"{folder}/{path.stem}", "seed": "", **settings}))
     found += [("mixtures", plan) for asynchronous in (False, True)
               for plan in mixtures(count, seed, asynchronous=asynchronous)]
+    found += [("talks", plan) for asynchronous in (False, True)
+              for plan in talks(count // 3, seed, asynchronous=asynchronous)]
     return found
 
 
@@ -107,10 +110,10 @@ def new_fields(python: str) -> list[str]:
 
 
 def write(asked_for: Iterable[tuple[str, Row]], answers: Iterable[Row], version: str, folder: Path) -> None:
-    """Write the mixtures as recordings."""
+    """Write the mixtures and the talks as recordings."""
     folder.mkdir(parents=True, exist_ok=True)
     for (feature, plan), answer in zip(asked_for, answers, strict=True):
-        if feature == "mixtures" and "steps" in answer:
+        if feature in ("mixtures", "talks") and "steps" in answer:
             text = json.dumps(recording(plan, [version], answer["steps"]), separators=(",", ":"))
             (folder / f"{name_of(plan)}@{version}.json").write_text(text + "\n", encoding="utf-8")
 

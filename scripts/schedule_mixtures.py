@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-__all__ = ["DRAFTERS", "mixture", "mixtures"]
+__all__ = ["DRAFTERS", "mixture", "mixtures", "talks"]
 
 Row = dict[str, Any]
 DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
@@ -67,6 +67,51 @@ def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTE
             if draw.random() < 0.25:
                 one["abort_step"] = one["arrival_step"] + draw.randint(1, 30)
     return plan | {"requests": requests}
+
+
+def talks(count: int, seed: int, *, asynchronous: bool) -> list[Row]:
+    """Return so many mixtures of conversations, whose answers come back in prompts, with drafts and a prefix cache."""
+    return [_talk(seed + number, asynchronous=asynchronous) for number in range(count)]
+
+
+def _talk(seed: int, *, asynchronous: bool) -> Row:
+    draw = random.Random(f"talks {seed} {asynchronous}")
+    size, drafts = draw.choice((2, 4, 8, 16)), draw.randint(1, 4)
+    requests = _turns(draw)
+    longest = max(-(-(one["prompt_tokens"] + one["output_tokens"] + 24) // size) for one in requests)
+    plan: Row = {
+        "case": f"talk{'-async' if asynchronous else ''}", "seed": seed,
+        "max_num_batched_tokens": draw.choice((48, 96, 192)), "max_num_seqs": draw.choice((3, 8, 12)),
+        "num_blocks": int(longest * draw.uniform(1.1, 4)) + 1, "block_size": size, "prefix_caching": True,
+        "scheduling_policy": draw.choice(("fcfs", "fcfs", "priority")),
+        "long_prefill_token_threshold": draw.choice((0, 0, 0, 24)),
+        "num_speculative_tokens": drafts, "speculative_method": draw.choice(("eagle", "mtp")),
+        "accepted": [draw.randint(0, drafts) for _ in range(23)]}
+    return plan | ({"async_scheduling": True} if asynchronous else {}) | {"requests": requests}
+
+
+def _turns(draw: random.Random) -> list[Row]:
+    """Return the turns of a few conversations. All of a request's text is that of its conversation, its answer too."""
+    found = []
+    most, levels = draw.choice((8, 30)), draw.choice((1, 3))
+    for group in range(draw.randint(3, 6)):
+        arrival, text = draw.randint(0, 30), draw.randint(4, 60)
+        for _turn in range(draw.randint(2, 5)):
+            prompt, answer = text + draw.randint(1, 20), draw.randint(1, most)
+            one: Row = {"arrival_step": arrival, "prompt_tokens": prompt, "output_tokens": answer,
+                        "priority": draw.randrange(levels), "prefix_group": group, "prefix_tokens": prompt + answer}
+            if draw.random() < 0.7:
+                one["max_new_tokens"] = answer + draw.randint(1, 40)
+            if draw.random() < 0.15:
+                waits = draw.randint(0, 30)
+                while_running = draw.random() < 0.5
+                one |= {"abort_in_step": arrival + waits} if while_running else {"abort_step": arrival + waits + 1}
+            found.append(one)
+            if draw.random() < 0.8:   # else the same prompt again
+                text = prompt + answer
+            arrival += draw.choice((answer // 2, answer + draw.randint(2, 20)))
+    found.sort(key=lambda one: one["arrival_step"])
+    return [{"id": number, **one} for number, one in enumerate(found)]
 
 
 def _requests(draw: random.Random) -> list[Row]:

@@ -36,6 +36,7 @@ from typing import Any
 LONGEST = 2**20
 MOST_IDLE = 5   # schedules in a row without a token
 STOP = 2**30 - 1   # the token that ends an answer early; no text has it elsewhere
+FIRST = 2**29   # tokens from here on are the first of a block that several texts share
 OWN = 2**30   # tokens from here on belong to one request
 
 
@@ -190,7 +191,8 @@ class Alone:
             Request.__init__, request_id=str(one["id"]), pooling_params=None,
             prompt_token_ids=[token(one, place, self.block_size) for place in range(one["prompt_tokens"])],
             sampling_params=SamplingParams(max_tokens=one.get("max_new_tokens") or one["output_tokens"],
-                                           ignore_eos=True, stop_token_ids=[STOP]), eos_token_id=None,
+                                           ignore_eos=True, stop_token_ids=[stop_token(one, self.block_size)]),
+            eos_token_id=None,
             arrival_time=float(self.num_added), priority=one["priority"], block_hasher=self.hasher,
             lora_request=adapter(one))))
         self.num_added += 1
@@ -300,15 +302,25 @@ class Alone:
 def token(request: dict[str, Any], place: int, block_size: int) -> int:
     """Return the token at a place of prompt or answer: the number of its block, or one that no other request has."""
     block, own = place // block_size, OWN + int(request["id"])
-    blocks: list[int] = request["firsts"] if "firsts" in request and not place % block_size else request["blocks"]
-    return blocks[block] if block < len(blocks) and blocks[block] >= 0 else own
+    first = "firsts" in request and not place % block_size
+    blocks: list[int] = request["firsts"] if first else request["blocks"]
+    return FIRST * first + blocks[block] if block < len(blocks) and blocks[block] >= 0 else own
+
+
+def stop_token(request: dict[str, Any], block_size: int) -> int:
+    """Return the token that ends a request early: the last of its answer if later prompts have it too, else `STOP`.
+
+    Its KV is never computed, but from 0.33 on the hash of the block before it may cover it.
+    """
+    last = token(request, request["prompt_tokens"] + request["output_tokens"] - 1, block_size)
+    return last if FIRST <= last < STOP else STOP
 
 
 def sampled(request: dict[str, Any], place: int, block_size: int) -> int:
     """Return the token at a place of the answer: the last one of an answer that ends early is the stop token."""
     early = (request.get("max_new_tokens") or 0) > request["output_tokens"]
     if early and place == request["prompt_tokens"] + request["output_tokens"] - 1:
-        return STOP
+        return stop_token(request, block_size)
     return token(request, place, block_size)
 
 

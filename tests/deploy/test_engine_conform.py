@@ -8,12 +8,13 @@ import os
 import stat
 
 import pytest
+from drafting_scenarios import differences
 from ending_scenarios import SCENARIOS as ENDING
 
 from hermes.api import simulate
 from hermes.cli import main
 from hermes.deploy.engine_conform import conform_scenario, served_of
-from hermes.deploy.vllm_alone import OWN, token
+from hermes.deploy.vllm_alone import FIRST, OWN, STOP, sampled, stop_token, token
 from hermes.errors import HermesError, InputError
 
 ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
@@ -108,6 +109,17 @@ def test_texts_share_what_blocks_say():
     assert [token(one, place, 16) for place in (0, 15, 16, 31, 32, 47, 48)] == [3, 3, 4, 4, OWN + 7, OWN + 7, OWN + 7]
 
 
+@pytest.mark.parametrize(("output", "stop"), [(9, FIRST + 6), (10, STOP), (8, STOP), (24, STOP)])
+def test_a_stop_token_that_the_hash_of_a_block_covers_is_in_later_prompts_too(output, stop):
+    ended = {"id": 1, "prompt_tokens": 8, "output_tokens": output, "max_new_tokens": 99,
+             "blocks": [1, 2], "firsts": [4, 5, 6]}
+    later = ended | {"id": 2, "prompt_tokens": 40, "blocks": [1, 2, 3]}
+    assert stop_token(ended, 8) == sampled(ended, 8 + output - 1, 8) == stop
+    assert (token(later, 8 + output - 1, 8) == stop) == (stop != STOP)
+    assert stop not in [sampled(ended, place, 8) for place in range(8 + output - 1)]
+    assert sampled(ended | {"max_new_tokens": output}, 8 + output - 1, 8) == token(ended, 8 + output - 1, 8)
+
+
 def test_the_same_steps_are_identical(tmp_path):
     [served] = served_of(CASES["plain"])
     python = interpreter(tmp_path, {"version": "0.0", "schedules": [{"steps": served.steps}]})
@@ -158,3 +170,11 @@ def test_the_engine_takes_the_same_steps(name):
     assert ENGINE is not None
     for result in conform_scenario(CASES.get(name) or ENDING[name], ENGINE):
         assert result.ok, result.first_difference
+
+
+@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
+def test_the_engine_takes_the_same_steps_of_random_drafts_with_a_prefix_cache():
+    assert ENGINE is not None
+    version, _first = differences(ENGINE, [1], "vllm-0.33")
+    engine = "vllm-" + version.rpartition(".")[0]
+    assert differences(ENGINE, range(1, 31), engine)[1] == [None] * 30
