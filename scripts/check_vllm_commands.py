@@ -2,7 +2,7 @@
 
     python scripts/check_vllm_commands.py PYTHON SCENARIO ...
 
-PYTHON is the interpreter of an environment with vLLM 0.32. Exit code 1 if it refuses a command, or reads another number
+PYTHON is the interpreter of an environment with vLLM. Exit code 1 if it refuses a command, or reads another number
 of devices, tokens or sequences than the scenario has.
 """
 
@@ -19,7 +19,10 @@ from hermes.scenario import load_scenario
 READER = """
 import json, sys
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
+try:
+    from vllm.entrypoints.common.cli_args import make_arg_parser
+except ImportError:   # up to 0.32
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
 parser = make_arg_parser(FlexibleArgumentParser())
 read = []
 for words in json.loads(sys.stdin.read()):

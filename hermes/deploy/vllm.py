@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.vllm_features import DRAFT_HEAD, MANY, SYNCHRONOUS, Features, Told, draft_config
-from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
+from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, canonical
 from hermes.errors import InputError, Verbatim, inside, printable, suggest
 from hermes.hardware.files import names_in, shipped_name
 from hermes.hardware.info import hardware_info
@@ -98,8 +98,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
             _apply(read.client, name, value)
         else:
-            where = read.beside if name in BESIDE else read.not_modelled if name in NOT_MODELLED else read.unknown
-            where.append(f"--{name}")
+            _rest(read, name)
     if not named and model is None:
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
@@ -115,6 +114,15 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         _set(read.client, "hardware", {"kind": "composed", "all2all": backend})
     _apply_features(read, features, told)
     return read
+
+
+def _rest(read: Read, name: str) -> None:
+    """Name a flag that sets no key."""
+    flag = name.removeprefix("no-")
+    default = flag in SWITCHES and (name == flag) == (flag in ON)
+    beside = flag in BESIDE or (flag in NOT_MODELLED and default)
+    where = read.beside if beside else read.not_modelled if flag in NOT_MODELLED else read.unknown
+    where.append(f"--{name}")
 
 
 def _checkpoint(name: str, read: Read) -> tuple[str, str | None]:
@@ -202,7 +210,7 @@ def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str 
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name, dot, fields = name.replace("_", "-").partition(".")
-        name = SHORT.get(name, name) if not word.startswith("--") or name in SHORT else name
+        name = canonical(SHORT.get(name, name))
         name += dot + fields
         if equals:
             yield name, value

@@ -1,7 +1,8 @@
 """Flags of `vllm serve` that stand for more than one key: speculation, KV offload, CUDA graphs, performance mode.
 
-Read from vLLM 0.32's source: SpeculativeConfig (vllm/config/speculative.py), EngineArgs.create_speculative_config
-and _set_default_max_num_seqs_and_batched_tokens_args (vllm/engine/arg_utils.py), in vllm/config/vllm.py
+Read from the source of vLLM 0.32 and 0.33: SpeculativeConfig (vllm/config/speculative.py),
+EngineArgs.create_speculative_config and _set_default_max_num_seqs_and_batched_tokens_args
+(vllm/engine/arg_utils.py), in vllm/config/vllm.py
 _post_init_kv_transfer_config and _set_cudagraph_sizes, and FlexibleArgumentParser (vllm/utils/argparse_utils.py).
 Names of flags and fields are printed, values are not: they may be secrets.
 """
@@ -50,6 +51,7 @@ SPECULATION_BESIDE = {    # what they change is the acceptance, which is given, 
     "draft_load_config", "rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length",
     "draft_sample_method", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "use_heterogeneous_vocab",
+    "fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k", "xpress_topc",
 }
 OFFLOAD_KEYS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "offload_prompt_only", "store_threshold")
 OFFLOAD_BESIDE = {"block_size", "canonical_layout", "max_tracker_size", "self_describing_kv_events"}

@@ -1,4 +1,4 @@
-"""`hermes import vllm` and `hermes export vllm`: against the flags of vLLM 0.32.0's own parser."""
+"""`hermes import vllm` and `hermes export vllm`: against the flags of vLLM 0.33.0's own parser."""
 
 import json
 import shlex
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hermes.api import load_scenario
 from hermes.cli import main
 from hermes.deploy.vllm import client_of, commands_of, described, launches_of
-from hermes.deploy.vllm_features import FEATURES
-from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES, whole_number
+from hermes.deploy.vllm_features import FEATURES, MANY
+from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, whole_number
 from hermes.errors import InputError
 
-# names of its flags, and which take a value: from its argument parser
-THEIRS = json.loads((Path(__file__).parents[1] / "data" / "vllm-serve-flags.json").read_text())["flags"]
+# names of its flags, and which take a value: from its argument parser (scripts/vllm_serve_flags.py)
+PARSER = json.loads((Path(__file__).parents[1] / "data" / "vllm-serve-flags.json").read_text())
+THEIRS = PARSER["flags"]
 EARLIER = {"calculate-kv-scales", "disable-log-requests"}   # in versions before
 BASE = {
     "workload": {"requests": 1, "arrivals": {"kind": "at_once"},
@@ -35,6 +36,50 @@ def test_switches_are_those_of_vllm():
     known = ({*FLAGS, *BESIDE, *NOT_MODELLED}) - EARLIER
     ours = {name for name, flag in FLAGS.items() if flag.kind in ("switch", "off")} | (SWITCHES - EARLIER)
     assert ours == {name for name in known if THEIRS[name] == "switch"}
+
+
+def read_with(*words):
+    """What a command with these words is read as; None if it is refused with the name of the first."""
+    try:
+        return client_of("vllm serve meta-llama/Llama-3.1-8B " + " ".join(words))
+    except InputError as error:
+        assert words[0].replace("_", "-") in str(error) or words[0].startswith("--spec")   # of the configuration
+        return None
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_every_flag_of_vllm_is_read_or_refused_by_name(name):
+    """No flag is unknown, and what follows one is never taken for a model."""
+    if name == "model":
+        return
+    values = {"switch": (), "value": ("1",), "values": ("1", "2")}[THEIRS[name]]
+    for read in (read_with(f"--{name}", *values), read_with(f"--{name.replace('-', '_')}", *values)):
+        assert read is None or not read.unknown
+        assert read is None or read.client["model"] == "llama-3.1-8b"
+
+
+@pytest.mark.parametrize("name", PARSER["off"])
+def test_every_word_that_turns_a_switch_off(name):
+    off, old = read_with(f"--{name}"), read_with(f"--no-{PARSER['off'][name]}")
+    assert off is not None
+    assert old is not None
+    assert (off.client, off.beside, off.not_modelled, off.unknown) == (
+        old.client, old.beside, old.not_modelled, []) or name == "disable-log-requests"
+
+
+def test_opposites_of_0_33():
+    assert read_with("--disable-prefix-caching").client["memory"] == {"prefix_caching": False}
+    assert read_with("--disable-chunked-prefill").client["scheduler"]["enable_chunked_prefill"] is False
+    assert read_with("--enable-hybrid-kv-cache-manager").client["memory"] == {"hybrid": True}
+    assert "max_loras" not in read_with("--enable-lora --max-loras 4 --disable-lora").client.get("scheduler", {})
+    assert read_with("--disable-eplb").not_modelled == []
+    assert read_with("--no-swa-bounded-replay").not_modelled == ["--no-swa-bounded-replay"]
+
+
+def test_switches_that_are_on_are_those_of_vllm():
+    assert {*PARSER["on"]} & NOT_MODELLED == ON
+    assert {name for name, kind in THEIRS.items() if kind == "values"} == MANY
+    assert {**PARSER["short"], "O": "optimization-level"} == SHORT
 
 
 def test_a_command_with_everything():

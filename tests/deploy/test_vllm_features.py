@@ -351,7 +351,10 @@ spec:
 READER = """
 import json, sys
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
+try:
+    from vllm.entrypoints.common.cli_args import make_arg_parser
+except ImportError:   # up to 0.32
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
 read = []
 for words in json.loads(sys.stdin.read()):
     found = make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", *words])
