@@ -24,8 +24,8 @@ PARTS = OUT / "parts"   # C files and objects
 # - core.clock's events are compiled as ordinary classes (`native_class=False`): SimPy sets and reads their attributes.
 # A class is compiled together with its bases.
 MODULES = (
-    "core.branches", "core.clock", "core.columns", "core.common_prompt", "core.coordinator", "core.kv_transfer",
-    "core.layerwise", "core.load_ledger", "core.sequence", "core.stage",
+    "core.branches", "core.clock", "core.columns", "core.common_prompt", "core.coordinator", "core.generation",
+    "core.kv_transfer", "core.layerwise", "core.load_ledger", "core.stage",
     "clients.llm", "clients.llm_readings", "clients.machine",
     "hardware.base",
     "memory.blocks", "memory.prefix", "memory.segments",

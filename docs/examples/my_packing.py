@@ -1,17 +1,17 @@
 from collections.abc import Iterator
 
-from hermes.schedulers import PACKING, Sequence
+from hermes.schedulers import PACKING, Generation
 
 
 @PACKING.register("newest_first")
-class NewestFirst(list[Sequence]):
+class NewestFirst(list[Generation]):
     """Last come, first served: whoever came when the queue was long has given up already."""
 
     push = list.append
     push_preempted = list.append    # back to the head
 
-    def peek(self) -> Sequence:
+    def peek(self) -> Generation:
         return self[-1]             # and `pop` takes it
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Generation]:
         return reversed(self[:])

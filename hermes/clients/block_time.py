@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["block_ns", "block_ns_of_client", "blocks_taken"]
 
 IntArray = npt.NDArray[np.int64]
-Segments = list[tuple[int, int, int]]   # of an interrupted sequence, see `hermes.core.sequence.Sequence`
+Segments = list[tuple[int, int, int]]   # of an interrupted sequence, see `hermes.core.generation.Generation`
 
 
 def blocks_taken(spans: IntArray, block_size: int, num_ticks: int) -> IntArray:

@@ -20,8 +20,8 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.core.clock import TRANSFER
+from hermes.core.generation import Generation
 from hermes.core.record import TierInfo
-from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.schedulers.offloading import Job, OffloadingScheduler
 from hermes.schedulers.plan import Plan
@@ -105,7 +105,7 @@ class HostOffloadClient(LLMClient):
     def idle(self) -> bool:
         return not self._moving and self._stalled is None and super().idle
 
-    def refusal(self, stage: Stage) -> str | None:
+    def refusal(self, stage: Generation) -> str | None:
         if stage.branches is not None:
             raise InputError(Verbatim("branches are not modelled beside a client's memory.kv_offload; leave one out"),
                              field="workload")

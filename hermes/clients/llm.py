@@ -20,8 +20,8 @@ from hermes.compiled import mypyc_attr
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, WriteEnds
 from hermes.hardware.config import history_of, write_ends_of
 from hermes.schedulers.base import LLMScheduler
@@ -102,7 +102,7 @@ class LLMClient(LLMReadings):
         # Asynchronous scheduling: (arrival, sequence) pairs that no plan has seen yet, and the start of the step in
         # flight or of the one just ended: the next plan sees arrivals up to then. ANY_TIME if no step is in flight.
         self._ahead = scheduler.asynchronous
-        self._late: list[tuple[int, Stage]] = []
+        self._late: list[tuple[int, Generation]] = []
         self._seen_ns = ANY_TIME
         self._start_ns = 0
         self._step_range = (1, 1)         # shortest and longest step of the run in flight
@@ -128,13 +128,13 @@ class LLMClient(LLMReadings):
         self.moved_in_run: list[tuple[int, int]] = []
         self.peak_blocks = 0
         self._host_free_ns = self._at_host = 0   # overlapped: when the host thread is free, requests waiting for it
-        self._aborts: list[Stage] = []    # sequences given up while the step in flight runs
-        self._gone: set[Stage] = set()    # those given up before the engine had them
+        self._aborts: list[Generation] = []    # sequences given up while the step in flight runs
+        self._gone: set[Generation] = set()    # those given up before the engine had them
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def refusal(self, stage: Stage) -> str | None:
+    def refusal(self, stage: Generation) -> str | None:
         prompt, output = self._fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return self._refused_by_part(stage) if self.parts else None
@@ -146,14 +146,14 @@ class LLMClient(LLMReadings):
             self._fits = stage.prompt_tokens, stage.target_tokens
         return self._refused_by_part(stage) if reason is None and self.parts else reason
 
-    def _refused_by_part(self, stage: Stage) -> str | None:
+    def _refused_by_part(self, stage: Generation) -> str | None:
         for part in self.parts:
             reason: str | None = part.refusal(self, stage)
             if reason is not None:
                 return reason
         return None
 
-    def submit(self, stage: Stage) -> None:
+    def submit(self, stage: Generation) -> None:
         """Take a sequence (with its KV, if `stage.transferred`)."""
         if self.parts:
             for part in self.parts:
@@ -164,7 +164,7 @@ class LLMClient(LLMReadings):
         else:
             self._accept(stage)
 
-    def _accept(self, stage: Stage, first: int = 0) -> None:
+    def _accept(self, stage: Generation, first: int = 0) -> None:
         """Take a sequence into the engine, once the parts from number `first` on let it through."""
         if self._gone and stage in self._gone:
             self._gone.remove(stage)
@@ -184,7 +184,7 @@ class LLMClient(LLMReadings):
         else:
             self._take(stage)
 
-    def _to_host(self, stage: Stage) -> None:
+    def _to_host(self, stage: Generation) -> None:
         """Process a request in the serving stack's thread before the scheduler sees it."""
         def done(tick: Tick) -> None:
             self._at_host -= 1
@@ -200,7 +200,7 @@ class LLMClient(LLMReadings):
         self._at_host += 1
         self.env.tick_at(self._host_free_ns, ARRIVAL, done)
 
-    def _take(self, stage: Stage) -> None:
+    def _take(self, stage: Generation) -> None:
         scheduler = self.scheduler
         if self._ahead:
             self._late.append((self.env._now, stage))
@@ -240,7 +240,7 @@ class LLMClient(LLMReadings):
         if plan is None and waits:
             self._stalled_ns = now
 
-    def reserve(self, stage: Stage) -> bool:
+    def reserve(self, stage: Generation) -> bool:
         """Take memory for KV that is about to arrive; return False if there is not enough."""
         free = self._catch_up()
         taken = self.scheduler.reserve(stage)
@@ -262,11 +262,11 @@ class LLMClient(LLMReadings):
             used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
         self.peak_blocks = max(self.peak_blocks, used)
 
-    def forget(self, stage: Stage) -> None:
+    def forget(self, stage: Generation) -> None:
         """Return the blocks of a sequence that this step has completed to the pool."""
         self.scheduler.release(stage)
 
-    def release(self, stage: Stage) -> None:
+    def release(self, stage: Generation) -> None:
         """Free KV that was kept for a transfer: waiting sequences may be admitted."""
         free = self._catch_up()
         self.scheduler.release(stage)
@@ -283,7 +283,7 @@ class LLMClient(LLMReadings):
         if self.events.room is not None:
             self.events.room(self)
 
-    def abort(self, stage: Stage) -> None:
+    def abort(self, stage: Generation) -> None:
         """Cancel a sequence whose client has given up, as the engine's abort does.
 
         It leaves when the step in flight has ended, and its blocks are free then, before those of the sequences that
@@ -310,7 +310,7 @@ class LLMClient(LLMReadings):
             if self._planned > 1:
                 self.cut()
 
-    def _leave(self, stage: Stage) -> None:
+    def _leave(self, stage: Generation) -> None:
         """Take a sequence that was given up out of the engine, between two steps."""
         self.scheduler.abort(stage)
         self.events.aborted(self, stage)
@@ -491,7 +491,7 @@ class LLMClient(LLMReadings):
             if self.parts:
                 for part in self.parts:
                     part.done(self, seq)
-            self.events.done(self, seq)
+            self.events.ended(self, seq)
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)

@@ -14,8 +14,8 @@ from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
+from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
-from hermes.core.stage import Stage
 from hermes.hardware.base import FloatArray, HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
@@ -56,7 +56,7 @@ class LLMReadings:
     _planned: int                    # its steps
     _start_ns: int                   # its start
     _step_range: tuple[int, int]     # its shortest and longest step
-    _late: list[tuple[int, Stage]]   # arrived, but not seen by a plan yet
+    _late: list[tuple[int, Generation]]   # arrived, but not seen by a plan yet
 
     def __init_subclass__(cls) -> None:
         check_overrides(cls)

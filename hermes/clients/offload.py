@@ -20,8 +20,8 @@ from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
 from hermes.clients.parts import ClientPart
 from hermes.clients.tier_config import OffloadConfig
 from hermes.core.clock import TRANSFER
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.hardware.config import pure_model
 from hermes.units import NS_PER_S
@@ -49,7 +49,7 @@ class KvTiers(ClientPart):
     def waits(self) -> bool:
         return self._fetching > 0
 
-    def keeps(self, client: LLMClient, stage: Stage, go_on: Callable[[], None]) -> bool:
+    def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         """Read what the tiers have of a prompt, if it is more than the device has."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
@@ -76,14 +76,14 @@ class KvTiers(ClientPart):
         client.env.tick_at(client.env._now + wait_ns, TRANSFER, lambda tick: fetch())
         return True
 
-    def _fetched(self, client: LLMClient, stage: Stage, have: int, go_on: Callable[[], None]) -> None:
+    def _fetched(self, client: LLMClient, stage: Generation, have: int, go_on: Callable[[], None]) -> None:
         self._fetching -= 1
         if not self._fetching and client.env._now > self._fetching_ns:
             client.stalls.append((int(Reason.TIER), self._fetching_ns, client.env._now))
         stage.num_computed = stage.cached_tokens = have
         go_on()
 
-    def done(self, client: LLMClient, stage: Stage) -> None:
+    def done(self, client: LLMClient, stage: Generation) -> None:
         """Write the blocks of its prompt back in the background."""
         if stage.transferred or stage.content is None or stage.branch > 0:   # the prompt of branches once
             return

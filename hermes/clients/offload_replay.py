@@ -19,7 +19,7 @@ from hermes.clients.schedule_replay import (
     rows_of,
     sequences_of,
 )
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.hardware.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache
@@ -128,7 +128,7 @@ class _Replay:
     def _rows(self, plan: Plan | None, started: list[Job], flushed: list[Job]) -> list[Row]:
         scheduler = self.scheduler
 
-        def name(seq: Stage) -> Any:   # Any: a recording has only the id
+        def name(seq: Generation) -> Any:   # Any: a recording has only the id
             return seq.request
 
         rows: list[Row] = []

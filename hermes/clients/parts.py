@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 
 if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
@@ -25,17 +25,17 @@ class ClientPart:
     None of them may change the scheduler's queues, nor the fields of the sequence that a docstring does not name.
     """
 
-    def refusal(self, client: LLMClient, stage: Stage) -> str | None:
+    def refusal(self, client: LLMClient, stage: Generation) -> str | None:
         """Return why the client turns a request away at this instant, or None.
 
         Called each time that the coordinator looks for a client, also for requests that go elsewhere.
         """
         return None
 
-    def submitted(self, client: LLMClient, stage: Stage) -> None:
+    def submitted(self, client: LLMClient, stage: Generation) -> None:
         """Note a request that the client has taken. Called once for each, before the front end's time."""
 
-    def keeps(self, client: LLMClient, stage: Stage, go_on: Callable[[], None]) -> bool:
+    def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         """Whether the part keeps a request back that has come through the front end; it calls `go_on` later, once.
 
         Called once for each, in the order of the client's parts. It may set `num_computed` and `cached_tokens`, to what
@@ -43,7 +43,7 @@ class ClientPart:
         """
         return False
 
-    def done(self, client: LLMClient, stage: Stage) -> None:
+    def done(self, client: LLMClient, stage: Generation) -> None:
         """Note a sequence that has ended at this instant; it still holds its blocks. Called once for each."""
 
     def waits(self) -> bool:

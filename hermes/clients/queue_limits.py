@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.clients.parts import ClientPart
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 
 if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
@@ -27,9 +27,9 @@ class QueueLimits(ClientPart):
 
     def __init__(self, max_requests: int | None, max_prompt_tokens: int | None) -> None:
         self.max_requests, self.max_prompt_tokens = max_requests, max_prompt_tokens
-        self._in_flight: dict[Stage, int] = {}   # branches of each
+        self._in_flight: dict[Generation, int] = {}   # branches of each
 
-    def refusal(self, client: LLMClient, stage: Stage) -> str | None:
+    def refusal(self, client: LLMClient, stage: Generation) -> str | None:
         self._in_flight = {one: width for one, width in self._in_flight.items() if not one.done}
         if self.max_requests is not None:
             count = sum(self._in_flight.values())
@@ -41,5 +41,5 @@ class QueueLimits(ClientPart):
                 return f"max_num_queued_tokens: prompts of {self.max_prompt_tokens} tokens or more wait for a token"
         return None
 
-    def submitted(self, client: LLMClient, stage: Stage) -> None:
+    def submitted(self, client: LLMClient, stage: Generation) -> None:
         self._in_flight[stage] = stage.width

@@ -29,9 +29,8 @@ from hermes.core.block_hashes import AdapterText, GroupPrefix, PromptContent
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
+from hermes.core.generation import Generation
 from hermes.core.record import RUN_FIELDS
-from hermes.core.sequence import Sequence
-from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.engines import NEWEST_ENGINE, EngineDescription, load_engine
@@ -228,16 +227,16 @@ def _pool(recorded: RecordedSchedule, config: ChunkedConfig, *, every_step: bool
     return pool_type(recorded.num_blocks, recorded.block_size, unhashed_to_front=config.unhashed_to_front)
 
 
-def sequences_of(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
+def sequences_of(recorded: RecordedSchedule) -> list[tuple[int, Generation]]:
     """Return (arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
-    arrivals: list[tuple[int, Stage]] = []
+    arrivals: list[tuple[int, Generation]] = []
     for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
         content: PromptContent | None = None
         if request.prefix_group is not None:
             content = GroupPrefix(request.prefix_group, request.prefix_tokens)
         if request.adapter:
             content = AdapterText(request.adapter, content)
-        seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
+        seq = Generation(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
                        content=content)
         seq.request = request.id  # type: ignore[assignment]  # a recording has only the id
         if request.max_new_tokens is not None and request.max_new_tokens > request.output_tokens:
@@ -321,8 +320,8 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
 
 
 def _given_up(
-    recorded: RecordedSchedule, arrivals: list[tuple[int, Stage]]
-) -> tuple[dict[Stage, int], dict[Stage, int]]:
+    recorded: RecordedSchedule, arrivals: list[tuple[int, Generation]]
+) -> tuple[dict[Generation, int], dict[Generation, int]]:
     """Return the sequences that their clients give up, and when: between two steps, and while one runs."""
     by_id = {request.id: request for request in recorded.requests}
     asked = [(seq, by_id[seq.request]) for _arrival, seq in arrivals]  # type: ignore[index]  # its id
@@ -331,8 +330,8 @@ def _given_up(
 
 
 def rows_of(
-    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Stage], free_blocks: int, returned: int = 0,
-    name: Callable[[Stage], Any] = attrgetter("request"),
+    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Generation], free_blocks: int, returned: int = 0,
+    name: Callable[[Generation], Any] = attrgetter("request"),
 ) -> list[Row]:
     """Return the rows of a planned run. In a run, every member of the decode group advances by one token a step.
 
@@ -372,7 +371,7 @@ class _Recorder(AsyncChunkedScheduler):
         super().__init__(config, pool, every_step=every_step)
         self.rows: list[Row] = []
         self._planned: list[Row] = []
-        self._victims: list[Stage] = []
+        self._victims: list[Generation] = []
         self._free_blocks = -1
         self._seen = False   # whether the rows of the plan were noted before sequences left that it computes
 
@@ -386,7 +385,7 @@ class _Recorder(AsyncChunkedScheduler):
             self._planned = rows_of(self, plan, self._victims, first, now - first)
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         self.rows += self._planned[:num_steps]
         return super().complete(plan, num_steps, step, now_ns)
 
@@ -397,11 +396,11 @@ class _Recorder(AsyncChunkedScheduler):
             self._planned = rows_of(self, plan, self._victims, self._free_blocks)
         super()._let_go(plan)
 
-    def preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Generation, plan: Plan) -> None:
         self._victims.append(seq)
         super().preempt(seq, plan)
 
-    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
+    def _preempt_ending(self, order: list[Generation]) -> Generation | None:
         seq = super()._preempt_ending(order)
         if seq is not None:
             self._victims.append(seq)
@@ -433,7 +432,7 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
     given_up, while_running = _given_up(recorded, arrivals)
     ahead = arrived = counted = idle = 0   # ahead: steps that passed while nothing ran
 
-    def cancel(due: dict[Stage, int]) -> None:
+    def cancel(due: dict[Generation, int]) -> None:
         now = ahead + counted
         for seq in [seq for seq, last in due.items() if last <= now]:
             del due[seq]
@@ -476,17 +475,17 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
     """Drive the scheduler with the simulator's LLM client. `arrival_step` counts steps that took time."""
     env = Clock()
     events = ClientEvents()
-    ended: set[Stage] = set()
+    ended: set[Generation] = set()
 
-    def done(_client: Client, seq: Stage) -> None:
+    def done(_client: Client, seq: Generation) -> None:
         scheduler.release(seq)
         ended.add(seq)
 
-    def cancel(seq: Stage) -> None:
+    def cancel(seq: Generation) -> None:
         if seq not in ended:
             client.abort(seq)
 
-    events.done = done
+    events.ended = done
     events.aborted = lambda _client, seq: None
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
     arrivals = sequences_of(recorded)

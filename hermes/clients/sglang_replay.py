@@ -18,8 +18,7 @@ from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import GroupPrefix
-from hermes.core.sequence import Sequence
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool
 from hermes.memory.radix import RadixPool
@@ -91,18 +90,18 @@ class RecordedBatches(ConfigModel):
 class _Asking(SglangScheduler):
     """A scheduler whose requests ask for different numbers of tokens."""
 
-    asked_by: dict[Stage, int]
+    asked_by: dict[Generation, int]
 
-    def max_new_tokens(self, seq: Stage) -> int:
+    def max_new_tokens(self, seq: Generation) -> int:
         return min(self.asked_by[seq], self._most_new_tokens(seq))
 
 
 class _AskingAhead(OverlapSglangScheduler):
     """The same, with overlap scheduling."""
 
-    asked_by: dict[Stage, int]
+    asked_by: dict[Generation, int]
 
-    def max_new_tokens(self, seq: Stage) -> int:
+    def max_new_tokens(self, seq: Generation) -> int:
         return min(self.asked_by[seq], self._most_new_tokens(seq))
 
 
@@ -139,11 +138,11 @@ def _scheduler(recorded: RecordedBatches, *, every_step: bool) -> _Asking | _Ask
 def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
     """Return the rows of the simulator's scheduler."""
     scheduler = _scheduler(recorded, every_step=every_step)
-    arrivals: list[tuple[int, Stage]] = []
+    arrivals: list[tuple[int, Generation]] = []
     scheduler.asked_by = {}
     for order, one in enumerate(sorted(recorded.requests, key=lambda r: (r.arrival_step, r.id))):
         content = None if one.prefix_group is None else GroupPrefix(one.prefix_group, one.prefix_tokens)
-        seq: Stage = Sequence(one.prompt_tokens, one.output_tokens, arrival_order=order, content=content)
+        seq: Generation = Generation(one.prompt_tokens, one.output_tokens, arrival_order=order, content=content)
         seq.request = one.id  # type: ignore[assignment]  # a recording has only the id
         scheduler.asked_by[seq] = one.max_new_tokens or one.output_tokens
         arrivals.append((one.arrival_step, seq))
@@ -172,14 +171,14 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
     return rows
 
 
-def _recorded_id(seq: Stage) -> int:
+def _recorded_id(seq: Generation) -> int:
     return seq.request  # type: ignore[return-value]  # a recording has only the id
 
 
-def batches_of(scheduler: SglangScheduler, plan: Plan, name: Callable[[Stage], int] = _recorded_id) -> list[Row]:
+def batches_of(scheduler: SglangScheduler, plan: Plan, name: Callable[[Generation], int] = _recorded_id) -> list[Row]:
     """Return the rows of a planned run. name: A request's number in them."""
     group, page, ratio = scheduler.group, scheduler.pool.block_size, scheduler.ratio
-    over: list[Stage] = []
+    over: list[Generation] = []
     if isinstance(scheduler, OverlapSglangScheduler):
         free, cached = scheduler.seen
         over = scheduler.overrun

@@ -9,8 +9,7 @@ branch has its own tokens and its own KV after the prompt's last whole block. Th
 from __future__ import annotations
 
 from hermes.core.block_hashes import AdapterText, ConversationText, NameRuns
-from hermes.core.sequence import Sequence
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 
 __all__ = ["Branches", "branch_into"]
 
@@ -26,18 +25,18 @@ class Branches:
 
     __slots__ = ("lead", "open", "outputs")
 
-    def __init__(self, lead: Stage, outputs: tuple[int, ...]) -> None:
+    def __init__(self, lead: Generation, outputs: tuple[int, ...]) -> None:
         self.lead = lead
         self.outputs = outputs
         self.open = len(outputs)
 
-    def assign(self, lead: Stage) -> int:
+    def assign(self, lead: Generation) -> int:
         """Assign `lead` to a client for all its branches; return the output tokens that are due there."""
         target, given = lead.target_tokens, lead.given
         lead.assigned_outputs = sum([min(n, target) - given for n in self.outputs])
         return lead.assigned_outputs
 
-    def split(self, lead: Stage) -> list[Sequence]:
+    def split(self, lead: Generation) -> list[Generation]:
         """Split off the branches after the first, and return them; `lead` becomes the first.
 
         The branches start with the tokens of `lead`. A branch that an earlier client completed (its single token came
@@ -52,7 +51,7 @@ class Branches:
         content = _SharedPrompt(lead)
         others = []
         for index in open_[1:]:
-            seq = Sequence(lead.prompt_tokens, 0, lead.priority, lead.request, lead.arrival_order + index, content)
+            seq = Generation(lead.prompt_tokens, 0, lead.priority, lead.request, lead.arrival_order + index, content)
             self._become(seq, index)
             for name in _TAKEN_OVER:
                 setattr(seq, name, getattr(lead, name))
@@ -60,7 +59,7 @@ class Branches:
         lead.width = 1
         return others
 
-    def _become(self, seq: Stage, index: int) -> None:
+    def _become(self, seq: Generation, index: int) -> None:
         seq.branches, seq.branch = self, index
         seq.output_tokens = seq.target_tokens = self.outputs[index]
 
@@ -75,7 +74,7 @@ class _SharedPrompt:
 
     __slots__ = ("_lead", "adapter")
 
-    def __init__(self, lead: Stage) -> None:
+    def __init__(self, lead: Generation) -> None:
         self._lead = lead
         self.adapter: int = getattr(lead.content, "adapter", 0)
 
@@ -93,7 +92,7 @@ class _SharedPrompt:
         yield self._lead.own_name, whole
 
 
-def branch_into(stage: Sequence, outputs: tuple[int, ...]) -> Sequence:
+def branch_into(stage: Generation, outputs: tuple[int, ...]) -> Generation:
     """Give a generation that is not dispatched yet branches with these numbers of output tokens; return it.
 
     The client computes the prompt once. The prompt's last step gives the first token of every branch. The generation is

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.generation import Generation
 from hermes.core.stage import Stage
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from hermes.core.record import MachineInfo, SharingInfo, TierInfo
 
 __all__ = [
-    "LOADS", "Aborting", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "StageDone", "Store", "Track",
+    "LOADS", "Aborting", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "SequenceDone", "StageDone",
+    "Store", "Track",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -163,11 +165,13 @@ class Client(Protocol):
         """Whether nothing runs or is about to start at this instant, or only work that cannot progress."""
         ...
 
-    def submit(self, stage: Stage) -> None:
+    # Any: an engine takes a `Generation`, every other client any `Stage`; the coordinator gives each what it takes
+
+    def submit(self, stage: Any) -> None:
         """Take a stage. It may complete later, but never inside this call."""
         ...
 
-    def refusal(self, stage: Stage) -> str | None:
+    def refusal(self, stage: Any) -> str | None:
         """Return why this client can never serve the stage, or None."""
         ...
 
@@ -183,16 +187,16 @@ class Client(Protocol):
         """Return the state that pipelines may see, as of now."""
         ...
 
-    def reserve(self, stage: Stage) -> bool:
+    def reserve(self, stage: Generation) -> bool:
         """Take memory for KV that is about to arrive; return False if there is not enough."""
         ...
 
-    def release(self, stage: Stage) -> None:
+    def release(self, stage: Generation) -> None:
         """Free the KV that was kept for a transfer, possibly in the middle of a step."""
         ...
 
-    def forget(self, stage: Stage) -> None:
-        """Free the memory of a stage that this client completed at this instant."""
+    def forget(self, stage: Generation) -> None:
+        """Free the memory of a sequence that this client completed at this instant."""
         ...
 
     def decode_clock(self) -> int:
@@ -222,12 +226,13 @@ class Client(Protocol):
 
 
 StageDone = Callable[[Client, Stage], None]
+SequenceDone = Callable[[Client, Generation], None]
 
 
 class Aborting(Protocol):
     """A client that can cancel what it serves."""
 
-    def abort(self, stage: Stage) -> None:
+    def abort(self, stage: Generation) -> None:
         """Cancel a sequence that it has; `ClientEvents.aborted` follows when it has left."""
         ...
 
@@ -236,7 +241,8 @@ class ClientEvents:
     """Callbacks of the clients of one simulation. Clients get it at construction; listeners assign the callbacks.
 
     Attributes:
-        done: A stage has completed at this instant.
+        done: A client without an engine has completed a stage at this instant.
+        ended: A sequence has completed at this instant; its client keeps its blocks until `forget` or `release`.
         first_token: A prompt has ended, and its answer continues on the same client.
         prefill: A step that computes prompt tokens has started. Arguments: the client; pairs (sequence, tokens), with
             these tokens already counted as computed; the end of the step in ns.
@@ -244,13 +250,14 @@ class ClientEvents:
         aborted: A sequence that was given up has left its client.
     """
 
-    __slots__ = ("aborted", "done", "first_token", "prefill", "room")
+    __slots__ = ("aborted", "done", "ended", "first_token", "prefill", "room")
 
     def __init__(self) -> None:
-        self.aborted: StageDone = _too_early
+        self.aborted: SequenceDone = _too_early
         self.done: StageDone = _too_early
-        self.first_token: StageDone | None = None
-        self.prefill: Callable[[Client, list[tuple[Stage, int]], int], None] | None = None
+        self.ended: SequenceDone = _too_early
+        self.first_token: SequenceDone | None = None
+        self.prefill: Callable[[Client, list[tuple[Generation, int]], int], None] | None = None
         self.room: Callable[[Client], None] | None = None
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.columns import RowLog
+from hermes.core.generation import Embedding, Generation, Segments
 from hermes.core.layerwise import exposed_bytes
 from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
 from hermes.core.reasons import GAVE_UP
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
-from hermes.core.stage import AnyOf, Segments, Stage
+from hermes.core.stage import AnyOf, Stage
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Coordinator:
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
         self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
-        self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Sequence`)
+        self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Generation`)
         self.unawaited: dict[int, Stage] = {}   # stage row -> stage that its pipeline had not waited for by its end
-        self._serving: dict[Request, tuple[Client, Stage]] = {}   # of requests whose client may give up
+        self._serving: dict[Request, tuple[Client, Generation]] = {}   # of requests whose client may give up
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
@@ -77,7 +78,8 @@ class Coordinator:
         observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
         self.prefill_gives = 1 if handoff is None else handoff.prefill_gives   # tokens that users get from a prefill
-        events.done = self._stage_done
+        events.done = self._task_done
+        events.ended = self._sequence_done
         events.aborted = self._aborted
         if observers:
             events.first_token = self._first_token
@@ -210,11 +212,12 @@ class Coordinator:
         if client is not None and stage is not None and not stage.done:
             cast(Aborting, client).abort(stage)   # the scenario was checked for it
 
-    def _aborted(self, client: Client, stage: Stage) -> None:
+    def _aborted(self, client: Client, stage: Generation) -> None:
         """Account for a sequence that has left its client unfinished."""
         emitted = stage.num_tokens - stage.prompt_tokens
         client.emitted -= emitted
-        self._loads.done(client, stage)
+        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
+        self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
         self._write_row(client, stage, "generate", emitted, stage.preemptions, stage.cached_tokens, -1, -1)
         if self._observers:
             self._observe("done", client, stage)
@@ -222,36 +225,63 @@ class Coordinator:
     def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
         stage.request = request
-        if request.max_new_tokens:
-            stage.max_new_tokens = request.max_new_tokens
         self._stage_count = stage.arrival_order = self._stage_count + 1
-        if stage.width > 1:
-            self._stage_count += stage.width - 1   # each branch has a number of its own
+        seq = stage if isinstance(stage, Generation) else None
+        if seq is not None:
+            if request.max_new_tokens:
+                seq.max_new_tokens = request.max_new_tokens
+            if seq.width > 1:
+                self._stage_count += seq.width - 1   # each branch has a number of its own
         if stage.content is None:
-            stage.content = request.content_of(stage) if request.continued else request.content
+            stage.content = request.content_of(seq) if request.continued and seq is not None else request.content
         model = stage.model or request.model
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
             raise InputError(Verbatim(f"no client serves stage {stage.kind!r} of model {model!r}; add one"),
                              field="clients")
         client = router.choose(stage)
-        reason = self._refusal(client, stage)
+        if seq is None:
+            self._dispatch_task(request, client, stage)
+            return
+        reason = self._refusal(client, seq)
         if reason is not None:
             if self._observers:
-                self._observe("refused", client, stage)
-            stage.decode_on = None
-            other = self._first_accepting(stage)
+                self._observe("refused", client, seq)
+            seq.decode_on = None
+            other = self._first_accepting(seq)
             if other is None:
                 self._reject(request, reason)
                 return
             client = other
-        self.assign(client, stage)
-        if request.stream.patience_ns is not None and stage.kind == "generate":
-            self._serving[request] = client, stage
-        if stage.inputs:
-            self._bring(stage, client)
+        self.assign(client, seq)
+        if request.stream.patience_ns is not None:
+            self._serving[request] = client, seq
+        if seq.inputs:
+            self._bring(seq, client)
         else:
-            client.submit(stage)
+            client.submit(seq)
+
+    def _dispatch_task(self, request: Request, client: Client, stage: Stage) -> None:
+        """Submit a stage that is no generation. An engine serves it as a sequence that ends with its prompt."""
+        task = stage if client.role == "service" else Embedding(stage)
+        reason = client.refusal(task)
+        if reason is not None:
+            if self._observers:
+                self._observe("refused", client, stage)
+            for other in self._least_assigned(stage):
+                task = stage if other.role == "service" else Embedding(stage)
+                if other.refusal(task) is None:
+                    break
+            else:
+                self._reject(request, f"{client.name}: {reason}")
+                return
+            client = other
+        task.assigned_ns = self.env._now
+        self._loads.add(client, stage.prompt_tokens, 0, 1)
+        if stage.inputs:
+            self._bring(task, client)
+        else:
+            client.submit(task)
 
     def _bring(self, stage: Stage, client: Client) -> None:
         """Move a stage's inputs to its client in parallel; submit the stage when all have arrived."""
@@ -278,18 +308,15 @@ class Coordinator:
 
     def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
         """Return the bytes of an input that must arrive before the stage starts: all, or less if KV comes by layer."""
-        overlap = getattr(before, "overlap", None)
+        overlap = before.overlap
         if overlap is None:
             return num_bytes
         layers, hidden_s = overlap
         seconds = self.network.estimate_ns(_place_of(before).name, client.name, num_bytes) / 1e9
         return exposed_bytes(num_bytes, layers, hidden_s, num_bytes / seconds) if seconds else num_bytes
 
-    def _refusal(self, client: Client, stage: Stage) -> str | None:
-        """Return why `client` cannot serve a stage, or None. Sets the tokens that a generation is to emit there."""
-        if stage.kind != "generate":
-            refused: str | None = client.refusal(stage)
-            return None if refused is None else f"{client.name}: {refused}"
+    def _refusal(self, client: Client, stage: Generation) -> str | None:
+        """Return why `client` cannot serve a generation, or None. Sets the tokens that it is to emit there."""
         target, whole = stage.decode_on, stage.output_tokens
         other = client.role == "prefill" if target is None else target is not client
         stage.hands_over = other and whole > self.prefill_gives
@@ -311,20 +338,24 @@ class Coordinator:
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
 
-    def _first_accepting(self, stage: Stage) -> Client | None:
-        """Return the least assigned client that accepts a stage which the router's choice refused, or None."""
-        model = stage.model or stage.request.model
-        candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
-        for client in sorted(candidates, key=lambda c: c.num_assigned):
+    def _first_accepting(self, stage: Generation) -> Client | None:
+        """Return the least assigned client that accepts a generation which the router's choice refused, or None."""
+        for client in self._least_assigned(stage):
             if self._refusal(client, stage) is None:
                 return client
         return None
+
+    def _least_assigned(self, stage: Stage) -> list[Client]:
+        """Return the clients that may serve a stage, those with the fewest stages first."""
+        model = stage.model or stage.request.model
+        candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
+        return sorted(candidates, key=lambda c: c.num_assigned)
 
     def _decode_key(self, source: Client, model: str) -> tuple[str, str]:
         """Return the candidates' key of the decode clients that may take over from `source`."""
         return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
 
-    def route(self, stage: Stage) -> Client:
+    def route(self, stage: Generation) -> Client:
         """Choose the decode client that takes over a generation."""
         assert stage.source is not None
         key = self._decode_key(stage.source, stage.model or stage.request.model)
@@ -335,49 +366,71 @@ class Coordinator:
         # Empty where queues have grown to their limits since `_dispatch` checked it: the prompt is computed, and waits.
         return min(accepting, key=lambda c: c.num_assigned) if accepting else target
 
-    def moved(self, source: Client, stage: Stage) -> None:
+    def moved(self, source: Client, stage: Generation) -> None:
         """The KV of a generation has left `source`."""
         self._observe("transferred", source, stage)
 
-    def assign(self, client: Client, stage: Stage) -> None:
-        """Count a stage at a client from now on."""
+    def assign(self, client: Client, stage: Generation) -> None:
+        """Count a generation at a client from now on."""
         stage.assigned_ns = self.env._now
-        self._loads.assigned(client, stage)
+        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.branches.assign(stage)
+        self._loads.add(client, stage.prompt_tokens, outputs, 1)
 
     # -- completions ---------------------------------------------------------------------------------------------
 
-    def _stage_done(self, client: Client, stage: Stage) -> None:
-        """Handle a stage that a client completed at this instant."""
-        if stage.branches is not None:
-            self._branch_done(client, stage)
-            return
-        self._loads.done(client, stage)
-        request = stage.request
-        if stage.kind == "generate":
-            emitted = stage.target_tokens - stage.given
-            client.emitted -= emitted
-            hand_over = stage.hands_over
-            if hand_over:
-                emitted = self.prefill_gives
-            kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
-        else:
-            kind, hand_over, emitted = stage.kind, False, 0
-        self._write_row(client, stage, kind, emitted, stage.preemptions, stage.cached_tokens, -1, -1)
+    def _task_done(self, client: Client, stage: Stage) -> None:
+        """Handle a stage that a client without an engine completed at this instant."""
+        self._loads.add(client, -stage.prompt_tokens, 0, -1)
+        request, log = stage.request, self.stages
+        if stage.background or request.background:
+            self.unawaited[len(log)] = stage
+        log.write(
+            log.buffer, log.pos, request.id, self._kinds[stage.kind], client.index, stage.assigned_ns, stage.start_ns,
+            -1, self.env._now, stage.prompt_tokens, 0, -1, -1, 0, stage.cached_tokens, -1, -1,
+        )
+        log.pos += log.size
+        if log.pos == log.limit:
+            log.flush()
         request.client = client
         if self._observers:
-            self._observe("prefilled" if hand_over else "done", client, stage)
-        if hand_over:
-            assert self.handoff is not None
-            self.handoff.start(client, stage)
-            return
-        if stage.kind == "generate" or stage.num_blocks:
-            client.forget(stage)
+            self._observe("done", client, stage)
         if client.after_ns:
             self._served(request, client, stage)
         else:
             self._deliver(request, client, stage)
 
-    def _branch_done(self, client: Client, stage: Stage) -> None:
+    def _sequence_done(self, client: Client, seq: Generation) -> None:
+        """Handle a sequence that an engine completed at this instant."""
+        if seq.branches is not None:
+            self._branch_done(client, seq)
+            return
+        request, hand_over, asked = seq.request, seq.hands_over, seq.original or seq
+        emitted = seq.target_tokens - seq.given
+        self._loads.add(client, -seq.prompt_tokens, -emitted, -1)
+        client.emitted -= emitted
+        observed: Stage = seq
+        if seq.kind != "generate":   # an `Embedding`: what its pipeline and the routers know is the stage
+            kind, observed = seq.kind, asked
+            asked.start_ns, asked.cached_tokens = seq.start_ns, seq.cached_tokens
+        elif hand_over:
+            kind, emitted = "prefill", self.prefill_gives
+        else:
+            kind = "decode" if seq.transferred else "generate"
+        self._write_row(client, seq, kind, emitted, seq.preemptions, seq.cached_tokens, -1, -1)
+        request.client = client
+        if self._observers:
+            self._observe("prefilled" if hand_over else "done", client, observed)
+        if hand_over:
+            assert self.handoff is not None
+            self.handoff.start(client, seq)
+            return
+        client.forget(seq)
+        if client.after_ns:
+            self._served(request, client, asked)
+        else:
+            self._deliver(request, client, asked)
+
+    def _branch_done(self, client: Client, stage: Generation) -> None:
         """Handle a completed branch, or the completed prompt of branches that another client decodes."""
         branches, request = stage.branches, stage.request
         assert branches is not None
@@ -394,7 +447,7 @@ class Coordinator:
             if branches.open:
                 return
         lead = stage if hand_over else branches.lead
-        self._loads.done(client, lead)
+        self._loads.add(client, -lead.prompt_tokens, -lead.assigned_outputs, -1)
         client.emitted -= lead.assigned_outputs
         request.client = client
         if self._observers:
@@ -403,11 +456,11 @@ class Coordinator:
             assert self.handoff is not None
             self.handoff.start(client, lead)
         else:
-            self._served(request, client, lead)
+            self._served(request, client, lead.original or lead)
 
-    def _write_row(self, client: Client, stage: Stage, kind: str, emitted: int, preemptions: int, cached_tokens: int,
-                   group: int, branch: int) -> None:
-        """Write the row of a stage, or of one branch of generation `group`."""
+    def _write_row(self, client: Client, stage: Generation, kind: str, emitted: int, preemptions: int,
+                   cached_tokens: int, group: int, branch: int) -> None:
+        """Write the row of a sequence, or of one branch of generation `group`."""
         log, first_step, last_step = self.stages, -1, -1
         lead = stage if stage.branches is None else stage.branches.lead
         asked = lead.original or lead
@@ -429,7 +482,7 @@ class Coordinator:
         if log.pos == log.limit:
             log.flush()
 
-    def _add_branch(self, client: Client, stage: Stage, kind: str, emitted: int, index: int) -> None:
+    def _add_branch(self, client: Client, stage: Generation, kind: str, emitted: int, index: int) -> None:
         """Write the row of a branch. Cached tokens and preemptions during the prompt count at the lead."""
         mine = kind != "prefill" or index == 0
         assert stage.branches is not None
@@ -447,7 +500,6 @@ class Coordinator:
 
     def _deliver(self, request: Request, client: Client, stage: Stage) -> None:
         """Continue a pipeline if this stage is the one it waits for."""
-        stage = stage.original or stage
         stage.client, stage.done = client, True
         pending = request.pending
         if pending is None:
@@ -474,7 +526,7 @@ class Coordinator:
         for observer in self._observers:
             observer(event, client, stage)
 
-    def _first_token(self, client: Client, stage: Stage) -> None:
+    def _first_token(self, client: Client, stage: Generation) -> None:
         self._observe("prefilled", client, stage)
 
 

@@ -27,10 +27,9 @@ from typing import Literal, NamedTuple, Protocol
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
+from hermes.core.generation import Generation
 from hermes.core.layerwise import LayerStream
 from hermes.core.network import Network
-from hermes.core.sequence import Sequence
-from hermes.core.stage import Stage
 from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
@@ -43,22 +42,22 @@ class _Ahead(NamedTuple):
 
     stream: LayerStream
     target: Client
-    twin: Sequence
+    twin: Generation
     assigned: bool
 
 
 class Bookkeeping(Protocol):
     """Methods of the coordinator that the KV transfer calls."""
 
-    def route(self, stage: Sequence) -> Client:
+    def route(self, stage: Generation) -> Client:
         """Choose the decode client that takes over a generation."""
         ...
 
-    def assign(self, client: Client, stage: Stage) -> None:
+    def assign(self, client: Client, stage: Generation) -> None:
         """Count a generation at this client from now on."""
         ...
 
-    def moved(self, source: Client, stage: Stage) -> None:
+    def moved(self, source: Client, stage: Generation) -> None:
         """A transfer from `source` has ended."""
         ...
 
@@ -66,13 +65,13 @@ class Bookkeeping(Protocol):
 class _NoBooks:
     """Placeholder until the coordinator sets `Handoff.book`."""
 
-    def route(self, stage: Sequence) -> Client:
+    def route(self, stage: Generation) -> Client:
         raise AssertionError("a KV transfer before the coordinator took over")
 
-    def assign(self, client: Client, stage: Stage) -> None:
+    def assign(self, client: Client, stage: Generation) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
-    def moved(self, source: Client, stage: Stage) -> None:
+    def moved(self, source: Client, stage: Generation) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
 
@@ -99,17 +98,19 @@ class Handoff:
         self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
         self.book: Bookkeeping = _NoBooks()
         self._decoders = [c for c in clients if "decode" in c.stages]
-        self._intake: dict[int, deque[tuple[Client, Stage, Sequence]]] = {c.index: deque() for c in self._decoders}
+        # Per client: (source, what it has computed, its twin here) of those that wait for memory.
+        self._intake: dict[int, deque[tuple[Client, Generation, Generation]]] = {
+            c.index: deque() for c in self._decoders}
         if retry_s is None:
             events.room = self._room
         self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
-        self._ahead: dict[Stage, _Ahead] = {}
+        self._ahead: dict[Generation, _Ahead] = {}
         if granularity == "layerwise":
             events.prefill = self._prefilling
         # Per client: sequences that wait for memory elsewhere, and where.
-        self._leaving: dict[int, dict[Sequence, Client]] = {c.index: {} for c in clients}
+        self._leaving: dict[int, dict[Generation, Client]] = {c.index: {} for c in clients}
 
-    def start(self, source: Client, stage: Stage) -> None:
+    def start(self, source: Client, stage: Generation) -> None:
         """Find a decode client for `stage`, whose prompt `source` has computed."""
         ahead = self._ahead.get(stage)
         if ahead is None:
@@ -130,9 +131,9 @@ class Handoff:
         if len(queue) == 1:
             self._retry(target)
 
-    def _twin(self, source: Client, stage: Stage) -> Sequence:
+    def _twin(self, source: Client, stage: Generation) -> Generation:
         """Return the sequence that another client serves for `stage`."""
-        twin = Sequence(
+        twin = Generation(
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
         )
         twin.original = stage.original or stage
@@ -148,7 +149,7 @@ class Handoff:
         twin.branches, twin.width = stage.branches, stage.width
         return twin
 
-    def _prefilling(self, source: Client, prefills: list[tuple[Stage, int]], end_ns: int) -> None:
+    def _prefilling(self, source: Client, prefills: list[tuple[Generation, int]], end_ns: int) -> None:
         """Handle the start of a step at `source`. Clients are chosen after all other events of this instant."""
         now = self.env._now
         for stage, n in prefills:
@@ -156,7 +157,7 @@ class Handoff:
                 send = partial(self._send_ahead, source, stage, stage.num_computed - n, stage.num_computed, now, end_ns)
                 self.env.tick_at(now + 1, ARRIVAL, send)
 
-    def _send_ahead(self, source: Client, stage: Stage, before: int, after: int, start_ns: int, end_ns: int,
+    def _send_ahead(self, source: Client, stage: Generation, before: int, after: int, start_ns: int, end_ns: int,
                     tick: Tick) -> None:
         """Send the KV of a step that takes a prompt from `before` to `after` tokens."""
         if stage.first_token_ns >= 0:
@@ -173,7 +174,7 @@ class Handoff:
         per_token = source.kv_bytes_per_token
         ahead.stream.step(round(before * per_token), round(after * per_token), start_ns, end_ns)
 
-    def _try(self, source: Client, stage: Stage, target: Client, twin: Sequence, *, first: bool = False) -> None:
+    def _try(self, source: Client, stage: Generation, target: Client, twin: Generation, *, first: bool = False) -> None:
         if target.reserve(twin):
             self._transfer(source, stage, target, twin)
         elif not first and self._stuck(target):
@@ -220,7 +221,7 @@ class Handoff:
                     todo.append(target)
         return True
 
-    def _start_over(self, source: Client, stage: Stage, target: Client, twin: Sequence) -> None:
+    def _start_over(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """Give a transfer up and record the bytes sent: the target computes the prompt, as after a preemption."""
         del self._leaving[source.index][twin]
         twin.num_computed = 0
@@ -234,15 +235,15 @@ class Handoff:
         self._gone(source, stage)
         target.submit(twin)
 
-    def _record(self, source: Client, stage: Stage, target: Client, num_bytes: int, asked: int) -> None:
+    def _record(self, source: Client, stage: Generation, target: Client, num_bytes: int, asked: int) -> None:
         now = self.env._now
         self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, now)
 
-    def _gone(self, source: Client, stage: Stage) -> None:
+    def _gone(self, source: Client, stage: Generation) -> None:
         self.book.moved(source, stage)
         source.release(stage)
 
-    def _transfer(self, source: Client, stage: Stage, target: Client, twin: Sequence) -> None:
+    def _transfer(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         del self._leaving[source.index][twin]
         self._moving[source.index] += 1
         self._moving[target.index] += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hermes.core.client import Client
 from hermes.core.router import LoadCell
-from hermes.core.stage import Stage
 
 __all__ = ["LoadLedger"]
 
@@ -25,17 +24,8 @@ class LoadLedger:
              for cell, pos in mine] for mine in cells
         ]
 
-    def assigned(self, client: Client, stage: Stage) -> None:
-        """Count a stage at a client from now on."""
-        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.branches.assign(stage)
-        self._add(client, stage.prompt_tokens, outputs, 1)
-
-    def done(self, client: Client, stage: Stage) -> None:
-        """Stop counting a stage at its client."""
-        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
-        self._add(client, -stage.prompt_tokens, -outputs, -1)
-
-    def _add(self, client: Client, prompt_tokens: int, outputs: int, count: int) -> None:
+    def add(self, client: Client, prompt_tokens: int, outputs: int, count: int) -> None:
+        """Count a stage at a client from now on; with negative numbers, stop counting it."""
         client.input_tokens += prompt_tokens
         client.output_tokens += outputs
         client.num_assigned += count

@@ -27,6 +27,7 @@ from hermes.core.block_hashes import (
 )
 from hermes.core.client import Client, ClientView
 from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
+from hermes.core.generation import Generation
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
@@ -118,15 +119,15 @@ class Request:
         other.continued = 0
         self.stream.coordinator.advance(other, None)
 
-    def content_of(self, stage: Stage) -> PromptContent | None:
-        """Return what a stage's tokens share with others.
+    def content_of(self, stage: Generation) -> PromptContent | None:
+        """Return what a generation's tokens share with others.
 
         In a conversation, the first generation that answers the prompt as it is includes the answer, since the next
         turn repeats it. If a pipeline extends the prompt, or asks for another answer first, the content is the prompt
         without an answer.
         """
         tokens, content = self.continued, self.content
-        if not tokens or stage.kind != "generate" or stage.prompt_tokens != self.prompt_tokens or (
+        if not tokens or stage.prompt_tokens != self.prompt_tokens or (
                 stage.branches is None and stage.output_tokens != self.output_tokens):
             return content
         self.continued = 0

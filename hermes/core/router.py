@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hermes.core.client import Client
 from hermes.core.stage import Stage
 
-__all__ = ["LoadCell", "Router", "RouterContext", "request_load"]
+__all__ = ["LoadCell", "Router", "RouterContext"]
 
 
 class Router(Protocol):
@@ -65,17 +65,3 @@ class RouterContext:
         cell = LoadCell(kind, np.zeros(len(self.candidates), dtype=np.int64))
         self.cells.append(cell)
         return cell.values
-
-
-def request_load(stage: Stage, kind: str) -> int:
-    """Return what `stage` itself adds to a load: its size, as heavy-light routing uses it. A stage that generates
-    nothing adds the tokens that it reads, for every kind of load."""
-    if stage.kind != "generate":
-        return stage.prompt_tokens
-    if kind == "output_tokens":
-        return stage.all_outputs
-    if kind == "tokens_left":
-        return stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens)
-    if kind == "kv_tokens":   # tokens it holds once its prompt is computed
-        return stage.num_tokens
-    return stage.prompt_tokens

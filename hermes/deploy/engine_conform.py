@@ -21,7 +21,7 @@ from typing import Any
 from hermes.clients.llm import LLMClient
 from hermes.clients.lockstep import RankClient
 from hermes.clients.schedule_replay import Row, compared, rows_of
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
@@ -92,10 +92,10 @@ class _Listener:
             **({"num_speculative_tokens": scheduler.drafts, "speculative_method": scheduler.method}
                if isinstance(scheduler, SpeculativeScheduler) else {})})
         self._scheduler, self._names, self.client = scheduler, names, client
-        self._numbers: dict[Stage, int] = {}
-        self._early: dict[Stage, Row] = {}   # given up before the scheduler had them
+        self._numbers: dict[Generation, int] = {}
+        self._early: dict[Generation, Row] = {}   # given up before the scheduler had them
         self._plans = 0
-        self._victims: list[Stage] = []
+        self._victims: list[Generation] = []
         self._noted = False   # whether the steps of the plan being made are noted
         self._free_blocks = -1   # after the step took its own, before blocks of sequences that ended came back
         self._enqueue = scheduler.enqueue
@@ -114,7 +114,7 @@ class _Listener:
             scheduler._let_go, scheduler._preempt_ending = (   # type: ignore[method-assign]
                 self.let_go, self.preempt_ending)
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         pool, size = self._scheduler.pool, self._scheduler.pool.block_size
         if seq.transferred or seq.branches is not None:
             raise InputError(Verbatim("the engine's scheduler alone cannot serve sequences with branches"),
@@ -127,21 +127,21 @@ class _Listener:
             "adapter": adapter_of(seq)} | self._accepted(seq) | self._early.pop(seq, {}))
         self._enqueue(seq)
 
-    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         scheduler = self._scheduler
         ahead = len(scheduler._batches) if isinstance(scheduler, SpeculativeScheduler) else 1
         self._note_end(seq, abort_in_step=self._plans - ahead)
         self._in_step(seq, finished)
 
-    def abort_between(self, seq: Stage) -> None:
+    def abort_between(self, seq: Generation) -> None:
         self._note_end(seq, abort_step=self._plans + 1)   # the engine has scheduled the next step already
         self._between(seq)
 
-    def abort(self, seq: Stage) -> None:
+    def abort(self, seq: Generation) -> None:
         self._note_end(seq, abort_step=self._plans)
         self._abort(seq)
 
-    def _note_end(self, seq: Stage, **when: int) -> None:
+    def _note_end(self, seq: Generation, **when: int) -> None:
         """Note when the engine cancels a request, unless that is noted."""
         number = self._numbers.get(seq)
         if number is None:   # the engine gets it with the next step
@@ -151,7 +151,7 @@ class _Listener:
         if not {"abort_step", "abort_in_step"} & request.keys():
             request |= when
 
-    def _accepted(self, seq: Stage) -> Row:
+    def _accepted(self, seq: Generation) -> Row:
         """Return how many drafts the engine is to accept, one number for each time that it verifies some."""
         scheduler = self._scheduler
         if not isinstance(scheduler, SpeculativeScheduler):
@@ -186,7 +186,7 @@ class _Listener:
         assert isinstance(scheduler, ChunkedScheduler)
         return rows_of(scheduler, plan, self._victims, free_blocks, name=self._numbers.__getitem__)
 
-    def preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Generation, plan: Plan) -> None:
         self._victims.append(seq)
         self._preempt(seq, plan)
 
@@ -199,7 +199,7 @@ class _Listener:
             self._noted = True
         self._let_go(plan)
 
-    def preempt_ending(self, order: list[Stage]) -> Stage | None:
+    def preempt_ending(self, order: list[Generation]) -> Generation | None:
         seq = self._preempt_ending(order)
         if seq is not None:
             self._victims.append(seq)

@@ -23,7 +23,7 @@ from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import Row, compared
 from hermes.clients.sglang_replay import COLUMNS, batches_of
 from hermes.core.block_hashes import name_runs
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.deploy.engine_conform import ClientResult, Served, as_list
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
@@ -54,7 +54,7 @@ class _Names:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
-    def runs(self, seq: Stage) -> list[list[int]]:
+    def runs(self, seq: Generation) -> list[list[int]]:
         """Return [number, end] for each part of prompt and answer that others may have, in order."""
         total, end = seq.prompt_tokens + seq.target_tokens, 0
         runs: list[list[int]] = []
@@ -78,12 +78,12 @@ class _Listener:
             "chunked_prefill_size": scheduler.chunk_size, "disable_radix_cache": scheduler.tree is None,
             "arrivals": "plans", "longest": 0, **{name: getattr(config, name) for name in PASSED}})
         self._scheduler, self._names = scheduler, names
-        self._numbers: dict[Stage, int] = {}
+        self._numbers: dict[Generation, int] = {}
         self._plans = 0
         self._enqueue, self._plan = scheduler.enqueue, scheduler.plan
         scheduler.enqueue, scheduler.plan = self.enqueue, self.plan   # type: ignore[method-assign]
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         number = self._numbers[seq] = len(self._numbers)
         asked = self._scheduler.max_new_tokens(seq)
         self.served.requests.append({

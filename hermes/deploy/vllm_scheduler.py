@@ -22,7 +22,7 @@ from typing import IO, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.config.own_code import check_own_code
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
@@ -109,17 +109,17 @@ class BlockNames:
     def __init__(self) -> None:
         self._names: dict[object, int] = {}
 
-    def of(self, seq: Stage, block_size: int) -> list[int]:
+    def of(self, seq: Generation, block_size: int) -> list[int]:
         """Return a number for each whole block of prompt and answer; -1 where no other text is the same."""
         num_tokens = seq.prompt_tokens + seq.target_tokens
         return self._numbers(seq.block_key(i, block_size) for i in range(num_tokens // block_size))
 
-    def shared(self, seq: Stage, block_size: int, *, caching: bool, ahead: bool) -> dict[str, list[int]]:
+    def shared(self, seq: Generation, block_size: int, *, caching: bool, ahead: bool) -> dict[str, list[int]]:
         """Return what `hermes.deploy.vllm_alone` takes of a text. ahead: Whether hashes may cover a token more."""
         blocks = {"blocks": self.of(seq, block_size) if caching else []}
         return blocks | {"firsts": self.firsts(seq, block_size)} if caching and ahead else blocks
 
-    def firsts(self, seq: Stage, block_size: int) -> list[int]:
+    def firsts(self, seq: Generation, block_size: int) -> list[int]:
         """Return a number for the first token of each block, alike in texts that are the same up to that token."""
         return self._numbers(seq.block_key(i, 1) for i in range(0, seq.prompt_tokens + seq.target_tokens, block_size))
 
@@ -127,7 +127,7 @@ class BlockNames:
         return [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
 
 
-def asked_tokens(seq: Stage) -> int:
+def asked_tokens(seq: Generation) -> int:
     """Return the output tokens that a sequence asks the engine for."""
     return min(seq.max_new_tokens, seq.target_tokens + MORE_TOKENS) if seq.stops_early else seq.target_tokens
 
@@ -179,28 +179,28 @@ class _Waiting:
     """Sequences that the engine keeps waiting, in order of arrival. The engine decides which is next."""
 
     def __init__(self) -> None:
-        self._seqs: dict[Stage, None] = {}
+        self._seqs: dict[Generation, None] = {}
 
-    def push(self, seq: Stage) -> None:
+    def push(self, seq: Generation) -> None:
         self._seqs[seq] = None
 
     push_preempted = push
 
-    def peek(self) -> Stage:
+    def peek(self) -> Generation:
         return next(iter(self._seqs))
 
-    def pop(self) -> Stage:
+    def pop(self) -> Generation:
         seq = self.peek()
         self.remove(seq)
         return seq
 
-    def remove(self, seq: Stage) -> None:
+    def remove(self, seq: Generation) -> None:
         del self._seqs[seq]
 
     def __len__(self) -> int:
         return len(self._seqs)
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[Generation]:
         return iter(self._seqs)
 
 
@@ -220,8 +220,8 @@ class VllmScheduler(LLMScheduler):
         self.max_loras = config.max_loras or 0
         self._engine: _Engine | None = None
         self._names = BlockNames()
-        self._numbers: dict[Stage, int] = {}
-        self._stages: list[Stage | None] = []
+        self._numbers: dict[Generation, int] = {}
+        self._stages: list[Generation | None] = []
         self._adapters: list[int] = []
         self._arrived: list[dict[str, Any]] = []
         self._bursts = TokenBursts(self.group)
@@ -232,12 +232,12 @@ class VllmScheduler(LLMScheduler):
         if self._acceptance is not None:
             self._acceptance.seed(seed)
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if seq.branches is not None:
             return "vLLM's own scheduler serves no branches here"
         return super().can_ever_fit(seq)
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         number = self._numbers[seq] = len(self._stages)
         self._stages.append(seq)
         self._adapters.append(0 if self._config.max_loras is None else adapter_of(seq))
@@ -250,7 +250,7 @@ class VllmScheduler(LLMScheduler):
                 seq.arrival_order, seq.target_tokens)})
         self._queue.push(seq)
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return False   # every step is planned alone
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -285,7 +285,7 @@ class VllmScheduler(LLMScheduler):
             count_adapters(plan, (), others=ended)
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         """Complete the step; every sequence that caught up has a token."""
         answer = self._ask({"finish": True})
         self._free_blocks = answer["free_blocks"]
@@ -300,11 +300,11 @@ class VllmScheduler(LLMScheduler):
                 del self.running[seq], self.partial[seq]
         return finished
 
-    def release(self, seq: Stage) -> None:
+    def release(self, seq: Generation) -> None:
         self._stages[self._numbers.pop(seq)] = None
         self.pool.free_blocks = self._free_blocks   # the engine has the blocks back already
 
-    def abort(self, seq: Stage) -> None:
+    def abort(self, seq: Generation) -> None:
         number = self._numbers.pop(seq)
         self._stages[number] = None
         self._bursts.forget(seq)
@@ -317,7 +317,7 @@ class VllmScheduler(LLMScheduler):
             return
         self._free_blocks = self._ask({"abort": number})["free_blocks"]   # from the next plan on
 
-    def _admitted(self, seq: Stage, past: int) -> None:
+    def _admitted(self, seq: Generation, past: int) -> None:
         self._queue.remove(seq)
         self.running[seq] = self.partial[seq] = None
         seq.run_order = self._admissions
@@ -325,7 +325,7 @@ class VllmScheduler(LLMScheduler):
         if past and seq.start_ns < 0:
             seq.cached_tokens = past
 
-    def _preempted(self, seq: Stage, plan: Plan) -> None:
+    def _preempted(self, seq: Generation, plan: Plan) -> None:
         del self.running[seq], self.partial[seq]
         seq.num_computed = 0
         seq.preemptions += 1
@@ -333,7 +333,7 @@ class VllmScheduler(LLMScheduler):
         self._queue.push(seq)
         plan.preempted.append(seq)
 
-    def _stage(self, number: int) -> Stage:
+    def _stage(self, number: int) -> Generation:
         seq = self._stages[number]
         assert seq is not None
         return seq

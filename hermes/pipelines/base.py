@@ -6,8 +6,8 @@ from typing import Any
 
 from hermes.config.registry import Registry
 from hermes.core.branches import branch_into
+from hermes.core.generation import Generation as Generate
 from hermes.core.request import Pipeline, Request
-from hermes.core.sequence import Sequence as Generate
 
 __all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "branch_into", "plain", "requested_stages"]
 

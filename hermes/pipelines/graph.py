@@ -22,8 +22,8 @@ from typing import Any
 
 from hermes.config.streams import request_stream
 from hermes.core.branches import branch_into
+from hermes.core.generation import Generation as Generate
 from hermes.core.request import Pipeline
-from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount

@@ -83,7 +83,8 @@ class _Trace:
 
     def serve(self, stages: Iterable[Any]) -> None:
         for stage in stages:
-            stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+            if stage.kind == "generate":
+                stage.num_tokens = stage.prompt_tokens + stage.output_tokens
             stage.client, stage.done = _CLIENT, True
             self._served.add(self._names[id(stage)])
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
-from hermes.core.router import RouterContext, request_load
+from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.tracking import LoadTrack
 
@@ -96,7 +96,7 @@ class HeavyLight:
         self._load, self._threshold, self._light, self._heavy = config.load, config.threshold, light, heavy
 
     def choose(self, stage: Stage) -> Client:
-        return self._heavy() if request_load(stage, self._load) > self._threshold else self._light()
+        return self._heavy() if stage.size(self._load) > self._threshold else self._light()
 
 
 class PowerOfTwoConfig(ConfigModel):

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
+from hermes.core.generation import Generation
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, suggest
@@ -96,6 +97,8 @@ class MixedPool:
     # -- placement -----------------------------------------------------------------------------------------------
 
     def choose(self, stage: Stage) -> Client:
+        if not isinstance(stage, Generation):   # it has one phase only
+            return self._any(_pending, _can_prompt).client
         tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.all_outputs
         pools = self._pools
         if stage.transferred:   # another router placed its prompt
@@ -143,7 +146,7 @@ class MixedPool:
     def _any(self, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book:
         return min((book for book in self._listed() if able(book)), key=load)
 
-    def _place(self, stage: Stage, prompt: _Book, decode: _Book) -> Client:
+    def _place(self, stage: Generation, prompt: _Book, decode: _Book) -> Client:
         placed = _Placed(prompt, decode, stage.prompt_tokens, stage.all_outputs)
         self._placed[stage.arrival_order] = placed
         prompt.pending_tokens += placed.prompt_tokens

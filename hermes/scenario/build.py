@@ -349,7 +349,7 @@ class _Builder:
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
         """Return the time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
-        source, total = stage.source, 0
+        source, total = stage.source if stage.kind == "generate" else None, 0
         if source is not None and source is not client:
             num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
             total = self._kv_network.estimate_ns(source.name, client.name, num_bytes)

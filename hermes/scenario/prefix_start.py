@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.core.block_hashes import GroupPrefix
+from hermes.core.generation import Generation
 from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
-from hermes.core.sequence import Sequence
 from hermes.errors import InputError, Verbatim, inside
 from hermes.workload import WorkloadConfig
 
@@ -50,7 +50,7 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
         if blocks:
             chosen.append((group, blocks * size))
     for group, tokens in reversed(chosen):
-        text = Sequence(tokens, 1, content=GroupPrefix(group, tokens))
+        text = Generation(tokens, 1, content=GroupPrefix(group, tokens))
         pool.admit(text, tokens)
         pool.commit(text, tokens)
         pool.free(text)

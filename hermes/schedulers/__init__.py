@@ -1,7 +1,7 @@
 """Schedulers of LLM clients: step plans for a batch; the extension points for schedulers and packing policies."""
 
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
@@ -12,6 +12,6 @@ from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, WaitingQueue
 
 __all__ = [
-    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Reason", "SchedulerConfig",
-    "Sequence", "Stage", "StepStats", "WaitingQueue", "run_order",
+    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "Generation", "LLMScheduler", "Plan", "Reason",
+    "SchedulerConfig", "Stage", "StepStats", "WaitingQueue", "run_order",
 ]

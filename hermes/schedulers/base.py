@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.decode_group import DecodeGroup
@@ -72,9 +72,9 @@ class LLMScheduler:
         self.waiting: WaitingQueue = FcfsQueue() if self.fcfs else PACKING.get(packing)()
         # Sequences that hold blocks already (KV that came over the network) go first, or their blocks could stop the
         # sequences in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
-        self.holding: deque[Stage] = deque()
-        self.running: dict[Stage, None] = {}
-        self.partial: dict[Stage, None] = {}   # running, but outside the decode group
+        self.holding: deque[Generation] = deque()
+        self.running: dict[Generation, None] = {}
+        self.partial: dict[Generation, None] = {}   # running, but outside the decode group
         self.group = DecodeGroup(
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
             keeps_stopped=self.keeps_stopped,
@@ -90,14 +90,14 @@ class LLMScheduler:
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
         self._admissions = 0
-        self._split: list[Stage] = []   # branches whose prompt was computed in the step being completed
+        self._split: list[Generation] = []   # branches whose prompt was computed in the step being completed
 
     def seed(self, seed: int) -> None:
         """Take the scenario's seed. A scheduler that draws has a stream of its own."""
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         """Return why this sequence can never be served here, or None. It is rejected at arrival."""
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1) + self.pool.extra_blocks(seq)
         if need > self.pool.num_blocks:
@@ -105,7 +105,7 @@ class LLMScheduler:
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         """Add a sequence that has arrived to the queue."""
         if seq.num_blocks:
             self._hold(seq)
@@ -114,7 +114,7 @@ class LLMScheduler:
         if seq.width > 1 and seq.transferred:
             self._branches_arrive(seq)
 
-    def _hold(self, seq: Stage) -> None:
+    def _hold(self, seq: Generation) -> None:
         """Queue a sequence whose KV is here for a slot."""
         self.holding.append(seq)
 
@@ -122,11 +122,11 @@ class LLMScheduler:
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding)
 
-    def next_waiting(self) -> Stage:
+    def next_waiting(self) -> Generation:
         """Return the sequence that may be admitted next."""
         return self.holding[0] if self.holding else self.waiting.peek()
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs only time."""
         return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
             not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
@@ -150,13 +150,13 @@ class LLMScheduler:
         """Return the plan for at most `max_steps` steps, or None if nothing can run."""
         raise NotImplementedError
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         """Complete `num_steps` steps of `plan`; the last is the client's step number `step` and ended at `now_ns`.
 
         Returns the sequences that reached their target, in order of admission; they still hold their blocks.
         """
         group = self.group
-        finished: list[Stage] = []
+        finished: list[Generation] = []
         if plan.decodes:
             if plan.taken < num_steps:
                 pool = self.pool
@@ -185,9 +185,9 @@ class LLMScheduler:
             self._start_branches(finished)
         return finished
 
-    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Stage]:
+    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Generation]:
         """Emit a token of each sequence that caught up in this step; it joins the decode group, or is done."""
-        finished: list[Stage] = []
+        finished: list[Generation] = []
         tick = self.group.clock
         for seq, _n in plan.prefills:
             if seq.num_computed != seq.num_tokens:
@@ -213,7 +213,7 @@ class LLMScheduler:
             self.group.add(seq)
         return finished
 
-    def reserve(self, seq: Stage) -> bool:
+    def reserve(self, seq: Generation) -> bool:
         """Take the blocks for KV that is about to arrive over the network; return False if there are not enough.
 
         Includes room for the first token computed here. Otherwise sequences that together hold all the memory, and each
@@ -221,11 +221,11 @@ class LLMScheduler:
         """
         return self.pool.grow(seq, seq.num_tokens)
 
-    def release(self, seq: Stage) -> None:
+    def release(self, seq: Generation) -> None:
         """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
 
-    def abort(self, seq: Stage) -> None:
+    def abort(self, seq: Generation) -> None:
         """Take out an unfinished sequence, between two steps; its blocks are free at once."""
         if seq in self.running:
             del self.running[seq]
@@ -239,13 +239,13 @@ class LLMScheduler:
             self._leave_queue(seq)
         self.release(seq)
 
-    def _leave_queue(self, seq: Stage) -> None:
+    def _leave_queue(self, seq: Generation) -> None:
         """Take a sequence out of the queue."""
         rest = [other for other in _popped(self.waiting) if other is not seq]
         for other in rest:
             self.waiting.push(other)
 
-    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         """Take out a sequence that was given up while the step ran whose results have just been processed.
 
         The engine takes it out before it processes the results. finished: What `complete` returned; a sequence that
@@ -257,26 +257,26 @@ class LLMScheduler:
         else:
             self.abort(seq)
 
-    def abort_between(self, seq: Stage) -> None:
+    def abort_between(self, seq: Generation) -> None:
         """Take out a sequence that is given up at the end of a step, before the next one is planned."""
         self.abort(seq)
 
     # -- branches ------------------------------------------------------------------------------------------------
 
-    def _split_up(self, lead: Stage) -> list[Stage]:
+    def _split_up(self, lead: Generation) -> list[Generation]:
         """Split `lead`, which has its prompt and first token; return its other branches, which have the same."""
         assert lead.branches is not None
-        others: list[Stage] = list(lead.branches.split(lead))
+        others: list[Generation] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
         self._split += others
         return others
 
-    def _start_branches(self, finished: list[Stage]) -> None:
+    def _start_branches(self, finished: list[Generation]) -> None:
         """Start branches after the step that gave their first token, at the end of running, if a slot and a block (for
         their copy of the prompt's last, partial one) are free. The others wait as if preempted."""
         split, self._split = self._split, []
         slots = self._free_slots(finished)
-        late: list[Stage] = []
+        late: list[Generation] = []
         for seq in split:
             assert seq.branches is not None
             self.pool.share(seq.branches.lead, seq)
@@ -292,12 +292,12 @@ class LLMScheduler:
             self._close_segment(seq)
         self._wait_in_front(late)
 
-    def _free_slots(self, finished: list[Stage]) -> int:
+    def _free_slots(self, finished: list[Generation]) -> int:
         """Return how many sequences may still join running at the end of a step in which these finished."""
         taken = len(self.running) + (len(finished) if self.asynchronous else 0)
         return self.max_num_seqs - taken
 
-    def _start_branch(self, seq: Stage) -> bool:
+    def _start_branch(self, seq: Generation) -> bool:
         """Start a branch that shares its prompt's whole blocks: it takes the rest of its own and decodes from the next
         step on. Return False, without any change, if it cannot."""
         if not self.pool.grow(seq, seq.num_computed):
@@ -308,23 +308,23 @@ class LLMScheduler:
         self.group.add(seq)
         return True
 
-    def _wait_in_front(self, seqs: list[Stage]) -> None:
+    def _wait_in_front(self, seqs: list[Generation]) -> None:
         """Take the blocks of branches that find no room; they wait in front, where preempted sequences do."""
         for seq in reversed(seqs):
             self.pool.free(seq)
             seq.num_computed = 0
             self.waiting.push_preempted(seq)
 
-    def _branches_arrive(self, lead: Stage) -> None:
+    def _branches_arrive(self, lead: Generation) -> None:
         """Split a waiting `lead` whose prompt came over the network, or (without blocks) is to be computed again."""
         assert lead.branches is not None
-        others: list[Stage] = list(lead.branches.split(lead))
+        others: list[Generation] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
         if not lead.num_blocks:
             for seq in others:
                 self.waiting.push(seq)
             return
-        late: list[Stage] = []
+        late: list[Generation] = []
         for seq in others:
             self.pool.share(lead, seq)
             if self.pool.grow(seq, seq.num_tokens):   # as `reserve` does, and for the same reason
@@ -445,7 +445,7 @@ class LLMScheduler:
             if not plan.preempted:
                 plan.num_steps = self.steps_of_run(max_steps)
 
-    def admit(self, seq: Stage) -> None:
+    def admit(self, seq: Generation) -> None:
         """Move the next waiting sequence to the end of running."""
         if self.holding:
             self.holding.popleft()
@@ -456,7 +456,7 @@ class LLMScheduler:
         seq.run_order = self._admissions
         self._admissions += 1
 
-    def preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Generation, plan: Plan) -> None:
         """Free the blocks of a running sequence; it waits and is recomputed (vLLM's rule: outputs are kept)."""
         del self.running[seq]
         if seq.grouped:
@@ -471,7 +471,7 @@ class LLMScheduler:
         self.waiting.push_preempted(seq)
         plan.preempted.append(seq)
 
-    def _close_segment(self, seq: Stage) -> None:
+    def _close_segment(self, seq: Generation) -> None:
         """Close the segment of `seq`: its tokens stop coming with every tick."""
         if seq.emit_step >= 0:
             if seq.segments is None:
@@ -503,13 +503,13 @@ class LLMScheduler:
         return self.group.ctx + sum(s.num_computed for s in self.partial)
 
 
-def _popped(queue: WaitingQueue) -> Iterator[Stage]:
+def _popped(queue: WaitingQueue) -> Iterator[Generation]:
     """Empty a queue, in its order."""
     while queue:
         yield queue.pop()
 
 
-def run_order(seq: Stage) -> int:
+def run_order(seq: Generation) -> int:
     """Sort key: order of admission, which is the order of vLLM's `running` list."""
     return seq.run_order
 

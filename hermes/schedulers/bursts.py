@@ -1,14 +1,14 @@
 """Token times of schedulers whose steps give a sequence several tokens, or none.
 
-Token times are kept as segments of ticks (`Stage.segments`). Here a sequence leaves its segment when a step gives it no
-token, and each further token of one step is a segment of its own.
+Token times are kept as segments of ticks (`Generation.segments`). Here a sequence leaves its segment when a step gives
+it no token, and each further token of one step is a segment of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.schedulers.decode_group import DecodeGroup
 
 __all__ = ["TokenBursts"]
@@ -19,9 +19,9 @@ class TokenBursts:
 
     def __init__(self, group: DecodeGroup) -> None:
         self._group = group
-        self._open: dict[Stage, None] = {}   # sequences that got a token in the latest step
+        self._open: dict[Generation, None] = {}   # sequences that got a token in the latest step
 
-    def note(self, given: Mapping[Stage, int], step: int, now_ns: int) -> None:
+    def note(self, given: Mapping[Generation, int], step: int, now_ns: int) -> None:
         """Note the tokens that the client's `step`, which ends at `now_ns`, gives."""
         for seq in [seq for seq in self._open if seq not in given]:
             del self._open[seq]
@@ -41,11 +41,11 @@ class TokenBursts:
                 assert seq.segments is not None
                 seq.segments += [(step, clock, clock)] * (tokens - 1)
 
-    def forget(self, seq: Stage) -> None:
+    def forget(self, seq: Generation) -> None:
         """Forget a sequence that is done."""
         self._open.pop(seq, None)
 
-    def _close(self, seq: Stage) -> None:
+    def _close(self, seq: Generation) -> None:
         clock = self._group.clock
         if seq.segments is None:
             seq.segments = []

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler, run_order
 from hermes.schedulers.plan import Plan
@@ -58,16 +58,16 @@ class ChunkedScheduler(LLMScheduler):
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
         # Sequences finished in the step in flight, and whether their blocks may be freed then; None for one that was
         # given up during that step (asynchronous only).
-        self._ending: dict[Stage, bool | None] = {}
+        self._ending: dict[Generation, bool | None] = {}
         # All that leave when the next step is planned, in the order in which they free their blocks.
-        self._leaving: list[Stage] = []
+        self._leaving: list[Generation] = []
         # `hermes.schedulers.chunked_limits` sets these: whether `_entry` is asked before an admission, and the running
         # sequences that get nothing in this step.
         self._limited = False
-        self._held: dict[Stage, None] = {}
+        self._held: dict[Generation, None] = {}
         self._returned = 0   # tokens of this step that the latest victim gave back
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
             return (f"{seq.prompt_tokens} prompt and {seq.target_tokens} output tokens do not fit in one step of "
                     f"{self.max_num_batched_tokens} tokens, and chunked prefill is off")
@@ -100,7 +100,7 @@ class ChunkedScheduler(LLMScheduler):
             return max(self.threshold, self.input_budget // eligible)
         return self.threshold
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         if self.adaptive and not self.whole_must_fit:
             return True   # one more eligible sequence shortens the head's chunk, which may then fit
         return super().wants_cut(seq)
@@ -123,7 +123,7 @@ class ChunkedScheduler(LLMScheduler):
                 return None
         else:
             free = pool.free_blocks
-        chunks: list[tuple[Stage, int]] = []
+        chunks: list[tuple[Generation, int]] = []
         for seq in sorted(self.partial, key=run_order) if len(self.partial) > 1 else self.partial:
             n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
@@ -160,7 +160,7 @@ class ChunkedScheduler(LLMScheduler):
                 plan.num_steps = max(1, self.steps_of_run(max_steps))   # the first step has its blocks
         return plan
 
-    def _take_in_order(self, plan: Plan, chunks: list[tuple[Stage, int]]) -> None:
+    def _take_in_order(self, plan: Plan, chunks: list[tuple[Generation, int]]) -> None:
         """Take blocks as `take_blocks` does, in a step in which prompts and answers may name blocks alike: of equal
         blocks the one whose sequence comes first in running order is the older."""
         self.take_blocks(plan, 1, hashed=False)
@@ -212,7 +212,7 @@ class ChunkedScheduler(LLMScheduler):
             budget -= n
         self.stopped = _TOKEN_BUDGET if slots > 0 else _SLOTS
 
-    def _entry(self, seq: Stage, n: int) -> int:
+    def _entry(self, seq: Generation, n: int) -> int:
         """Return whether the sequence at the head of the queue, with `n` tokens to compute, may enter this step."""
         raise AssertionError("without limits nothing asks")
 
@@ -226,7 +226,7 @@ class ChunkedScheduler(LLMScheduler):
         in_flight = set(decoding) if self.asynchronous else ()   # all of them sampled a token in the step before
         running, pool, plan = self.running, self.pool, Plan()
         budget, cap = self.max_num_batched_tokens, self._cap()
-        scheduled: dict[Stage, int] = {}
+        scheduled: dict[Generation, int] = {}
         may_admit = True
         order = list(running)
         index = skipped = 0
@@ -279,7 +279,7 @@ class ChunkedScheduler(LLMScheduler):
             self.stopped = _KV_MEMORY
         return plan if plan.prefills or plan.preempted else None
 
-    def _after(self, skipped: int, order: list[Stage], index: int) -> int:
+    def _after(self, skipped: int, order: list[Generation], index: int) -> int:
         """Return the index at which the loop goes on when it misses as many running sequences, or finished ones.
 
         Up to vLLM 0.27 the loop keeps its position in the list when a finished sequence before it is preempted.
@@ -293,7 +293,7 @@ class ChunkedScheduler(LLMScheduler):
                 at = missed.run_order
         return index
 
-    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
+    def _preempt_ending(self, order: list[Generation]) -> Generation | None:
         """Free the blocks of a finished sequence if the engine would preempt it (asynchronous scheduling only)."""
         raise AssertionError("nothing ends while a step is planned")
 
@@ -320,7 +320,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         self._num_aborted = 0   # first in `_leaving`: given up before the step's results were known
         # Those of `_leaving` that the next step computes once more: ended by a stop token (and whether their blocks may
         # be freed), or given up (None).
-        self._unseen: dict[Stage, bool | None] = {}
+        self._unseen: dict[Generation, bool | None] = {}
 
     def plan(self, max_steps: int) -> Plan | None:
         if not self._leaving:
@@ -345,7 +345,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             if released is not False:
                 super().release(seq)
 
-    def _leave_unseen(self, seq: Stage, plan: Plan | None) -> None:
+    def _leave_unseen(self, seq: Generation, plan: Plan | None) -> None:
         """Remove a sequence that `plan` may compute, although it has ended."""
         released, pool = self._unseen.pop(seq), self.pool
         stopped = released is not None
@@ -370,7 +370,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         if released is not False:
             super().release(seq)
 
-    def _take_back(self, seq: Stage, plan: Plan) -> None:
+    def _take_back(self, seq: Generation, plan: Plan) -> None:
         """Take a sequence out of the list of those that get a token; the step computes it all the same."""
         kept = [item for item in plan.prefills if item[0] is not seq]
         if len(kept) == len(plan.prefills):
@@ -379,7 +379,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         plan.decodes = plan.decodes or not kept   # a step, even if all its sequences have ended
         plan.again += seq.num_computed == seq.num_tokens
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         if finished:
             self._leaving = finished.copy()
@@ -387,7 +387,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
                 (self._unseen if seq.stops_early else self._ending)[seq] = False
         return finished
 
-    def abort_in_step(self, seq: Stage, finished: list[Stage]) -> None:
+    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         if seq in finished:
             finished.remove(seq)
             self._leaving.remove(seq)
@@ -395,11 +395,11 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         self._num_aborted += 1
         self._give_up(seq)
 
-    def abort_between(self, seq: Stage) -> None:
+    def abort_between(self, seq: Generation) -> None:
         self._leaving.append(seq)
         self._give_up(seq)
 
-    def _give_up(self, seq: Stage) -> None:
+    def _give_up(self, seq: Generation) -> None:
         """Note that a sequence, known to the next plan, has been given up."""
         if seq in self._ending:
             self._ending[seq] = None
@@ -411,7 +411,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         self._close_segment(seq)
         seq.join_tick = self.group.clock
 
-    def release(self, seq: Stage) -> None:
+    def release(self, seq: Generation) -> None:
         if seq in self._ending:
             self._ending[seq] = True
         elif seq in self._unseen:
@@ -420,7 +420,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         else:
             super().release(seq)
 
-    def preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Generation, plan: Plan) -> None:
         if seq not in self._unseen:
             super().preempt(seq, plan)
             return
@@ -434,16 +434,16 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         self._leaving.remove(seq)
         super().release(seq)
 
-    def _free_slots(self, finished: list[Stage]) -> int:
+    def _free_slots(self, finished: list[Generation]) -> int:
         return self.max_num_seqs - len(self.running) - sum([seq not in self.running for seq in finished])
 
-    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
+    def _preempt_ending(self, order: list[Generation]) -> Generation | None:
         """Return the engine's next victim if its last token is in flight, and free its blocks; otherwise None.
 
         The victim is not scheduled again, so only its blocks are taken back. The blocks that its answer filled last
         have no hash yet, and get none.
         """
-        def rank(seq: Stage) -> tuple[int, int]:
+        def rank(seq: Generation) -> tuple[int, int]:
             return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)
 
         last = max(self._ending, key=rank)

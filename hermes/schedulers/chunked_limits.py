@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hermes.core import block_hashes
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import ENTER, SKIP, STOP, AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.plan import Plan
@@ -39,15 +39,15 @@ __all__ = ["AsyncLimitedScheduler", "LimitedScheduler", "Limits", "adapter_of", 
 MOST_NUMBERS = 8192   # sequences whose adapters are kept
 
 
-def adapter_of(seq: Stage) -> int:
+def adapter_of(seq: Generation) -> int:
     """Return the number of a sequence's adapter, 0 for none."""
     return block_hashes.adapter_of(seq.content)
 
 
-class _Numbers(dict[Stage, int]):
+class _Numbers(dict[Generation, int]):
     """Adapters of sequences that were in a step: looked up once, since steps are many."""
 
-    def __missing__(self, seq: Stage) -> int:
+    def __missing__(self, seq: Generation) -> int:
         if len(self) >= MOST_NUMBERS:
             self.clear()
         number = self[seq] = adapter_of(seq)
@@ -55,7 +55,7 @@ class _Numbers(dict[Stage, int]):
 
 
 def count_adapters(
-    plan: Plan, decodes: Iterable[Stage], number_of: Callable[[Stage], int] = adapter_of,
+    plan: Plan, decodes: Iterable[Generation], number_of: Callable[[Generation], int] = adapter_of,
     others: Iterable[tuple[int, int]] = (),
 ) -> None:
     """Note in a plan the tokens of sequences with adapters, and how many adapters these are.
@@ -102,10 +102,10 @@ class Limits(Base):
         self._limited = True
         self._slots: dict[int, None] = {}      # adapters on the device, the least recently used first
         self._active: dict[int, None] = {}     # adapters of the step being planned
-        self._number_of: Callable[[Stage], int] = _Numbers().__getitem__
-        self._skipped: list[Stage] = []        # taken out of the queue while a step is planned
-        self._passed_over: set[Stage] = set()  # passed over and not admitted since
-        self._chunks: dict[Stage, None] = {}   # running, and in their prompt after their latest step
+        self._number_of: Callable[[Generation], int] = _Numbers().__getitem__
+        self._skipped: list[Generation] = []        # taken out of the queue while a step is planned
+        self._passed_over: set[Generation] = set()  # passed over and not admitted since
+        self._chunks: dict[Generation, None] = {}   # running, and in their prompt after their latest step
         self._defers = False                   # whether prefills wait in the step being planned
         self._backlog = False                  # whether the latest step that deferred nothing left sequences waiting
         self._lost_one = False                 # whether the step being planned preempts
@@ -144,12 +144,12 @@ class Limits(Base):
                 self._backlog = self.num_waiting > len(self._passed_over)
         return plan
 
-    def _is_prefill(self, item: tuple[Stage, int]) -> bool:
+    def _is_prefill(self, item: tuple[Generation, int]) -> bool:
         """Whether a sequence of a plan computed prompts: more than one token was left, or its latest step left some."""
         seq, n = item
         return seq in self._chunks or seq.num_computed - n < seq.num_tokens - 1
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         self.step_counter += num_steps
         if plan.prefills or plan.decodes:
@@ -169,7 +169,7 @@ class Limits(Base):
             self._chunks.pop(seq, None)
         super()._let_go(plan)
 
-    def preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Generation, plan: Plan) -> None:
         self._lost_one = True
         self._prefilled |= self._returned > 0 and seq in self._chunks
         self._returned = 0
@@ -177,12 +177,12 @@ class Limits(Base):
         self._touch(seq)
         super().preempt(seq, plan)
 
-    def abort(self, seq: Stage) -> None:
+    def abort(self, seq: Generation) -> None:
         self._chunks.pop(seq, None)
         self._passed_over.discard(seq)
         super().abort(seq)
 
-    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
+    def _preempt_ending(self, order: list[Generation]) -> Generation | None:
         victim = super()._preempt_ending(order)
         if victim is not None:
             self._lost_one = True
@@ -190,7 +190,7 @@ class Limits(Base):
 
     # -- admission ---------------------------------------------------------------------------------------------------
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         # Behind one that is passed over, any arrival may be admitted; an arrival may also be the backlog.
         return self.interval > 1 or len(self.running) < self.max_num_seqs
 
@@ -213,7 +213,7 @@ class Limits(Base):
                 self.waiting.push_preempted(seq)
         self._skipped.clear()
 
-    def _entry(self, seq: Stage, n: int) -> int:
+    def _entry(self, seq: Generation, n: int) -> int:
         number = adapter_of(seq)
         if number and self.max_loras and number not in self._active and len(self._active) >= self.max_loras:
             (self.holding.popleft if self.holding else self.waiting.pop)()
@@ -222,7 +222,7 @@ class Limits(Base):
             return SKIP
         return STOP if self._defers and n > 1 else ENTER
 
-    def admit(self, seq: Stage) -> None:
+    def admit(self, seq: Generation) -> None:
         super().admit(seq)
         self._passed_over.discard(seq)
         number = adapter_of(seq)
@@ -237,7 +237,7 @@ class Limits(Base):
 
     # -- adapters on the device --------------------------------------------------------------------------------------
 
-    def _touch(self, seq: Stage) -> None:
+    def _touch(self, seq: Generation) -> None:
         number = adapter_of(seq)
         if number in self._slots:
             del self._slots[number]

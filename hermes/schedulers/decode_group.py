@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockPool
 
 __all__ = ["DecodeGroup"]
@@ -46,17 +46,17 @@ class DecodeGroup:
         self.late = None if pool is None or pool.by_block else self.pool
         self.in_flight = in_flight
         self.keeps_stopped = keeps_stopped
-        self.looked_up: dict[Stage, None] = {}
+        self.looked_up: dict[Generation, None] = {}
         self.clock = 0
         self.n = 0
         self.ctx = 0
         self.crossing = [0] * (2 * block_size)
-        self.members: dict[Stage, None] = {}
-        self.heap: list[tuple[int, int, Stage]] = []
+        self.members: dict[Generation, None] = {}
+        self.heap: list[tuple[int, int, Generation]] = []
         self._max_base = 0
         self._max_known = False
 
-    def add(self, seq: Stage) -> None:
+    def add(self, seq: Generation) -> None:
         """Add a sequence with `num_computed == num_tokens - 1`."""
         computed = seq.num_computed
         clock = self.clock
@@ -82,7 +82,7 @@ class DecodeGroup:
         if self.pool is not None and seq.content is not None and not self.pool.answers_alone(seq):
             self.looked_up[seq] = None
 
-    def _leave(self, seq: Stage) -> int:
+    def _leave(self, seq: Generation) -> int:
         """Take `seq` out of the aggregates; return its computed tokens."""
         base = seq.base
         computed = self.clock + base
@@ -98,12 +98,12 @@ class DecodeGroup:
             self._max_known = False
         return computed
 
-    def remove(self, seq: Stage) -> None:
+    def remove(self, seq: Generation) -> None:
         """Take out a sequence that has not finished, and update its own counts."""
         computed = self._leave(seq)
         self._restore(seq, computed)
 
-    def _restore(self, seq: Stage, computed: int) -> None:
+    def _restore(self, seq: Generation, computed: int) -> None:
         seq.num_computed = computed
         seq.num_tokens = computed + 1
         if self.grows:
@@ -113,7 +113,7 @@ class DecodeGroup:
         if self.late is not None:
             self.late.commit(seq, computed - self.in_flight)
 
-    def clear(self) -> list[Stage]:
+    def clear(self) -> list[Generation]:
         """Take out all members (in order of admission), and update their own counts."""
         members = sorted(self.members, key=lambda s: s.run_order)
         for seq in members:
@@ -174,7 +174,7 @@ class DecodeGroup:
             steps += 1
         return min(steps, num_steps)
 
-    def fills(self, first: int, last: int) -> list[tuple[int, int, Stage, int]]:
+    def fills(self, first: int, last: int) -> list[tuple[int, int, Generation, int]]:
         """Return the members in `looked_up` that fill blocks in the steps after `first` up to `last`.
 
         Items are (step, order of admission, sequence, its tokens known then), in this order.
@@ -192,13 +192,13 @@ class DecodeGroup:
         self.clock += num_steps
         self.ctx += self.n * num_steps
 
-    def pop_finished(self) -> list[Stage]:
+    def pop_finished(self) -> list[Generation]:
         """Remove and return the members that are complete, in order of admission, with their own counts updated.
 
         One that a stop token ends stays, if the group `keeps_stopped`.
         """
         heap, clock, bs = self.heap, self.clock, self.block_size
-        done: list[Stage] = []
+        done: list[Generation] = []
         while heap and heap[0][0] <= clock:
             finish, order, seq = heappop(heap)
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:

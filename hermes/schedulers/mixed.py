@@ -25,8 +25,8 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
@@ -57,23 +57,23 @@ class MixedScheduler(LLMScheduler):
             pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             packing=config.policy, grows=not self.up_front,
         )
-        self.left: dict[Stage, None] = {}
+        self.left: dict[Generation, None] = {}
         self._limit = config.max_passed_over
-        self._passed: dict[Stage, int] = {}   # with a limit: batches in a row that left a sequence out
+        self._passed: dict[Generation, int] = {}   # with a limit: batches in a row that left a sequence out
         hurries = bool(self._limit) and isinstance(self.waiting, HurryingQueue)
         self._hurry = self.waiting.hurry if hurries else None  # type: ignore[attr-defined]  # as just checked
         self._seats = min(config.max_num_seqs, config.max_num_batched_tokens)   # most decodes in a step
         self._stale = True                  # the batch may have to change at the next step
         self._num_prompts = 0               # of plan.prefills in the step in flight; decodes that start follow
-        self._fresh: list[Stage] = []    # decodes whose prompt ended in the latest step
+        self._fresh: list[Generation] = []    # decodes whose prompt ended in the latest step
         self._outside = 0                   # sequences outside this scheduler that hold blocks: KV that moves
-        self._preempted: list[Stage] = []
+        self._preempted: list[Generation] = []
         self._stopped_first = False         # sequences waited when the present batch was made
         self._pressed = False               # overdue sequences went first in the latest batch
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if not self.up_front:
             return super().can_ever_fit(seq)
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens)
@@ -82,32 +82,32 @@ class MixedScheduler(LLMScheduler):
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         self._outside -= seq.num_blocks > 0
         super().enqueue(seq)
         seat = self.group.n < self._seats and (seq.num_blocks > 0 or seq.target_tokens > 1)
         if seat or (not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens):
             self._stale = True
 
-    def _hold(self, seq: Stage) -> None:
+    def _hold(self, seq: Generation) -> None:
         insort(self.holding, seq, key=_arrival)
 
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding) + len(self.left)
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return self._stale or seq.branches is not None
 
     def stop_of_arrival(self) -> int:
         return int(Reason.SLOTS if self._seats == self.max_num_seqs else Reason.TOKEN_BUDGET)
 
-    def reserve(self, seq: Stage) -> bool:
+    def reserve(self, seq: Generation) -> bool:
         taken = super().reserve(seq)
         self._outside += taken
         return taken
 
-    def release(self, seq: Stage) -> None:
+    def release(self, seq: Generation) -> None:
         super().release(seq)
         self._outside -= 1
         if self.group.n < self._seats and self.num_waiting:
@@ -163,9 +163,9 @@ class MixedScheduler(LLMScheduler):
         self._start_decodes(plan, max(0, min(self.max_num_seqs - self._num_prompts, budget) - len(first)))
         return plan
 
-    def _take_overdue(self) -> list[Stage]:
+    def _take_overdue(self) -> list[Generation]:
         """Take the memory of decodes passed over too often, if it is free, and remove them from the queues."""
-        limit, passed, taken = self._limit or 0, self._passed, list[Stage]()
+        limit, passed, taken = self._limit or 0, self._passed, list[Generation]()
         overdue = [seq for seq in (*self.left, *self.holding) if passed.get(seq, 0) >= limit]
         for seq in sorted(overdue, key=_arrival):
             if len(taken) == self._seats:
@@ -244,14 +244,14 @@ class MixedScheduler(LLMScheduler):
                 self._run_now(seq)
             room -= 1
 
-    def _start_decode(self, seq: Stage, plan: Plan) -> bool:
+    def _start_decode(self, seq: Generation, plan: Plan) -> bool:
         """Put a decode into the batch if its memory is free. It joins the group with its first token."""
         if not self._take_for_decode(seq):
             return False
         _add_decode(seq, plan)
         return True
 
-    def _take_for_decode(self, seq: Stage) -> bool:
+    def _take_for_decode(self, seq: Generation) -> bool:
         """Take the memory of a decode that is to start; return whether it is free."""
         pool = self.pool
         need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
@@ -265,7 +265,7 @@ class MixedScheduler(LLMScheduler):
         """Return the blocks that the group's next step takes."""
         return self.group.blocks_for(1) if self.group.grows and self.group.n else 0
 
-    def _run_now(self, seq: Stage) -> None:
+    def _run_now(self, seq: Generation) -> None:
         self.running[seq] = self.partial[seq] = None
         seq.run_order = self._admissions
         self._admissions += 1
@@ -282,7 +282,7 @@ class MixedScheduler(LLMScheduler):
         self._make_wait(max([*self.holding, *self.left], key=_arrival))
         return True
 
-    def _make_wait(self, seq: Stage) -> None:
+    def _make_wait(self, seq: Generation) -> None:
         """Preempt a sequence in any state."""
         self.left.pop(seq, None)
         if not seq.grouped and seq in self.holding:
@@ -294,14 +294,14 @@ class MixedScheduler(LLMScheduler):
 
     # -- the end of a step ---------------------------------------------------------------------------------------
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         if finished or self._num_prompts or plan.preempted:
             self._stale = True
             self._outside += len(finished)
         return finished
 
-    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Stage]:
+    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Generation]:
         finished = super()._emit(plan, step, now_ns)
         if self.up_front:
             for seq, _n in plan.prefills[: self._num_prompts]:
@@ -314,10 +314,10 @@ class MixedScheduler(LLMScheduler):
 
     # -- branches ------------------------------------------------------------------------------------------------
 
-    def _free_slots(self, finished: list[Stage]) -> int:
+    def _free_slots(self, finished: list[Generation]) -> int:
         return UNLIMITED   # a sequence without a place in the next batch keeps its memory
 
-    def _start_branch(self, seq: Stage) -> bool:
+    def _start_branch(self, seq: Generation) -> bool:
         if not self.up_front:
             return super()._start_branch(seq)
         if not self.pool.grow(seq, seq.num_computed + 1):
@@ -328,11 +328,11 @@ class MixedScheduler(LLMScheduler):
         return True
 
 
-def _add_decode(seq: Stage, plan: Plan) -> None:
+def _add_decode(seq: Generation, plan: Plan) -> None:
     past = seq.num_computed
     plan.add_prefill(seq, 1, past)
     seq.num_computed = past + 1
 
 
-def _arrival(seq: Stage) -> int:
+def _arrival(seq: Generation) -> int:
     return seq.arrival_order

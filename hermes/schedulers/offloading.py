@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache, RequestChunks
 from hermes.schedulers.base import run_order
@@ -41,7 +41,7 @@ class Job:
 
     __slots__ = ("blocks", "fenced", "keys", "load", "seq")
 
-    def __init__(self, seq: Stage, *, load: bool, keys: list[Hashable], blocks: list[int], fenced: bool) -> None:
+    def __init__(self, seq: Generation, *, load: bool, keys: list[Hashable], blocks: list[int], fenced: bool) -> None:
         self.seq, self.load, self.keys, self.blocks, self.fenced = seq, load, keys, blocks, fenced
 
 
@@ -94,11 +94,11 @@ class OffloadingScheduler(ChunkedScheduler):
         self._flushed: list[Job] = []
         self.jobs: dict[Job, None] = {}         # under way
         self.loaded_tokens = 0
-        self._progress: dict[Stage, _Progress] = {}
-        self._loading: dict[Stage, None] = {}   # waiting for their load
-        self._loaded: dict[Stage, None] = {}    # load complete, blocks not hashed yet
-        self._to_store: dict[Stage, None] = {}  # running sequences that may have chunks to offer
-        self._ended: list[Stage] = []           # since the latest plan
+        self._progress: dict[Generation, _Progress] = {}
+        self._loading: dict[Generation, None] = {}   # waiting for their load
+        self._loaded: dict[Generation, None] = {}    # load complete, blocks not hashed yet
+        self._to_store: dict[Generation, None] = {}  # running sequences that may have chunks to offer
+        self._ended: list[Generation] = []           # since the latest plan
         self._being_loaded: set[Hashable] = set()
         self._offers_again = False              # the next step offers chunks that found no room
 
@@ -122,7 +122,7 @@ class OffloadingScheduler(ChunkedScheduler):
             plan.num_steps = 1
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         for seq in finished:
             progress = self._of(seq)
@@ -158,7 +158,7 @@ class OffloadingScheduler(ChunkedScheduler):
         else:
             self.host.stored(job.keys)
 
-    def _of(self, seq: Stage) -> _Progress:
+    def _of(self, seq: Generation) -> _Progress:
         progress = self._progress.get(seq)
         if progress is None:
             progress = self._progress[seq] = _Progress()
@@ -177,7 +177,7 @@ class OffloadingScheduler(ChunkedScheduler):
         slots = self.max_num_seqs - len(self.running) - len(self._ending)
         holding = [seq for seq in self._in_turn() if seq not in self._loading]
         holding.reverse()
-        skipped: list[Stage] = []
+        skipped: list[Generation] = []
         while budget > 0 and slots > 0 and (holding or self.waiting):
             seq = holding[-1] if holding else self.waiting.peek()
             past = seq.num_computed
@@ -230,15 +230,15 @@ class OffloadingScheduler(ChunkedScheduler):
         loading = sum(seq.num_blocks for seq in self._loading)
         return int(Reason.HOST_LOAD if 2 * loading > self.pool.num_blocks - self.pool.free_blocks else Reason.KV_MEMORY)
 
-    def _in_turn(self) -> list[Stage]:
+    def _in_turn(self) -> list[Generation]:
         """Return the sequences that hold blocks and do not run, in the order in which they are admitted."""
         return sorted(self.holding, key=_urgency) if self.by_priority else list(self.holding)
 
-    def waiting_for_load(self) -> list[Stage]:
+    def waiting_for_load(self) -> list[Generation]:
         """Return the sequences whose load was started and that were not considered since its end, in order of turn."""
         return [seq for seq in self._in_turn() if seq in self._loading or seq in self._loaded]
 
-    def _run_next(self, seq: Stage, holding: list[Stage]) -> None:
+    def _run_next(self, seq: Generation, holding: list[Generation]) -> None:
         """Move a waiting sequence to the end of running."""
         if holding:
             self.holding.remove(holding.pop())
@@ -250,7 +250,7 @@ class OffloadingScheduler(ChunkedScheduler):
         seq.run_order = self._admissions
         self._admissions += 1
 
-    def _found(self, seq: Stage, past: int) -> int | None:
+    def _found(self, seq: Generation, past: int) -> int | None:
         """Return the tokens that the host cache has of a waiting sequence after the first `past`; None: ask again in
         the next step. Less than a chunk counts as nothing."""
         progress = self._of(seq)
@@ -280,7 +280,7 @@ class OffloadingScheduler(ChunkedScheduler):
             return 0
         return None if busy else chunk * size - past
 
-    def _room_for_load(self, seq: Stage, num_tokens: int) -> bool:
+    def _room_for_load(self, seq: Generation, num_tokens: int) -> bool:
         """Whether the blocks of the first `num_tokens` tokens are free beside those that prefills and loads under way
         still need: a load holds its blocks without progress and cannot be preempted."""
         pool = self.pool
@@ -291,7 +291,7 @@ class OffloadingScheduler(ChunkedScheduler):
                        for group in (self.partial, self.holding) for s in group)
         return pool.missing_blocks(seq, num_tokens) + spare <= pool.free_blocks - reserved
 
-    def _load(self, seq: Stage, past: int, found: int) -> None:
+    def _load(self, seq: Generation, past: int, found: int) -> None:
         """Take the blocks of what the host cache has, and start the load. They have no hash before it is complete."""
         pool, size = self.pool, self.chunk_tokens
         self._count_lookup(seq, past, found)
@@ -309,14 +309,14 @@ class OffloadingScheduler(ChunkedScheduler):
         blocks = pool.blocks_of(seq)
         self._start(Job(seq, load=True, keys=keys, blocks=blocks[past // pool.block_size:], fenced=False))
 
-    def _count_lookup(self, seq: Stage, past: int, found: int) -> None:
+    def _count_lookup(self, seq: Generation, past: int, found: int) -> None:
         """Count the chunks that an admitted sequence found in the host cache, and those that it did not."""
         size = self.chunk_tokens
         hits = (past + found) // size - past // size if found else 0
         self.host.hits += hits
         self.host.misses += seq.num_tokens // size - past // size - hits
 
-    def _take_up(self, seq: Stage) -> int:
+    def _take_up(self, seq: Generation) -> int:
         """Hash the blocks of a complete load; return the tokens of the sequence that count as computed."""
         del self._loaded[seq]
         self.pool.commit(seq, seq.num_computed)
@@ -324,7 +324,7 @@ class OffloadingScheduler(ChunkedScheduler):
             seq.num_computed -= 1
         return seq.num_computed
 
-    def _keys(self, seq: Stage, first: int, end: int) -> list[Hashable]:
+    def _keys(self, seq: Generation, first: int, end: int) -> list[Hashable]:
         size, bs = self.blocks_per_chunk, self.pool.block_size
         keys: list[Hashable] = [seq.block_key((chunk + 1) * size - 1, bs)
                                 for chunk in range(first, end)]
@@ -379,7 +379,7 @@ class OffloadingScheduler(ChunkedScheduler):
             if not progress.jobs:
                 del self._progress[seq]
 
-    def _store(self, seq: Stage, num_tokens: int, blocks: list[int], *, ended: bool) -> None:
+    def _store(self, seq: Generation, num_tokens: int, blocks: list[int], *, ended: bool) -> None:
         """Offer the chunks of the first `num_tokens` tokens that were not offered yet; start a job for the new ones."""
         progress, per_chunk = self._of(seq), self.blocks_per_chunk
         first, end = progress.next_chunk, num_tokens // self.chunk_tokens
@@ -402,5 +402,5 @@ class OffloadingScheduler(ChunkedScheduler):
             self._flushed.append(job)
 
 
-def _urgency(seq: Stage) -> tuple[int, int]:
+def _urgency(seq: Generation) -> tuple[int, int]:
     return seq.priority, seq.arrival_order

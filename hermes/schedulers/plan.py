@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.hardware.base import StepStats
 
 __all__ = ["Plan"]
@@ -29,13 +29,13 @@ class Plan(StepStats):
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
         self.embed_tokens = self.embedded = self.prefill_max = self.drafts = self.lora_tokens = self.lora_adapters = 0
-        self.prefills: list[tuple[Stage, int]] = []
+        self.prefills: list[tuple[Generation, int]] = []
         self.decodes = False
         self.num_steps = 1
-        self.preempted: list[Stage] = []
+        self.preempted: list[Generation] = []
         self.taken = self.again = 0
 
-    def add_prefill(self, seq: Stage, n: int, past: int) -> None:
+    def add_prefill(self, seq: Generation, n: int, past: int) -> None:
         """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt counts as a decode, and so
         does the prompt's last token if the KV of the others came from another client."""
         self.prefills.append((seq, n))
@@ -57,7 +57,7 @@ class Plan(StepStats):
         elif past + n == seq.num_tokens:
             self.sampled += seq.width
 
-    def add_verified(self, seq: Stage, n: int, past: int, drafts: int) -> None:
+    def add_verified(self, seq: Generation, n: int, past: int, drafts: int) -> None:
         """Count `n` tokens of `seq` after `past` cached ones, the last `drafts` of them drafts."""
         if not drafts:
             self.add_prefill(seq, n, past)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from hermes.config.registry import Registry
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.memory.indexed_heap import IndexedHeap
 
 __all__ = ["PACKING", "FcfsQueue", "HurryingQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue",
@@ -26,19 +26,19 @@ class WaitingQueue(Protocol):
     sequences hurried earlier that arrived before it.
     """
 
-    def push(self, seq: Stage) -> None: ...
-    def push_preempted(self, seq: Stage) -> None: ...
-    def peek(self) -> Stage: ...
-    def pop(self) -> Stage: ...
+    def push(self, seq: Generation) -> None: ...
+    def push_preempted(self, seq: Generation) -> None: ...
+    def peek(self) -> Generation: ...
+    def pop(self) -> Generation: ...
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Stage]: ...
+    def __iter__(self) -> Iterator[Generation]: ...
 
 
 @runtime_checkable
 class HurryingQueue(Protocol):
     """A queue that can put a sequence before all others."""
 
-    def hurry(self, seq: Stage) -> None: ...
+    def hurry(self, seq: Generation) -> None: ...
 
 
 # Any: configurations of plug-ins have nothing in common but pydantic
@@ -46,48 +46,48 @@ PACKING: Registry[Any] = Registry("packing", "a packing policy")
 
 
 @PACKING.register("fcfs")
-class FcfsQueue(deque[Stage]):
+class FcfsQueue(deque[Generation]):
     """First come, first served."""
 
     push = deque.append
     push_preempted = deque.appendleft
     pop = deque.popleft
 
-    def peek(self) -> Stage:
+    def peek(self) -> Generation:
         return self[0]
 
 
 class KeyedQueue:
     """A heap ordered by (key, arrival order). `update` moves a sequence whose key has changed."""
 
-    key: Callable[[Stage], float]
+    key: Callable[[Generation], float]
 
     def __init__(self) -> None:
-        self._heap: IndexedHeap[Stage] = IndexedHeap()
+        self._heap: IndexedHeap[Generation] = IndexedHeap()
 
-    def push(self, seq: Stage) -> None:
+    def push(self, seq: Generation) -> None:
         self._heap.push(seq, (self.key(seq), seq.arrival_order))
 
     push_preempted = push
 
-    def update(self, seq: Stage) -> None:
+    def update(self, seq: Generation) -> None:
         """Move a sequence whose key has changed while it waits. Raises `KeyError` if it is not in the queue."""
         self._heap.update(seq, (self.key(seq), seq.arrival_order))
 
-    def hurry(self, seq: Stage) -> None:
+    def hurry(self, seq: Generation) -> None:
         """Put `seq` before all others; hurried sequences are in order of arrival."""
         self._heap.update(seq, (-math.inf, seq.arrival_order))
 
-    def peek(self) -> Stage:
+    def peek(self) -> Generation:
         return self._heap.peek()
 
-    def pop(self) -> Stage:
+    def pop(self) -> Generation:
         return self._heap.pop()
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[Generation]:
         return iter(self._heap)
 
 
@@ -95,7 +95,7 @@ class KeyedQueue:
 class PriorityQueue(KeyedQueue):
     """Most urgent (lowest priority number) first."""
 
-    def key(self, seq: Stage) -> float:
+    def key(self, seq: Generation) -> float:
         return seq.priority
 
 
@@ -103,7 +103,7 @@ class PriorityQueue(KeyedQueue):
 class ShortestJobQueue(KeyedQueue):
     """Fewest tokens in total (prompt + output) first."""
 
-    def key(self, seq: Stage) -> float:
+    def key(self, seq: Generation) -> float:
         return seq.prompt_tokens + seq.all_outputs
 
 
@@ -111,5 +111,5 @@ class ShortestJobQueue(KeyedQueue):
 class LeastWorkQueue(KeyedQueue):
     """Fewest tokens still to compute first: the rest of the prompt and the outputs not yet emitted."""
 
-    def key(self, seq: Stage) -> float:
+    def key(self, seq: Generation) -> float:
         return seq.prompt_tokens + seq.all_outputs - seq.num_computed

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.errors import HermesError
 from hermes.memory.blocks import BlockPool
 from hermes.memory.radix import Node, RadixPool, RadixTree, runs_of
@@ -96,7 +96,7 @@ class SglangScheduler(LLMScheduler):
     ticks_every_step = False
     takes_over_kv = False
     splits = False
-    ending: dict[Stage, bool] = {}   # with overlap: ended in the batch in flight
+    ending: dict[Generation, bool] = {}   # with overlap: ended in the batch in flight
 
     def __init__(self, config: SglangConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         super().__init__(pool, max_num_seqs=config.max_running_requests,
@@ -116,7 +116,7 @@ class SglangScheduler(LLMScheduler):
         self.decay = (self.init_ratio - self.min_ratio) / config.new_token_ratio_decay_steps
         self.retract_steps = config.retract_decode_steps
         self.ratio = self.init_ratio
-        self.chunk: Stage | None = None
+        self.chunk: Generation | None = None
         self.full = False
         self._passes = 0       # of the waiting queue, for the refresh of its prefixes
         self._first = 0        # order of the first running request, for mixed batches
@@ -124,7 +124,7 @@ class SglangScheduler(LLMScheduler):
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if seq.branches is not None:
             return "has several branches, which this scheduler does not serve"
         most = self._most_new_tokens(seq)
@@ -133,19 +133,19 @@ class SglangScheduler(LLMScheduler):
                     f"memory ({self.pool.num_blocks * self.pool.block_size} tokens) leaves {max(most, 0)}")
         return None
 
-    def _most_new_tokens(self, seq: Stage) -> int:
+    def _most_new_tokens(self, seq: Generation) -> int:
         """Return the tokens that memory leaves to a request that runs alone (rule 2)."""
         page = self.pool.block_size
         whole = (self.pool.num_blocks - self.pool.blocks_for(seq.prompt_tokens)) * page
         return whole - page - 1 - (self.ignore_eos and self.tree is None)
 
-    def max_new_tokens(self, seq: Stage) -> int:
+    def max_new_tokens(self, seq: Generation) -> int:
         """Return the tokens that a request asks for, as far as memory allows."""
         wanted = 0 if self.ignore_eos else self.asked or seq.max_new_tokens
         asked = max(wanted, seq.target_tokens)
         return min(asked, self._most_new_tokens(seq)) if asked > seq.target_tokens else asked
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return not self.full and self.group.n < self.max_num_seqs
 
     def stop_of_arrival(self) -> int:
@@ -223,7 +223,7 @@ class SglangScheduler(LLMScheduler):
         self._sort_waiting()
         decodes = running if self.mixed else 0
         budget = Budget(self.pool, self._reserved(), decodes, self.max_prefill_tokens, self.chunk_size)
-        joined: list[tuple[Stage, int]] = []
+        joined: list[tuple[Generation, int]] = []
         if self.chunk is not None:
             joined.append(self._next_chunk(self.chunk, budget))
         while waiting and (budget.memory_spent or not budget.batch_spent):
@@ -246,7 +246,7 @@ class SglangScheduler(LLMScheduler):
         """Running requests, as far as the engine knows at this point."""
         return self.group.n
 
-    def _outputs(self) -> list[tuple[Stage, int]]:
+    def _outputs(self) -> list[tuple[Generation, int]]:
         """Return the running requests in order, and their output tokens, as far as the engine knows."""
         clock = self.group.clock
         return [(seq, clock + seq.base + 1 - seq.prompt_tokens) for seq in self.group.members]
@@ -258,7 +258,7 @@ class SglangScheduler(LLMScheduler):
         # in running order: the sum is one of floats
         return sum([min(asked(seq) - outputs, CLIP_MAX_NEW_TOKENS) * ratio for seq, outputs in self._outputs()])
 
-    def _next_chunk(self, seq: Stage, budget: Budget) -> tuple[Stage, int]:
+    def _next_chunk(self, seq: Generation, budget: Budget) -> tuple[Generation, int]:
         """Charge the next part of the chunked request, or its rest."""
         assert budget.chunk is not None
         limit = min(budget.chunk, int(budget.left))
@@ -272,7 +272,7 @@ class SglangScheduler(LLMScheduler):
         budget.take(rest, min(self.max_new_tokens(seq), CLIP_MAX_NEW_TOKENS))
         return seq, rest
 
-    def _join(self, seq: Stage, budget: Budget, joined: list[tuple[Stage, int]]) -> bool:
+    def _join(self, seq: Generation, budget: Budget, joined: list[tuple[Generation, int]]) -> bool:
         """Let the head of the queue join, whole or in part; return False, without any change, if it does not fit."""
         node, page = None, budget.page
         past = 0
@@ -310,7 +310,7 @@ class SglangScheduler(LLMScheduler):
         joined.append((seq, n))
         return True
 
-    def _fits_to_the_end(self, seq: Stage, n: int, budget: Budget, joined: list[tuple[Stage, int]]) -> bool:
+    def _fits_to_the_end(self, seq: Generation, n: int, budget: Budget, joined: list[tuple[Generation, int]]) -> bool:
         """Whether every request can generate all its tokens, one completion after the other (rule 7)."""
         need = budget.pages(n) + budget.page
         if need > min(budget.left_now, budget.left):
@@ -337,7 +337,7 @@ class SglangScheduler(LLMScheduler):
             free += held
         return True
 
-    def _allocate(self, plan: Plan, joined: list[tuple[Stage, int]]) -> None:
+    def _allocate(self, plan: Plan, joined: list[tuple[Generation, int]]) -> None:
         """Take the blocks of a prefill batch, and let running requests join it if they may (rule 12)."""
         pool, page = self.pool, self.pool.block_size
         tokens = sum(n for _, n in joined)
@@ -383,7 +383,7 @@ class SglangScheduler(LLMScheduler):
                 tree.match(seq, seq.num_tokens)
         self._passes += 1
 
-    def _put_back(self, order: list[Stage]) -> None:
+    def _put_back(self, order: list[Generation]) -> None:
         while self.waiting:
             self.waiting.pop()
         for seq in order:
@@ -393,8 +393,8 @@ class SglangScheduler(LLMScheduler):
         """Sort by the match in the tree. Of waiting prompts that begin alike and match little, only the first counts:
         the others would compute what it computes."""
         page, early = self.pool.block_size, RadixTree()
-        keys: dict[Stage, float] = {}
-        nodes: dict[Stage, Node] = {}
+        keys: dict[Generation, float] = {}
+        nodes: dict[Generation, Node] = {}
         for seq in self.waiting:
             node = nodes[seq] = tree.match(seq, seq.num_tokens)
             matched = node.hi * page
@@ -412,7 +412,7 @@ class SglangScheduler(LLMScheduler):
 
     # -- retraction ----------------------------------------------------------------------------------------------
 
-    def _retract(self, plan: Plan, over: Collection[Stage] = ()) -> None:
+    def _retract(self, plan: Plan, over: Collection[Generation] = ()) -> None:
         """Retract the requests with the fewest output tokens, of those the longest prompts, until the others fit.
 
         over: Requests that decode beside the group (overlap scheduling).
@@ -441,7 +441,7 @@ class SglangScheduler(LLMScheduler):
         self.ratio = min(1.0, (tokens + self.retract_steps * len(order)) / (asked + 1))
         self.full, self.stopped = False, int(Reason.KV_MEMORY)
 
-    def _take_back(self, seq: Stage, plan: Plan) -> None:
+    def _take_back(self, seq: Generation, plan: Plan) -> None:
         """Free the blocks of a request taken out of the group; it waits behind the others."""
         del self.running[seq]
         self._lose_in_flight(seq)
@@ -453,20 +453,20 @@ class SglangScheduler(LLMScheduler):
         plan.preempted.append(seq)
         self.waiting.push(seq)
 
-    def _end_early(self, seq: Stage) -> None:
+    def _end_early(self, seq: Generation) -> None:
         """Free the blocks of a request that has ended, unknown to the engine."""
         raise AssertionError("the results of all batches are known")
 
-    def _known_outputs(self, seq: Stage) -> int:
+    def _known_outputs(self, seq: Generation) -> int:
         """Return the output tokens of a request outside the group, as far as the engine knows."""
         return seq.num_tokens - seq.prompt_tokens
 
-    def _lose_in_flight(self, seq: Stage) -> None:
+    def _lose_in_flight(self, seq: Generation) -> None:
         """Drop the token of a retracted request that the batch in flight computes; here, none does."""
 
     # -- results -------------------------------------------------------------------------------------------------
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         group, prefills = self.group, plan.prefills
         if plan.decodes and self.decays:
             for _ in range(num_steps):
@@ -485,14 +485,14 @@ class SglangScheduler(LLMScheduler):
         self._results(prefills, finished)
         return finished
 
-    def _results(self, prefills: list[tuple[Stage, int]], finished: list[Stage]) -> None:
+    def _results(self, prefills: list[tuple[Generation, int]], finished: list[Generation]) -> None:
         """Process the results of a batch."""
         if finished:
             self.full = False
         if self.tree is not None:
             self._checkpoint(prefills, finished)
 
-    def _first_in_order(self, running: list[Stage]) -> None:
+    def _first_in_order(self, running: list[Generation]) -> None:
         """Put the members of the decode group that joined before those that ran."""
         members = self.group.members
         for seq in running:
@@ -500,7 +500,7 @@ class SglangScheduler(LLMScheduler):
                 del members[seq]
                 members[seq] = None
 
-    def _checkpoint(self, prefills: list[tuple[Stage, int]], finished: list[Stage]) -> None:
+    def _checkpoint(self, prefills: list[tuple[Generation, int]], finished: list[Generation]) -> None:
         """Put what was computed into the tree, in the order of the batch, the unfinished chunk last."""
         tree = self.tree
         assert tree is not None
@@ -518,9 +518,9 @@ class SglangScheduler(LLMScheduler):
             tree.commit(chunk, chunk.num_computed)
 
 
-def _depth_first(root: Node, nodes: dict[Stage, Node]) -> list[Stage]:
+def _depth_first(root: Node, nodes: dict[Generation, Node]) -> list[Generation]:
     """Return sequences in depth-first order of their nodes, the child with the most of them first."""
-    of_node: dict[Node, list[Stage]] = {}
+    of_node: dict[Node, list[Generation]] = {}
     for seq, node in nodes.items():
         of_node.setdefault(node, []).append(seq)
 
@@ -531,7 +531,7 @@ def _depth_first(root: Node, nodes: dict[Stage, Node]) -> list[Stage]:
         weights[node] = len(of_node.get(node, ())) + sum([weigh(child) for child in node.children.values()])
         return weights[node]
 
-    order: list[Stage] = []
+    order: list[Generation] = []
 
     def visit(node: Node) -> None:
         for child in sorted(node.children.values(), key=lambda child: -weights[child]):

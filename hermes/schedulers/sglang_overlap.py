@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import run_order
 from hermes.schedulers.plan import Plan
@@ -38,11 +38,11 @@ class OverlapSglangScheduler(SglangScheduler):
 
     def __init__(self, config: SglangConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         super().__init__(config, pool, every_step=every_step)
-        self.ending: dict[Stage, bool] = {}
-        self.overrun: list[Stage] = []
+        self.ending: dict[Generation, bool] = {}
+        self.overrun: list[Generation] = []
         self.seen = (pool.num_blocks, 0)
-        self._computed: list[Stage] = []             # by the batch in flight: prompts, then what ended otherwise
-        self._in_flight: set[Stage] | None = set()   # running requests with a token in flight; None: all
+        self._computed: list[Generation] = []             # by the batch in flight: prompts, then what ended otherwise
+        self._in_flight: set[Generation] | None = set()   # running requests with a token in flight; None: all
         self._lost = 0   # tokens that were counted and dropped, to be counted off
 
     # -- plans -----------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class OverlapSglangScheduler(SglangScheduler):
     def num_running(self) -> int:
         return self.group.n + len(self.ending)
 
-    def _outputs(self) -> list[tuple[Stage, int]]:
+    def _outputs(self) -> list[tuple[Generation, int]]:
         late = self._in_flight
         outputs = [(seq, n - (late is None or seq in late)) for seq, n in super()._outputs()]
         if self.ending:
@@ -59,7 +59,7 @@ class OverlapSglangScheduler(SglangScheduler):
             outputs.sort(key=lambda pair: run_order(pair[0]))
         return outputs
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return not self.full and self.num_running < self.max_num_seqs
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -100,7 +100,7 @@ class OverlapSglangScheduler(SglangScheduler):
         self._decode_with(plan, over)
         return plan
 
-    def _retract_with(self, over: list[Stage]) -> Plan:
+    def _retract_with(self, over: list[Generation]) -> Plan:
         """Retract requests from a batch in which these decode once more, and let the others decode."""
         plan = Plan()
         if len(over) + self.group.n == 1:   # alone, and it has ended
@@ -113,24 +113,24 @@ class OverlapSglangScheduler(SglangScheduler):
         self._decode_with(plan, left)
         return plan
 
-    def _end_early(self, seq: Stage) -> None:
+    def _end_early(self, seq: Generation) -> None:
         # SGLang retracts it and computes its last token anew; here its answer is complete
         if self.ending.pop(seq):
             self._computed.remove(seq)
             super().release(seq)
 
-    def _leave_ending(self) -> list[Stage]:
+    def _leave_ending(self) -> list[Generation]:
         """Leave out requests that are known to end by their length; return the other ones that end (rule 21)."""
         over = [seq for seq in self.ending if self.max_new_tokens(seq) > seq.target_tokens]
         if len(over) < len(self.ending):
             self.full = False
         return over
 
-    def _blocks_with(self, over: list[Stage]) -> int:
+    def _blocks_with(self, over: list[Generation]) -> int:
         """Return the blocks of a decode batch in which these decode once more."""
         return self.group.blocks_for(1) + sum([seq.num_computed % self.pool.block_size == 0 for seq in over])
 
-    def _decode_with(self, plan: Plan, over: list[Stage]) -> None:
+    def _decode_with(self, plan: Plan, over: list[Generation]) -> None:
         """Let the running requests decode, and those in `over` once more."""
         if self.pool.block_size > 1:
             self._make_room(self.group.n + len(over))
@@ -154,11 +154,11 @@ class OverlapSglangScheduler(SglangScheduler):
 
     # -- retraction ------------------------------------------------------------------------------------------------
 
-    def _known_outputs(self, seq: Stage) -> int:
+    def _known_outputs(self, seq: Generation) -> int:
         late = self._in_flight
         return seq.num_tokens - seq.prompt_tokens - (late is None or seq in late or seq in self.ending)
 
-    def _lose_in_flight(self, seq: Stage) -> None:
+    def _lose_in_flight(self, seq: Generation) -> None:
         """Drop the token of a retracted request that the batch in flight computes: it is computed anew (rule 24)."""
         if self._known_outputs(seq) == seq.num_tokens - seq.prompt_tokens:
             return
@@ -174,12 +174,12 @@ class OverlapSglangScheduler(SglangScheduler):
 
     # -- results ---------------------------------------------------------------------------------------------------
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         self._in_flight = None if plan.decodes else {seq for seq, _n in plan.prefills}
         return finished
 
-    def _results(self, prefills: list[tuple[Stage, int]], finished: list[Stage]) -> None:
+    def _results(self, prefills: list[tuple[Generation, int]], finished: list[Generation]) -> None:
         """Note results for the next plan. The chunked request alone enters the tree before it."""
         self._computed = [seq for seq, _n in prefills if seq is not self.chunk]
         self._computed += [seq for seq in finished if seq not in set(self._computed)]
@@ -204,7 +204,7 @@ class OverlapSglangScheduler(SglangScheduler):
             self.full = False
         self._in_flight = set()
 
-    def release(self, seq: Stage) -> None:
+    def release(self, seq: Generation) -> None:
         if seq in self.ending:
             self.ending[seq] = True
         else:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
@@ -56,7 +56,7 @@ class _Share:
 
     __slots__ = ("drafts", "gives", "num_tokens", "past", "seq")
 
-    def __init__(self, seq: Stage, num_tokens: int, past: int, drafts: int) -> None:
+    def __init__(self, seq: Generation, num_tokens: int, past: int, drafts: int) -> None:
         self.seq, self.num_tokens, self.past, self.drafts = seq, num_tokens, past, drafts
         self.gives = 0
 
@@ -67,8 +67,8 @@ class SpeculativeBatch:
     __slots__ = ("preempted", "shares", "stopped")
 
     def __init__(self) -> None:
-        self.shares: dict[Stage, _Share] = {}
-        self.preempted: list[Stage] = []
+        self.shares: dict[Generation, _Share] = {}
+        self.preempted: list[Generation] = []
         self.stopped = int(Reason.SLOTS)   # why it admits no more
 
 
@@ -106,14 +106,14 @@ class SpeculativeScheduler(LLMScheduler):
         self.goes_on = config.goes_on
         self.hashes_results = config.hashes_results or self.ahead
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))   # as in `ChunkedScheduler`
-        self._progress: dict[Stage, _Progress] = {}
+        self._progress: dict[Generation, _Progress] = {}
         self._batches: deque[SpeculativeBatch] = deque()   # in flight, the oldest first
         self._bursts = TokenBursts(self.group)
 
     def seed(self, seed: int) -> None:
         self.acceptance.seed(seed)
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if seq.branches is not None:
             return "speculative decoding of branches is not modelled"
         most = seq.prompt_tokens + seq.target_tokens + self.drafts * (1 + self.ahead) + self.lookahead
@@ -126,11 +126,11 @@ class SpeculativeScheduler(LLMScheduler):
                     f"{self.max_num_batched_tokens} tokens, and chunked prefill is off")
         return None
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         self._progress[seq] = _Progress()
         self.waiting.push(seq)
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return False   # runs have one step
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ class SpeculativeScheduler(LLMScheduler):
             self.release(seq)
         return scheduled, True
 
-    def abort(self, seq: Stage) -> None:
+    def abort(self, seq: Generation) -> None:
         self._bursts.forget(seq)
         del self._progress[seq]
         super().abort(seq)
 
-    def _plan_of(self, batch: SpeculativeBatch, victims: list[Stage]) -> Plan:
+    def _plan_of(self, batch: SpeculativeBatch, victims: list[Generation]) -> Plan:
         """Return the work of a batch."""
         plan = Plan()
         plan.preempted = victims
@@ -204,11 +204,11 @@ class SpeculativeScheduler(LLMScheduler):
         plan.prefills = [(seq, n) for seq, n in plan.prefills if seq in self._progress]   # others have ended meanwhile
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         if not self._batches or not self._batches[0].shares:
             return []   # the plan only preempted
-        finished: list[Stage] = []
-        given: dict[Stage, int] = {}
+        finished: list[Generation] = []
+        given: dict[Generation, int] = {}
         for share in self._batches.popleft().shares.values():
             known = self._progress.get(share.seq)
             if known is None:
@@ -253,7 +253,7 @@ class SpeculativeScheduler(LLMScheduler):
             seq.num_computed = known.computed
         return tokens
 
-    def _forget_waiting(self, seq: Stage) -> None:
+    def _forget_waiting(self, seq: Generation) -> None:
         """Take a sequence out of the queue whose last tokens were in flight when it was preempted."""
         rest = [other for other in self.waiting if other is not seq]
         while self.waiting:
@@ -307,7 +307,7 @@ class SpeculativeScheduler(LLMScheduler):
             budget -= n
             room -= n + self.slots
             index += 1
-        padded: set[Stage] = set()
+        padded: set[Generation] = set()
         if not batch.preempted:
             self._admit_waiting(batch, budget, room, cap, prefilling, padded)
         else:
@@ -316,7 +316,7 @@ class SpeculativeScheduler(LLMScheduler):
             self._account(share, share.seq in padded)
         return batch
 
-    def _grow(self, seq: Stage, known: _Progress, n: int) -> bool:
+    def _grow(self, seq: Generation, known: _Progress, n: int) -> bool:
         computed = known.computed + n
         return self.pool.grow(seq, computed + self.lookahead, min(computed, seq.num_tokens))
 
@@ -327,10 +327,10 @@ class SpeculativeScheduler(LLMScheduler):
             return 0
         return max(self.threshold, self.input_budget // eligible) if self.adaptive else self.threshold
 
-    def _victim(self, order: list[Stage]) -> Stage:
+    def _victim(self, order: list[Generation]) -> Generation:
         return max(order, key=lambda s: (s.priority, s.arrival_order)) if self.by_priority else order[-1]
 
-    def _preempt(self, seq: Stage, batch: SpeculativeBatch) -> None:
+    def _preempt(self, seq: Generation, batch: SpeculativeBatch) -> None:
         known = self._progress[seq]
         del self.running[seq], self.partial[seq]
         self.pool.free(seq)
@@ -342,7 +342,7 @@ class SpeculativeScheduler(LLMScheduler):
         batch.preempted.append(seq)
 
     def _admit_waiting(self, batch: SpeculativeBatch, budget: int, room: int, cap: int, prefilling: bool,
-                       padded: set[Stage]) -> None:
+                       padded: set[Generation]) -> None:
         """Admit the head of the queue while budget, slots and blocks last.
 
         A sequence with one token left to compute gets rows for drafts all the same, in a step without prompts: then all

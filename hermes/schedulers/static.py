@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Named
+from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.config import SchedulerConfig
@@ -55,7 +55,7 @@ class StaticScheduler(LLMScheduler):
         self._emitted = 0     # tokens that every row has emitted
         self._longest = 0     # tokens of the longest answer
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         rows = self._rows(seq)
         if rows > self.max_num_seqs:
             return f"{rows} branches are in one batch, the client has room for {self.max_num_seqs} sequences"
@@ -69,19 +69,19 @@ class StaticScheduler(LLMScheduler):
         return None
 
     @staticmethod
-    def _rows(seq: Stage) -> int:
+    def _rows(seq: Generation) -> int:
         """Return the rows of a waiting sequence; one if another client decodes its branches."""
         return 1 if seq.hands_over else seq.width
 
-    def _blocks(self, seq: Stage, row: int) -> int:
+    def _blocks(self, seq: Generation, row: int) -> int:
         """Return the blocks of its rows, `row` blocks each."""
         return self._rows(seq) * row - self._common(seq)
 
-    def _common(self, seq: Stage) -> int:
+    def _common(self, seq: Generation) -> int:
         """Return the blocks that its rows share."""
         return (self._rows(seq) - 1) * (seq.prompt_tokens // self.pool.block_size)
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return False   # no sequence joins a running batch
 
     def stop_of_arrival(self) -> int:
@@ -107,7 +107,7 @@ class StaticScheduler(LLMScheduler):
 
     def _form_batch(self) -> Plan | None:
         """Form the next batch: as many members as fit as a padded rectangle of prompts and answers."""
-        members: list[Stage] = []
+        members: list[Generation] = []
         self._formed = int(Reason.BATCH_ENDS)
         prompt = output = rows = common = 0
         while self.num_waiting and rows < self.max_num_seqs:
@@ -141,7 +141,7 @@ class StaticScheduler(LLMScheduler):
         self._length, self._longest, self._emitted = prompt, output, 0
         return plan
 
-    def _stop(self, seq: Stage, tokens: int, rows: int, row: int, common: int) -> int:
+    def _stop(self, seq: Generation, tokens: int, rows: int, row: int, common: int) -> int:
         """Return why a sequence does not join a batch that would have as many padded tokens and rows, 0 if it does."""
         if rows > self.max_num_seqs:
             return int(Reason.SLOTS)
@@ -149,7 +149,7 @@ class StaticScheduler(LLMScheduler):
             return int(Reason.TOKEN_BUDGET)
         return int(Reason.KV_MEMORY) if rows * row - common - self._common(seq) > self.pool.num_blocks else 0
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         if plan.decodes:
             self._emitted += num_steps
         else:

@@ -79,7 +79,8 @@ def _all_stages(pipeline: Any) -> list[Any]:
         except StopIteration:
             return stages
         for stage in result if type(result) is tuple else (result,):
-            stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+            if stage.kind == "generate":
+                stage.num_tokens = stage.prompt_tokens + stage.output_tokens
             stage.client, stage.done = _CLIENT, True
             stages.append(stage)
 
@@ -187,7 +188,8 @@ class PipelineContract(ABC):
             if new:
                 yield new
             for stage in waited[:1] if any_of else waited:
-                stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+                if stage.kind == "generate":
+                    stage.num_tokens = stage.prompt_tokens + stage.output_tokens
                 stage.client, stage.done = _CLIENT, True
             result = waited[0] if any_of else wanted
 

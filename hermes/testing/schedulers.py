@@ -22,8 +22,8 @@ import numpy as np
 from hermes.compiled import is_compiled
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
-from hermes.core.sequence import Sequence
-from hermes.core.stage import ServiceStage, Stage
+from hermes.core.generation import Embedding, Generation
+from hermes.core.stage import ServiceStage
 from hermes.hardware.base import STEP_STATS
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
@@ -90,9 +90,9 @@ class _Drive:
     def __init__(self, scheduler: LLMScheduler, requests: list[Request], longest_run: int) -> None:
         self.scheduler, self.requests, self.longest_run = scheduler, requests, longest_run
         self.served = ServedSteps()
-        self.numbers: dict[Stage, int] = {}
+        self.numbers: dict[Generation, int] = {}
         self.ticks: list[int] = []            # number of steps in which the decode group advanced
-        self.knocking: list[Stage] = []    # requests whose KV found no memory yet
+        self.knocking: list[Generation] = []    # requests whose KV found no memory yet
         self.next, self.steps, self.open = 0, 0, 0
         self.skipped = 0    # idle time, in steps
 
@@ -136,7 +136,7 @@ class _Drive:
         done = {number for _, number in self.served.finished}
         return [number for number in self.numbers.values() if number not in done]
 
-    def _number(self, seq: Stage) -> int:
+    def _number(self, seq: Generation) -> int:
         """Return the number of a sequence."""
         if seq.branch < 0:
             return self.numbers[seq]
@@ -150,12 +150,13 @@ class _Drive:
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
         order = OTHER_BRANCH * number   # branches have numbers of their own
-        seq: Any = Sequence(request.prompt, request.output, request.priority, arrival_order=order, content=content)
+        seq: Any = Generation(request.prompt, request.output, request.priority, arrival_order=order, content=content)
         if request.branches:
             branch_into(seq, request.branches)
         if request.embed:
-            seq = ServiceStage("embed", tokens=request.prompt, priority=request.priority)
-            seq.arrival_order, seq.content = order, content
+            stage = ServiceStage("embed", tokens=request.prompt, priority=request.priority)
+            stage.arrival_order, stage.content = order, content
+            seq = Embedding(stage)
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
             assert reason.strip(), "a refusal without a reason"
@@ -228,7 +229,7 @@ class _Drive:
         assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs + others + plan.drafts
         assert plan.decode_ctx_max <= plan.decode_ctx
 
-    def _tokens(self, seq: Stage) -> list[int]:
+    def _tokens(self, seq: Generation) -> list[int]:
         """Return the steps that gave a finished sequence its tokens, as the scheduler recorded them in it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.given
         if not wanted:
@@ -372,11 +373,11 @@ class SchedulerContract(ABC):
         for memory, requests in self.cases():
             scheduler = self.make(self.pool(**memory), False)
             for request in requests:
-                seq = Sequence(request.prompt, request.output, request.priority)
+                seq = Generation(request.prompt, request.output, request.priority)
                 if scheduler.can_ever_fit(seq) is None:
                     alone, _ = self.served(memory, [Request(0, request.prompt, request.output)], every_step=False)
                     assert alone.finished, f"{request} was accepted and not served"
-                    smaller = Sequence(max(1, request.prompt - 1), request.output)
+                    smaller = Generation(max(1, request.prompt - 1), request.output)
                     assert scheduler.can_ever_fit(smaller) is None, "a shorter prompt is refused"
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hermes.api import load_scenario, simulate
 from hermes.core.block_hashes import AdapterText
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
 from hermes.memory import BlockPool
@@ -129,7 +129,7 @@ def test_the_adapter_used_least_recently_goes_first():
     scheduler = ChunkedConfig(max_num_batched_tokens=64, max_loras=2).build(BlockPool(100, 16), every_step=False)
     loads = []
     for number in (1, 2, 1, 3, 1, 2):   # one after the other: 3 takes the place of 2, then 2 that of 3
-        scheduler.enqueue(Sequence(20, 1, content=AdapterText(number, None)))
+        scheduler.enqueue(Generation(20, 1, content=AdapterText(number, None)))
         plan = scheduler.plan(10)
         [seq] = scheduler.complete(plan, 1, 0, 0)
         scheduler.release(seq)

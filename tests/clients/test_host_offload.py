@@ -12,7 +12,7 @@ import pytest
 
 import hermes
 from hermes.clients.host_offload import HostLink
-from hermes.core.stage import Stage
+from hermes.core.generation import Generation
 from hermes.deploy.engine_conform import served_of
 from hermes.deploy.vllm import commands_of
 from hermes.errors import InputError
@@ -129,7 +129,7 @@ def test_the_host_is_not_over_its_capacity_at_any_time(monkeypatch: pytest.Monke
 
 def test_a_prefill_waits_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that loads for a request does not compute it, and none does before the load is complete."""
-    loads: list[tuple[Stage, int]] = []
+    loads: list[tuple[Generation, int]] = []
     start = HostLink.start
 
     def noted(self: HostLink, job: Job, now_ns: int) -> int:

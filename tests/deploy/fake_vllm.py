@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked_config import ChunkedConfig
 
@@ -41,7 +41,7 @@ def main() -> None:
         asked = json.loads(line)
         if "add" in asked:
             for one in asked["add"]:
-                seq = Sequence(one["prompt_tokens"], one["output_tokens"], one["priority"], arrival_order=len(seqs))
+                seq = Generation(one["prompt_tokens"], one["output_tokens"], one["priority"], arrival_order=len(seqs))
                 seq.request = one["id"]
                 seq.max_new_tokens = one["max_new_tokens"]
                 seq.stops_early = seq.max_new_tokens > seq.output_tokens

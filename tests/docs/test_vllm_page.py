@@ -10,7 +10,7 @@ from rule_mutations import ALL, GROUPS, MUTATIONS, SCHEDULES, notices
 import hermes.clients.llm
 import hermes.clients.lockstep
 import hermes.core.block_hashes
-import hermes.core.sequence
+import hermes.core.generation
 import hermes.hardware.engines
 import hermes.memory.prefix
 import hermes.memory.reference
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
                for name in ("background/vllm.md", "reference/schedules.md", "reference/engines.md"))
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
-MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory.prefix, hermes.memory.reference,
+MODULES = (hermes.clients.llm, hermes.core.generation, hermes.memory.prefix, hermes.memory.reference,
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
            hermes.schedulers.chunked_limits, hermes.clients.lockstep, hermes.core.block_hashes,
            hermes.schedulers.chunked_config, hermes.hardware.engines)

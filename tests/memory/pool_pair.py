@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, NameRuns
 from hermes.core.branches import branch_into
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.memory import PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
 
@@ -74,7 +74,7 @@ def contents(rng: random.Random, prompt: int) -> Any:
 class Pair:
     """One sequence, once for each pool."""
 
-    def __init__(self, ours: Sequence, theirs: Sequence) -> None:
+    def __init__(self, ours: Generation, theirs: Generation) -> None:
         self.ours, self.theirs = ours, theirs
         self.steps = 0           # decoded in the group, not told to the sequences
         self.looked_up = False   # in the group: others may look up what it writes
@@ -129,7 +129,7 @@ class World:
 
     def wait(self, prompt: int, content: Any) -> Pair:
         self.count += 100
-        pair = Pair(*(Sequence(prompt, MAX_ANSWER, arrival_order=self.count, content=content) for _ in range(2)))
+        pair = Pair(*(Generation(prompt, MAX_ANSWER, arrival_order=self.count, content=content) for _ in range(2)))
         self.waiting.append(pair)
         return pair
 
@@ -382,7 +382,7 @@ def block_by_block(pool: ReferencePrefixPool) -> dict[str, Any]:
     return {"queue": queue, "carriers": {k: [pool._refs[b] for b in c] for k, c in lists.items()}}
 
 
-def in_list(pool: ReferencePrefixPool, seq: Sequence) -> list[Any]:
+def in_list(pool: ReferencePrefixPool, seq: Generation) -> list[Any]:
     found: list[Any] = []
     for block in pool._blocks[seq]:
         k = pool._key_of[block]
@@ -412,7 +412,7 @@ def in_segments(pool: PrefixBlockPool) -> dict[str, Any]:
     return {"queue": queue, "carriers": dict(carriers)}
 
 
-def in_chain(pool: PrefixBlockPool, seq: Sequence, carriers: Any) -> list[Any]:
+def in_chain(pool: PrefixBlockPool, seq: Generation, carriers: Any) -> list[Any]:
     chain = pool._chains[seq]
     found: list[Any] = []
     for segment in chain.segments():

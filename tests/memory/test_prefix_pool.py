@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from naive_pool import NaivePool, NaiveSequence
 
 from hermes.core.block_hashes import HashedPrompt
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.memory import PrefixBlockPool
 
 
@@ -199,7 +199,7 @@ def test_a_preempted_sequence_hits_what_it_computed() -> None:
 def test_answers_to_equal_hashed_prompts_are_not_shared() -> None:
     """A prompt of 6 tokens in hashed units of 4, and two answers that fill its second block."""
     pool = PrefixBlockPool(20, 4)
-    first, second = (Sequence(6, 4, arrival_order=i, content=HashedPrompt((7, 8), 4, 6)) for i in (1, 2))
+    first, second = (Generation(6, 4, arrival_order=i, content=HashedPrompt((7, 8), 4, 6)) for i in (1, 2))
     for seq in (first, second):
         assert pool.hit_tokens(seq) == (0 if seq is first else 4)
         seq.num_tokens = 9

@@ -13,7 +13,7 @@ from pool_pair import PER_WORLD, Keyed, Talk, contents, drive
 
 from hermes.compiled import is_compiled
 from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, TokenPrompt, name_runs
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.memory import PrefixBlockPool
 from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.reference import ReferencePrefixPool
@@ -87,7 +87,7 @@ def test_a_block_across_two_pieces_belongs_to_the_later_one() -> None:
 
 def test_a_sequence_that_shares_nothing_is_one_segment() -> None:
     pool = PrefixBlockPool(100, 16)
-    seq = Sequence(500, 200, arrival_order=1)
+    seq = Generation(500, 200, arrival_order=1)
     pool.admit(seq, 100)
     for tokens in (200, 437, 500):
         pool.grow(seq, tokens)
@@ -102,7 +102,7 @@ def test_a_sequence_that_shares_nothing_is_one_segment() -> None:
 def test_memory_of_the_pool_does_not_grow_with_its_blocks() -> None:
     pool = PrefixBlockPool(10**12, 16)
     assert pool.free_blocks == 10**12
-    pool.admit(Sequence(10**6, 1, arrival_order=1), 10**6)
+    pool.admit(Generation(10**6, 1, arrival_order=1), 10**6)
     assert len(pool._index.by_name) == 1
 
 
@@ -124,7 +124,7 @@ def test_what_is_evicted_is_forgotten() -> None:
     gc.disable()
     try:
         while names:
-            seq: Any = Sequence(4, 1, arrival_order=len(names), content=Watched(names.pop(), 3))  # type: ignore[arg-type]
+            seq: Any = Generation(4, 1, arrival_order=len(names), content=Watched(names.pop(), 3))  # type: ignore[arg-type]
             pool.admit(seq, 4)
             pool.free(seq)
             del seq

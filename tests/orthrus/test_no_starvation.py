@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from hermes.core.generation import Embedding
 from hermes.core.stage import ServiceStage
 from hermes.memory import BlockPool
 from hermes.plugins.orthrus import HeterogeneousConfig
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 
 Arrival = tuple[int, int, int]   # step, prompt, output; output 0: an embedding
 
@@ -34,7 +35,7 @@ def waits(arrivals: list[Arrival], num_blocks: int, config: HeterogeneousConfig)
     while waiting or len(done) < len(here):
         while waiting and waiting[0][0] <= step:
             _, prompt, output = waiting.pop(0)
-            seq: Any = Sequence(prompt, output) if output else ServiceStage("embed", tokens=prompt)
+            seq: Any = Generation(prompt, output) if output else Embedding(ServiceStage("embed", tokens=prompt))
             seq.arrival_order = number = number + 1
             if scheduler.can_ever_fit(seq) is None:
                 here[seq] = step, len(here) - len(done) + 1

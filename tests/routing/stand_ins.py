@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.core.generation import Generation
 from hermes.routing import ROUTERS, RouterContext
 
 
@@ -54,8 +55,5 @@ class Routing:
                 cell.values[:] = values
 
     def choose(self, prompt: int = 10, output: int = 10, session: int = -1) -> int:
-        stage = SimpleNamespace(
-            kind="generate", prompt_tokens=prompt, output_tokens=output, all_outputs=output, num_tokens=prompt,
-            source=None, transferred=False, decode_on=None, request=SimpleNamespace(session=session),
-        )
+        stage = Generation(prompt, output, request=SimpleNamespace(session=session))  # type: ignore[arg-type]
         return int(self.router.choose(stage).index)

@@ -8,7 +8,7 @@ from typing import Any
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.schedulers import SCHEDULERS, LLMScheduler, Sequence
+from hermes.schedulers import SCHEDULERS, Generation, LLMScheduler
 
 
 @dataclass
@@ -30,14 +30,14 @@ class Drive:
         component = SCHEDULERS.get(kind).model_validate({"kind": kind, **config})
         self.scheduler: LLMScheduler = component.build(pool, every_step=every_step)
         self.pool, self.steps = pool, 0
-        self.names: dict[Sequence, str] = {}
+        self.names: dict[Generation, str] = {}
 
     def add(
         self, name: str, prompt: int, output: int, priority: int = 0, group: int | None = None, shared: int = 0,
         branches: tuple[int, ...] = (),
-    ) -> Sequence:
+    ) -> Generation:
         content = None if group is None else GroupPrefix(group, shared)
-        seq = Sequence(prompt, output, priority, arrival_order=100 * len(self.names), content=content)
+        seq = Generation(prompt, output, priority, arrival_order=100 * len(self.names), content=content)
         if branches:
             branch_into(seq, branches)
         assert self.scheduler.can_ever_fit(seq) is None
@@ -45,7 +45,7 @@ class Drive:
         self.scheduler.enqueue(seq)
         return seq
 
-    def name(self, seq: Sequence) -> str:
+    def name(self, seq: Generation) -> str:
         """Branches after the first are called by their number as well."""
         return self.names[seq] if seq.branch < 0 else self.names[seq.branches.lead] + (str(seq.branch or ""))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driving import Drive
 
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 
 both = pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 
@@ -139,5 +139,5 @@ def test_a_batch_has_room_for_its_whole_rectangle(every_step: bool) -> None:
 @both
 def test_static_refuses_what_its_rectangle_cannot_hold(every_step: bool) -> None:
     scheduler = Drive(every_step, blocks=10, kind="static").scheduler
-    assert scheduler.can_ever_fit(Sequence(7, 3)) is None
-    assert "needs 11 KV blocks" in (scheduler.can_ever_fit(Sequence(8, 3)) or "")
+    assert scheduler.can_ever_fit(Generation(7, 3)) is None
+    assert "needs 11 KV blocks" in (scheduler.can_ever_fit(Generation(8, 3)) or "")

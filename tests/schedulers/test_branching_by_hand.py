@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.core.branches import branch_into
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 
 both = pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 reservations = pytest.mark.parametrize("reservation", ["on_demand", "up_front"])
@@ -156,7 +156,7 @@ def test_static_refuses_branches_that_are_not_in_one_batch(
     branches: tuple[int, ...], config: dict[str, int], reason: str
 ) -> None:
     scheduler = Drive(False, kind="static", **config).scheduler
-    assert reason in (scheduler.can_ever_fit(branch_into(Sequence(4, 1), branches)) or "")
+    assert reason in (scheduler.can_ever_fit(branch_into(Generation(4, 1), branches)) or "")
 
 
 @reservations
@@ -175,7 +175,7 @@ def test_mixed(reservation: str) -> None:
 @pytest.mark.parametrize("kind", ["chunked", "continuous", "mixed"])
 def test_kv_that_arrives_is_held_once(kind: str) -> None:
     drive = Drive(False, blocks=100, block_size=4, kind=kind)
-    seq = branch_into(Sequence(10, 1), (3, 1, 2))
+    seq = branch_into(Generation(10, 1), (3, 1, 2))
     seq.transferred, seq.given = True, 1
     seq.num_computed, seq.num_tokens = 10, 11
     drive.names[seq] = "a"
@@ -189,7 +189,7 @@ def test_kv_that_arrives_is_held_once(kind: str) -> None:
 
 def test_kv_that_never_came_is_computed_by_one_branch() -> None:
     drive = Drive(False, blocks=100, block_size=4)
-    seq = branch_into(Sequence(10, 1), (3, 2, 2))
+    seq = branch_into(Generation(10, 1), (3, 2, 2))
     seq.transferred, seq.given = True, 1
     seq.num_computed, seq.num_tokens = 0, 11   # as `Handoff` gives it up
     drive.names[seq] = "a"
@@ -200,7 +200,7 @@ def test_kv_that_never_came_is_computed_by_one_branch() -> None:
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-def by_hand(drive: Drive, seqs: list[Sequence]) -> int:
+def by_hand(drive: Drive, seqs: list[Generation]) -> int:
     """Blocks that sequences hold: what each has after the whole blocks of its prompt, and those once per generation."""
     common: dict[Any, int] = {}
     total = 0

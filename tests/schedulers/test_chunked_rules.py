@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driving import Drive
 
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 
 both = pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 
@@ -261,9 +261,9 @@ def test_a_preempted_sequence_finds_its_own_blocks(every_step: bool) -> None:
 def test_what_can_never_fit_is_refused_with_the_reason() -> None:
     drive = Drive(False, blocks=10, block_size=2)
     # The last token is given, never computed: 20 tokens in 10 blocks.
-    assert drive.scheduler.can_ever_fit(Sequence(15, 6)) is None
-    reason = drive.scheduler.can_ever_fit(Sequence(15, 7))
+    assert drive.scheduler.can_ever_fit(Generation(15, 6)) is None
+    reason = drive.scheduler.can_ever_fit(Generation(15, 7))
     assert reason == "needs 11 KV blocks of 2 tokens for 15 prompt and 7 output tokens, the client has 10"
     unchunked = Drive(False, enable_chunked_prefill=False, max_num_batched_tokens=8).scheduler
-    assert unchunked.can_ever_fit(Sequence(8, 1)) is None
-    assert "do not fit in one step of 8 tokens" in (unchunked.can_ever_fit(Sequence(8, 2)) or "")
+    assert unchunked.can_ever_fit(Generation(8, 1)) is None
+    assert "do not fit in one step of 8 tokens" in (unchunked.can_ever_fit(Generation(8, 2)) or "")

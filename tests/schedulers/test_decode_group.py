@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 from hermes.schedulers.decode_group import DecodeGroup
 
 
@@ -17,7 +17,7 @@ from hermes.schedulers.decode_group import DecodeGroup
 class Counted:
     """What the group should know of a member."""
 
-    seq: Sequence
+    seq: Generation
     computed: int
     left: int   # tokens still to compute
 
@@ -34,7 +34,7 @@ class GroupCounts(RuleBasedStateMachine):
     @rule(prompt=st.integers(1, 40), output=st.integers(2, 30), given=st.integers(1, 29), order=st.integers(0, 100))
     def add(self, prompt: int, output: int, given: int, order: int) -> None:
         """A sequence that has its first `given` tokens; members need not join in order of admission."""
-        seq = Sequence(prompt, output, arrival_order=self.admissions)
+        seq = Generation(prompt, output, arrival_order=self.admissions)
         given = min(given, output - 1)
         seq.num_computed, seq.num_tokens = prompt + given - 1, prompt + given
         seq.num_blocks = -(-seq.num_computed // self.bs)
@@ -126,7 +126,7 @@ def test_an_empty_group_counts_nothing() -> None:
 def test_blocks_are_taken_where_the_last_is_full(joined: int) -> None:
     group = DecodeGroup(4)
     group.clock = joined
-    seq = Sequence(7, 20)
+    seq = Generation(7, 20)
     seq.num_computed, seq.num_tokens = 7, 8   # one place is left in its second block
     group.add(seq)
     assert [group.blocks_for(k) for k in (1, 2, 5, 6)] == [0, 1, 1, 2]

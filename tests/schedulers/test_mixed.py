@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.schedulers import Plan, Sequence
+from hermes.schedulers import Generation, Plan
 
 reservations = pytest.mark.parametrize("reservation", ["on_demand", "up_front"])
 
@@ -77,7 +77,7 @@ def test_a_long_prompt_waits_for_a_change_of_the_batch_if_its_decode_is_elsewher
         it = drive(max_num_batched_tokens=8)
         it.add("a", 3, 5)
         it.got(2)
-        long = Sequence(20, 4, arrival_order=7)
+        long = Generation(20, 4, arrival_order=7)
         long.target_tokens = target
         it.names[long] = "b"
         it.scheduler.enqueue(long)
@@ -100,7 +100,7 @@ def test_an_arrival_without_room_does_not_cut_a_run() -> None:
     plan = it.scheduler.plan(100)
     assert plan is not None
     assert plan.num_steps == 7
-    late = Sequence(1, 5, arrival_order=5)
+    late = Generation(1, 5, arrival_order=5)
     late.transferred, late.given, late.num_computed, late.num_tokens = True, 1, 1, 2
     assert it.scheduler.reserve(late)
     it.scheduler.enqueue(late)
@@ -224,7 +224,7 @@ def test_memory_held_from_outside_is_waited_for() -> None:
 
 def test_reserve_keeps_room_for_the_first_token() -> None:
     it = drive(blocks=10, reservation="up_front")
-    seq, other = Sequence(5, 4), Sequence(4, 2)
+    seq, other = Generation(5, 4), Generation(4, 2)
     for one in (seq, other):   # the prefill gave a token
         one.transferred, one.given, one.num_tokens = True, 1, one.prompt_tokens + 1
     assert it.scheduler.reserve(seq)
@@ -236,8 +236,8 @@ def test_reserve_keeps_room_for_the_first_token() -> None:
 def test_what_can_never_fit_is_refused() -> None:
     for reservation, most in (("on_demand", 6), ("up_front", 5)):   # the last token needs no block on demand
         it = drive(blocks=10, reservation=reservation)
-        assert it.scheduler.can_ever_fit(Sequence(5, most)) is None
-        reason = it.scheduler.can_ever_fit(Sequence(5, most + 1))
+        assert it.scheduler.can_ever_fit(Generation(5, most)) is None
+        reason = it.scheduler.can_ever_fit(Generation(5, most + 1))
         assert reason is not None
         assert "11 KV blocks" in reason
 
@@ -261,8 +261,8 @@ def test_nothing_is_lost_and_memory_is_conserved(
     it = drive(-(-blocks // block_size), block_size=block_size, caching=caching, reservation=reservation,
                max_num_batched_tokens=cap, max_num_seqs=seats, max_passed_over=limit, policy=policy)
     scheduler, pool = it.scheduler, it.pool
-    tokens: dict[Sequence, int] = {}
-    finished: list[Sequence] = []
+    tokens: dict[Generation, int] = {}
+    finished: list[Generation] = []
     todo = list(jobs)
 
     def complete(plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driving import Drive
 
-from hermes.schedulers import Sequence
+from hermes.schedulers import Generation
 from hermes.schedulers.queues import PACKING
 
 # name: prompt, output, priority, in order of arrival
@@ -18,9 +18,9 @@ ORDER = {
 }
 
 
-def sequences() -> dict[str, Sequence]:
+def sequences() -> dict[str, Generation]:
     return {
-        name: Sequence(prompt, output, priority, arrival_order=i)
+        name: Generation(prompt, output, priority, arrival_order=i)
         for i, (name, (prompt, output, priority)) in enumerate(REQUESTS.items())
     }
 

@@ -19,7 +19,7 @@ from hermes.cli import main
 from hermes.clients.schedule_replay import conform_file, find_files
 from hermes.clients.sglang_replay import RecordedBatches, load_batches, replay_batches
 from hermes.core.block_hashes import GroupPrefix
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.memory.radix import RadixPool
 from hermes.scenario import load_scenario
 
@@ -99,7 +99,7 @@ def test_the_tree_loses_no_block() -> None:
     """Free, cached, held: every block is one of them, and what the counts say is what the nodes hold."""
     rng = np.random.default_rng(5)
     pool = RadixPool(60, 2)
-    held: list[Sequence] = []
+    held: list[Generation] = []
     for number in range(600):
         if held and rng.random() < 0.5:
             seq = held.pop(int(rng.integers(len(held))))
@@ -108,7 +108,7 @@ def test_the_tree_loses_no_block() -> None:
             pool.free(seq)
         else:
             tokens = int(rng.integers(2, 30))
-            seq = Sequence(tokens, 1, arrival_order=number,
+            seq = Generation(tokens, 1, arrival_order=number,
                            content=GroupPrefix(int(rng.integers(4)), int(rng.integers(tokens + 1))))
             if pool.missing_blocks(seq, tokens) <= pool.free_blocks:
                 pool.admit(seq, tokens)

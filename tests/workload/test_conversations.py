@@ -13,7 +13,7 @@ from hermes.config.streams import stream
 from hermes.config.yaml_document import parse_yaml
 from hermes.core.block_hashes import ConversationText
 from hermes.core.branches import Branches
-from hermes.core.sequence import Sequence
+from hermes.core.generation import Generation
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
 from hermes.scenario import load_scenario, resolved_yaml
@@ -190,7 +190,7 @@ def test_a_prefix_cache_that_starts_warm_has_the_system_prompt(chatbot: Path) ->
     ]))
     pool, prompt = tight.clients[0].scheduler.pool, next(tight.streams[0].requests()).content
     assert pool.free_blocks == pool.num_blocks == 40
-    assert pool.hit_tokens(Sequence(1650, 1, content=prompt)) == 40 * 16   # as far as it fits
+    assert pool.hit_tokens(Generation(1650, 1, content=prompt)) == 40 * 16   # as far as it fits
 
 
 def test_the_most_used_beginnings_are_the_last_to_go() -> None:
@@ -208,7 +208,7 @@ def test_the_most_used_beginnings_are_the_last_to_go() -> None:
     found = []
     for group, _ in texts:
         text = type(content)(group, 64)
-        found.append(pool.hit_tokens(Sequence(100, 1, content=text)))
+        found.append(pool.hit_tokens(Generation(100, 1, content=text)))
     assert found == [64, 64, 32]   # ten blocks of 16: the least used has two
 
 
@@ -252,7 +252,7 @@ def test_runs_of_names_say_what_the_keys_of_blocks_say(size: int, shared: int, t
 def test_a_first_branch_that_ended_elsewhere_leaves_no_answer_to_the_others() -> None:
     """Its one token came with the prompt's last step; what another branch says is not what the conversation says."""
     text = ConversationText(3, 0, 0, 9)
-    lead = Sequence(8, 20, content=text)
+    lead = Generation(8, 20, content=text)
     lead.transferred, lead.given, lead.num_tokens = True, 1, 9
     others = Branches(lead, (1, 20, 15)).split(lead)
     assert (lead.branch, [seq.branch for seq in others]) == (1, [2])

@@ -45,7 +45,7 @@ from pydantic import Field, field_validator, model_validator
 from hermes.config import Named
 from hermes.errors import InputError
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
-from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Reason, SchedulerConfig, Stage, run_order
+from hermes.schedulers import SCHEDULERS, BlockPool, Generation, LLMScheduler, Plan, Reason, SchedulerConfig, run_order
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
@@ -95,7 +95,7 @@ class HeterogeneousConfig(SchedulerConfig):
         return HeterogeneousScheduler(self, pool)
 
 
-def kind_of(seq: Stage) -> int:
+def kind_of(seq: Generation) -> int:
     """Return EMBED or GENERATE."""
     return GENERATE if seq.target_tokens else EMBED
 
@@ -104,36 +104,36 @@ class KindQueues:
     """Waiting requests, first come first served within each kind. Preempted ones return to the front of their queue."""
 
     def __init__(self) -> None:
-        self.queues: tuple[deque[Stage], deque[Stage]] = (deque(), deque())
+        self.queues: tuple[deque[Generation], deque[Generation]] = (deque(), deque())
 
-    def push(self, seq: Stage) -> None:
+    def push(self, seq: Generation) -> None:
         self.queues[kind_of(seq)].append(seq)
 
-    def push_preempted(self, seq: Stage) -> None:
+    def push_preempted(self, seq: Generation) -> None:
         self.queues[kind_of(seq)].appendleft(seq)
 
-    def first(self, kinds: tuple[int, ...]) -> Stage | None:
+    def first(self, kinds: tuple[int, ...]) -> Generation | None:
         """Return the head of these kinds that arrived first."""
         heads = [self.queues[kind][0] for kind in kinds if self.queues[kind]]
         return min(heads, key=_arrival) if heads else None
 
-    def peek(self) -> Stage:
+    def peek(self) -> Generation:
         seq = self.first(BOTH)
         if seq is None:
             raise IndexError("no request waits")
         return seq
 
-    def pop(self) -> Stage:
+    def pop(self) -> Generation:
         return self.take(self.peek())
 
-    def take(self, seq: Stage) -> Stage:
+    def take(self, seq: Generation) -> Generation:
         """Remove `seq`, the head of its kind."""
         return self.queues[kind_of(seq)].popleft()
 
     def __len__(self) -> int:
         return len(self.queues[EMBED]) + len(self.queues[GENERATE])
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[Generation]:
         return iter(sorted(chain(*self.queues), key=_arrival))
 
 
@@ -162,7 +162,7 @@ class HeterogeneousScheduler(LLMScheduler):
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Stage) -> str | None:
+    def can_ever_fit(self, seq: Generation) -> str | None:
         if seq.branches is not None:
             return "generations with branches are not served in heterogeneous batches"
         if seq.target_tokens:
@@ -173,22 +173,22 @@ class HeterogeneousScheduler(LLMScheduler):
                     f"the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Stage) -> None:
+    def enqueue(self, seq: Generation) -> None:
         kind = kind_of(seq)
         self._in_system[kind] += 1
         self._blocks_needed[kind] += self._blocks_reserved(seq)
         self.waiting.push(seq)
 
-    def wants_cut(self, seq: Stage) -> bool:
+    def wants_cut(self, seq: Generation) -> bool:
         return len(self.running) < self.max_num_seqs
 
-    def _tokens_reserved(self, seq: Stage) -> int:
+    def _tokens_reserved(self, seq: Generation) -> int:
         """Return the tokens whose blocks are taken when `seq` starts."""
         if self.up_front and seq.target_tokens:
             return seq.prompt_tokens + seq.target_tokens - 1
         return seq.num_tokens
 
-    def _blocks_reserved(self, seq: Stage) -> int:
+    def _blocks_reserved(self, seq: Generation) -> int:
         """Return the blocks that `seq` holds from its start to its end; 0 if unknown."""
         return self.pool.blocks_for(self._tokens_reserved(seq)) if self.up_front else 0
 
@@ -257,7 +257,7 @@ class HeterogeneousScheduler(LLMScheduler):
             self.num_running[kind_of(victim)] -= 1
             self.preempt(victim, plan)
 
-    def _chunk(self, seq: Stage, plan: Plan, past: int, budget: int) -> int:
+    def _chunk(self, seq: Generation, plan: Plan, past: int, budget: int) -> int:
         """Compute as much of a prompt as the budget allows; its blocks are reserved. Returns the number of tokens."""
         n = min(seq.num_tokens - past, budget)
         self.pool.commit(seq, past + n)
@@ -298,7 +298,7 @@ class HeterogeneousScheduler(LLMScheduler):
         if not blocked:
             self.stopped = int(Reason.SLOTS if len(self.running) >= self.max_num_seqs else Reason.TOKEN_BUDGET)
 
-    def _in_turn(self, seq: Stage) -> bool:
+    def _in_turn(self, seq: Generation) -> bool:
         """Whether a waiting request may join a step of its kind: those in strict order of arrival are the oldest, and
         with `drain` wait until no request of the other kind runs."""
         if self.batches not in ("drain", "oldest"):
@@ -318,7 +318,7 @@ class HeterogeneousScheduler(LLMScheduler):
             len(embeddings), len(generations), self.num_running[EMBED], self.num_running[GENERATE], tuple(resources),
         ))
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
         for seq in finished:
             kind = kind_of(seq)
@@ -328,5 +328,5 @@ class HeterogeneousScheduler(LLMScheduler):
         return finished
 
 
-def _arrival(seq: Stage) -> int:
+def _arrival(seq: Generation) -> int:
     return seq.arrival_order

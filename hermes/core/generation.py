@@ -1,0 +1,167 @@
+"""Generations: stages that an LLM engine serves as sequences of tokens.
+
+A request costs one object per generation: the LLM client serves the pipeline's stage itself. A disaggregated generation
+is one `Generation` that two clients serve one after the other. Other stages that an engine serves (it embeds with its
+own model) become an `Embedding` when they are dispatched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes.compiled import mypyc_attr
+from hermes.core.block_hashes import NameRuns, PromptContent, name_runs
+from hermes.core.stage import Stage
+
+if TYPE_CHECKING:
+    from hermes.core.branches import Branches
+    from hermes.core.client import Client
+    from hermes.core.common_prompt import CommonPrompt
+    from hermes.core.request import Request
+
+__all__ = ["Embedding", "Generation", "Segments"]
+
+Segments = list[tuple[int, int, int]]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Generation(Stage):
+    """One generation and its progress, as pipelines request it and schedulers serve it.
+
+    Fields that an LLM client maintains (vLLM's names), besides those of every `Stage`:
+
+        output_tokens: Tokens requested.
+        target_tokens: Outputs after which the present client is done with it.
+        max_new_tokens: Output tokens that it asks for; 0 if it asks for those that it gets.
+        stops_early: Whether a stop token ends it at its present client, before the tokens that it asks for.
+        num_computed: Tokens whose KV is in memory.
+        num_tokens: Prompt and outputs so far. In a `DecodeGroup` the group's clock implies num_computed, num_tokens
+            and num_blocks, and these fields are stale.
+        base, finish_clock, grouped: Its place in a decode group (num_computed = clock + base).
+        run_order: Rank of its latest admission (the order of vLLM's `running` list).
+        first_token_ns: When its first token was ready; -1 until then.
+        first_step: The client's step that gave its first token.
+        emit_step, join_tick: The step that gave the first token since its last admission, and the decode tick after
+            that (see `LLMScheduler`).
+        segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many without interruption.
+        preemptions: Number of preemptions.
+        cached_tokens: Prompt tokens found in a cache at the first admission.
+
+    Fields of a generation that two clients serve:
+
+        decode_on: Decode client, if the router places both phases at once.
+        original: The pipeline's stage, if this is the part of it that a second client serves (or an `Embedding`).
+        hands_over: Whether another client goes on when the present one has computed the prompt.
+        transferred, source: Whether its prompt's KV comes from another client, and that client.
+        given: Output tokens that another client has given before.
+
+    Fields of branches (`hermes.core.branches`):
+
+        branches, branch: Its generation's branches, and its index among them; None and -1 for the many without.
+        width: Sequences that it becomes with its next token.
+        assigned_outputs: Tokens of all branches that its client is to emit.
+        common: The part of its prompt's memory that it shares with other branches.
+    """
+
+    kind = "generate"
+
+    output_tokens = 0
+    target_tokens = 0
+    max_new_tokens = 0
+    stops_early = False
+    num_computed = 0
+    num_tokens = 0
+    num_blocks = 0
+    base = 0
+    finish_clock = 0
+    grouped = False
+    run_order = 0
+    first_token_ns = -1
+    first_step = -1
+    emit_step = -1
+    join_tick = 0
+    segments: Segments | None = None
+    preemptions = 0
+
+    decode_on: Client | None = None
+    original: Stage | None = None
+    hands_over = False
+    transferred = False
+    given = 0
+    source: Client | None = None
+
+    branches: Branches | None = None
+    branch = -1
+    width = 1
+    assigned_outputs = 0
+    common: CommonPrompt | None = None
+
+    def __init__(
+        self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Request | None = None,
+        arrival_order: int = 0, content: PromptContent | None = None,
+    ) -> None:
+        self.prompt_tokens = self.num_tokens = prompt_tokens
+        self.output_tokens = self.target_tokens = output_tokens
+        self.priority = priority
+        self.request = request  # type: ignore[assignment]  # set at dispatch
+        self.arrival_order = arrival_order
+        self.content = content
+
+    @property
+    def all_outputs(self) -> int:
+        """Output tokens of all branches while this sequence stands for them, otherwise its own."""
+        return self.output_tokens if self.branches is None or self.width == 1 else sum(self.branches.outputs)
+
+    def size(self, load: str) -> int:
+        """Return what it adds to a load of a client, as heavy-light routing uses it."""
+        if load == "output_tokens":
+            return self.all_outputs
+        if load == "tokens_left":
+            return self.all_outputs - max(0, self.num_tokens - self.prompt_tokens)
+        # once its prompt is computed it holds `num_tokens`
+        return self.num_tokens if load == "kv_tokens" else self.prompt_tokens
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Return a key of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""
+        content = self.content
+        if content is not None:
+            key = content.block_key(index, block_size)
+            if key is not None:
+                return key
+        return (self.arrival_order, index)
+
+    @property
+    def own_name(self) -> object:
+        """Name of the blocks that its content does not name (see `hermes.core.block_hashes`)."""
+        return self.arrival_order
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        """Return the names that its content gives; blocks after them have its `own_name`."""
+        return () if self.content is None else name_runs(self.content, block_size)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Embedding(Generation):
+    """A stage of another kind that an LLM engine serves: a sequence that ends with its prompt.
+
+    The coordinator makes it of the pipeline's stage when that is dispatched to an engine.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.prompt_tokens, 0, stage.priority, stage.request, stage.arrival_order, stage.content)
+        self.kind = stage.kind
+        self.model = stage.model
+        self.inputs = stage.inputs
+        self.original = stage
+
+    # It goes through an adapter, which changes keys and values: its blocks are its own.
+
+    def block_key(self, index: int, block_size: int) -> object:
+        return (self.kind, self.arrival_order, index)
+
+    @property
+    def own_name(self) -> object:
+        return (self.kind, self.arrival_order)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        return ()
