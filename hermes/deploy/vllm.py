@@ -118,7 +118,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
 
 def _rest(read: Read, name: str) -> None:
     """Name a flag that sets no key."""
-    flag = name.removeprefix("no-")
+    flag = name.removeprefix("no-").partition(".")[0]   # one field of it, in `--watchdog-config.timeout`
     default = flag in SWITCHES and (name == flag) == (flag in ON)
     beside = flag in BESIDE or (flag in NOT_MODELLED and default)
     where = read.beside if beside else read.not_modelled if flag in NOT_MODELLED else read.unknown

@@ -41,9 +41,11 @@ _ORDER: tuple[str, ...] = get_args(Rules)
 WITH_KV = ("eagle", "eagle3", "mtp", "draft_model")
 """Methods whose drafter has KV of its own."""
 PLANNED_AHEAD = (*WITH_KV, "ngram_gpu")
-PLANNED_AHEAD_LATER = (*PLANNED_AHEAD, "ngram", "medusa", "mlp_speculator")
+PLANNED_AHEAD_LATER = (*PLANNED_AHEAD, "ngram")
 """Methods that vLLM schedules asynchronously, before 0.33 and from then on (by its V2 model runner). With the others it
 turns `async_scheduling` off, and refuses true."""
+GONE = ("medusa", "mlp_speculator")
+"""Methods that vLLM has no more from 0.33 on (`SpeculativeMethod`, vllm/config/speculative.py:74)."""
 
 
 class Speculation(ConfigModel):
@@ -53,7 +55,7 @@ class Speculation(ConfigModel):
                     "mlp_speculator"] = "ngram"
     """The drafter. It decides which KV slots are held for drafting, what the prefix cache may give, and whether the
     engine schedules asynchronously: vLLM does not with `suffix`, nor before 0.33 with `ngram`, `medusa` and
-    `mlp_speculator`."""
+    `mlp_speculator`. vLLM 0.33 has `medusa` and `mlp_speculator` no more."""
     num_speculative_tokens: int = Field(ge=1, le=64)
     """Draft tokens of a sequence in each step."""
     acceptance_rate: Rate | None = None
@@ -132,8 +134,11 @@ def plans_ahead(given: bool | None, default: bool, speculative: Speculation | No
         speculative: The scheduler's speculative decoding.
         rules: The engine's.
 
-    Raises `InputError` for true with a draft method for which vLLM refuses it.
+    Raises `InputError` for true with a draft method for which vLLM refuses it, and for a method that it has no more.
     """
+    if speculative is not None and speculative.method in GONE and is_since(rules, "0.33.0"):
+        raise InputError(Verbatim(f"vLLM has no {speculative.method} from 0.33 on; write `engine: vllm-0.32`, or use "
+                                  "another method"), field="scheduler.speculative.method")
     methods = PLANNED_AHEAD_LATER if is_since(rules, "0.33.0") else PLANNED_AHEAD
     if speculative is None or speculative.method in methods:
         return default if given is None else given

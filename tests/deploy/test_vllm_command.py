@@ -72,6 +72,7 @@ def test_opposites_of_0_33():
     assert read_with("--disable-chunked-prefill").client["scheduler"]["enable_chunked_prefill"] is False
     assert read_with("--enable-hybrid-kv-cache-manager").client["memory"] == {"hybrid": True}
     assert "max_loras" not in read_with("--enable-lora --max-loras 4 --disable-lora").client.get("scheduler", {})
+    assert read_with("--watchdog-config.timeout 30 --kernel-config.monokernel true").unknown == []
     assert read_with("--disable-eplb").not_modelled == []
     assert read_with("--no-swa-bounded-replay").not_modelled == ["--no-swa-bounded-replay"]
 

@@ -193,7 +193,9 @@ def test_steps_of_a_lookup_wait_for_the_host_where_it_runs_there():
     later = simulate(scenario(drafted, seqs=16)).requests   # from 0.33 on the card looks up as well
     assert later.equals(ahead)
     with pytest.raises(InputError, match="give the time of one run; heads of medusa have no price here"):
-        simulate(scenario({**drafted, "method": "medusa"}))
+        simulate(before_0_33(scenario({**drafted, "method": "medusa"})))
+    with pytest.raises(InputError, match=r"speculative.method: vLLM has no medusa from 0.33 on; write `engine: vllm-0"):
+        simulate(scenario({**drafted, "method": "medusa", "draft_time": "1 ms"}))
     timed = simulate(before_0_33(scenario({**drafted, "method": "medusa", "draft_time": "1 ms"}, seqs=16))).requests
     assert timed.tpot_s.mean() > host.tpot_s.mean()
 
