@@ -1,11 +1,12 @@
-"""Write docs/reference/scenario.md: every key of a scenario, from the models that read it.
+"""Write pages of the reference: every key of a scenario, and which options exclude or need each other.
 
-    python scripts/build_reference.py            writes docs/reference/scenario.md
-    python scripts/build_reference.py --check    exits 1 if it is out of date
+    python scripts/build_reference.py            writes docs/reference/scenario.md and compatibility.md
+    python scripts/build_reference.py --check    exits 1 if one is out of date
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from pydantic_core import PydanticUndefined
 from hermes.config import Component, Shorthand, field_docs
 from hermes.config.registry import Registry
 from hermes.config.yaml_writer import to_flow, unit_of
+from hermes.engine.compatibility import ROWS, Option
 from hermes.scenario import Scenario
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scenario.md"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 INTRODUCTION = """\
 # Reference: every key of a scenario
 
@@ -142,15 +144,54 @@ def anchor(heading: str) -> str:
     return heading.lower().replace(" ", "-").replace(":", "")
 
 
+COMPATIBILITY = """\
+# Reference: compatibility of options
+
+Written by `python scripts/build_reference.py` from `hermes/engine/compatibility.py`; a test keeps it up to date.
+
+Options of an [LLM client](scenario.md#client-llm) that exclude or need each other, and those of the workload that
+it serves. What stands in no row goes together: a test runs every pair. A client with a row's two options is refused
+when the scenario is read, or when its simulation is built. [What is not modelled](../background/not-modelled.md) lists
+the rest.
+"""
+PLACEHOLDERS = {"value": "it", "name": "the client", "kind": "it", "version": "of that version", "tp": "another",
+                "keys": "of the other scheduler", "found": "this one"}
+PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+
+
+GROUPS = ("parallel", "scheduler", "memory", "hardware", "workload")
+
+
+def compatibility() -> str:
+    """Return the page of options that exclude or need each other, a table for each part of a client."""
+    parts = [COMPATIBILITY]
+    for title in ("client", *GROUPS):
+        rows = [row for row in ROWS if title == (first if (first := row.option.key.partition(".")[0]) in GROUPS
+                                                 else "client")]
+        lines = [f"| {named(row.option)} | {'with' if row.excludes else 'without'} {named(row.other)} "
+                 f"| {cell(PLACEHOLDER.sub(lambda found: PLACEHOLDERS[found[1]], row.message))} |" for row in rows]
+        table = "\n".join(["| option | does not go | why, and what to do |", "| --- | --- | --- |", *lines])
+        parts.append(f"## {title.capitalize()}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def named(option: Option) -> str:
+    """Return an option as its key, and its name where that says more."""
+    last = option.key.rpartition(".")[2]
+    plain = option.name in (last, option.key)
+    return cell(f"`{option.key}`" if plain else f"`{option.key}` ({option.name})")
+
+
 def main() -> int:
-    text = Reference().text()
-    if "--check" in sys.argv[1:]:
-        if TARGET.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{TARGET.name} is out of date: run python scripts/build_reference.py", file=sys.stderr)
-        return 1
-    TARGET.write_text(text, encoding="utf-8")
-    print(f"written: {TARGET}")
+    texts = {"scenario.md": Reference().text(), "compatibility.md": compatibility()}
+    for name, text in texts.items():
+        target = FOLDER / name
+        if "--check" not in sys.argv[1:]:
+            target.write_text(text, encoding="utf-8")
+            print(f"written: {target}")
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
+            print(f"{name} is out of date: run python scripts/build_reference.py", file=sys.stderr)
+            return 1
     return 0
 
 

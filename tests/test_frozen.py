@@ -1,4 +1,5 @@
-"""What users have and a change of the code's shape must not move: resolved scenarios, scenario keys, small summaries.
+"""What users have and a change of the code's shape must not move: resolved scenarios, scenario keys, small summaries,
+refusals between options.
 
     python tests/test_frozen.py     writes tests/frozen anew
 
@@ -18,7 +19,9 @@ from typing import Any
 import pytest
 
 import hermes
+from hermes.errors import InputError
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
+from hermes.scenario.build import build
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = ROOT / "tests" / "frozen"
@@ -72,9 +75,26 @@ def summary(name: str) -> str:
     return json.dumps(kept, indent=1, sort_keys=True).replace(str(ROOT), "ROOT") + "\n"
 
 
+def refusals() -> str:
+    """Return every pair of options of the pair test that is refused, and the refusal, a line each."""
+    if (folder := str(ROOT / "tests" / "core")) not in sys.path:
+        sys.path.append(folder)
+    from engine_options import scenario_with
+    from test_option_pairs import PAIRS
+
+    lines = []
+    for pair in PAIRS:
+        try:
+            build(load_scenario(scenario_with(*pair)))
+        except InputError as error:
+            lines.append(f"{pair[0].name} + {pair[1].name}: {error}\n")
+    return "".join(lines)
+
+
 def frozen() -> dict[str, str]:
     """Return the text of each frozen file."""
-    files = {"keys.txt": keys()} | {f"resolved/{name}.yaml": resolved(name) for name in shipped()}
+    files = {"keys.txt": keys(), "refusals.txt": refusals()}
+    files |= {f"resolved/{name}.yaml": resolved(name) for name in shipped()}
     return files | {f"summaries/{name}.json": summary(name) for name in shipped() if small(loaded(name))}
 
 
@@ -85,6 +105,10 @@ def committed(kind: str) -> list[str]:
 
 def test_scenario_keys_are_as_committed() -> None:
     assert keys().splitlines() == (FROZEN / "keys.txt").read_text().splitlines()
+
+
+def test_refusals_between_options_are_as_committed() -> None:
+    assert refusals().splitlines() == (FROZEN / "refusals.txt").read_text().splitlines()
 
 
 def test_every_shipped_scenario_is_frozen() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from hermes.clients.base import ClientConfig, platform_name
-from hermes.clients.consistency import check_agreement, check_host_offload, described_model, longest_request
+from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
 from hermes.clients.llm import LLMClient
@@ -24,11 +24,12 @@ from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
+from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
-from hermes.hardware.config import ClientTerms, prices
+from hermes.hardware.config import ClientTerms
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
@@ -142,10 +143,38 @@ class LLMClientConfig(ClientConfig):
         return self.model_copy(update={"hardware": self.hardware.sampled(sorts)})
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
-        """Return this configuration with the engine's defaults filled in, and the built hardware model."""
-        if self.hardware.of_terms:
-            return self.model_copy(update=self._of_terms())._completed(base_dir)
-        return self._completed(base_dir)
+        """Return this configuration with the engine's defaults filled in, and the built hardware model.
+
+        Compatibility is checked as soon as more is known: with what is given, with the hardware, with the defaults.
+        """
+        case = self._case(base_dir)
+        check(case)
+        given = self.model_copy(update=self._of_terms()) if self.hardware.of_terms else self
+        hardware = given._built_hardware(base_dir)
+        case = case._replace(client=given, hardware=hardware, mixed=partial(given._mixes_windows, hardware, base_dir))
+        check(case)
+        filled = given._filled(hardware, base_dir)
+        check(case._replace(client=filled, windowed=partial(filled._has_window_groups, hardware, base_dir)))
+        return filled, hardware
+
+    def _case(self, base_dir: Path | None) -> Case:
+        """Return what is known of this client before its hardware is built."""
+        if not self.scheduler.follows_engine:
+            return Case(self)
+        with inside("engine"):
+            engine = load_engine(self._engine_name())
+        return Case(self, version=engine.version, rules=engine.rules)
+
+    def _mixes_windows(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
+        """Whether the model has layers with a sliding window beside others; False for one without a description."""
+        try:
+            model = describe_model(self._memory_model(hardware_info(hardware), base_dir), base_dir)
+        except InputError:
+            return False
+        return 0 < model.window_layers < model.num_layers
+
+    def _has_window_groups(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
+        return self.memory.groups(self._memory_model(hardware_info(hardware), base_dir), base_dir) is not None
 
     def _of_terms(self) -> dict[str, object]:
         """Return hardware of named terms, completed by what the client says, and the engine's front end.
@@ -173,55 +202,30 @@ class LLMClientConfig(ClientConfig):
             "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
         }
 
-    def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
+    def _built_hardware(self, base_dir: Path | None) -> HardwareModel:
         try:
             with inside("hardware"):
-                hardware = self.adjust.apply(self.hardware.build(base_dir))
+                return self.adjust.apply(self.hardware.build(base_dir))
         except InputError as error:
             raise self._where_it_was_given(error) from None
-        if self.parallel.tp not in (1, hardware_info(hardware).tp):
-            raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
-                                      f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
-        self._check_ranks(hardware)
-        self.scheduler.check_client(
-            role=self.role != "both", kv_offload=self.kv_offload is not None,
-            adapter_bytes=self.adapter_bytes is not None,
-            prefix_eviction=self.memory.prefix_eviction != "lru",
-            **{"parallel.pp": self.parallel.pp > 1, "parallel.dp": self.parallel.dp > 1})
+
+    def _filled(self, hardware: HardwareModel, base_dir: Path | None) -> LLMClientConfig:
+        """Return this with the defaults of its engine, or of a scheduler that follows none."""
         if not self.scheduler.follows_engine:
-            if self.memory.kv_offload is not None:
-                check_host_offload(self, False)
-            if self.engine is not None:
-                raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
-                                 field="engine")
             with inside("memory"):
-                memory = self.scheduler.with_memory(self.memory, self._some_layers_windowed(hardware, base_dir))
-                return self.model_copy(update={"memory": memory.completed(None)}), hardware
+                return self.model_copy(update={"memory": self.scheduler.with_memory(self.memory).completed(None)})
         with inside("engine"):
             engine = load_engine(self._engine_name())
         info = hardware_info(hardware)
         device = self._device(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
-        with inside("memory"):
-            memory = self.memory.completed(defaults)
+        memory = self.memory.completed(defaults)
         if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.kv_offload is not None):
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
-        completed = self.model_copy(update={
+        return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         })
-        if memory.kv_offload is not None:
-            groups = memory.groups(self._memory_model(info, base_dir), base_dir)
-            check_host_offload(completed, groups is not None)
-        return completed, hardware
-
-    def _some_layers_windowed(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
-        """Whether the model has layers with a sliding window beside others; False for one without a description."""
-        try:
-            model = describe_model(self._memory_model(hardware_info(hardware), base_dir), base_dir)
-        except InputError:
-            return False
-        return 0 < model.window_layers < model.num_layers
 
     def _where_it_was_given(self, error: InputError) -> InputError:
         """Return an error of the hardware that names the key of the client that it took over."""
@@ -232,54 +236,6 @@ class LLMClientConfig(ClientConfig):
         if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
             error.field = f"parallel.{key}"
         return error
-
-    def _check_ranks(self, hardware: HardwareModel) -> None:
-        """Raise `InputError` for data-parallel ranks with options that are not modelled beside them."""
-        ranks, stages = self.parallel.dp, self.parallel.pp
-        self._check_limits(ranks * stages > 1)
-        if stages > 1:
-            if ranks > 1:
-                raise InputError(Verbatim("data-parallel ranks of several stages are not modelled; use tp"),
-                                 field="parallel.pp")
-            if hardware_info(hardware).pp != stages or not prices(hardware, "stages_ns"):
-                raise InputError(Verbatim("stages need hardware of named terms (`composed`), without `adjust`; give it "
-                                          "pp, or leave it out there"), field="parallel.pp")
-        if ranks == 1 and hardware_info(hardware).dp > 1:
-            raise InputError(Verbatim("belongs to the client: write `parallel: {dp: ...}`, which makes the ranks"),
-                             field="hardware.dp")
-        if ranks == 1 and stages == 1 and self.parallel.ep == 1:
-            return
-        if ranks > 1 and (hardware_info(hardware).dp != ranks or not prices(hardware, "lockstep_ns")):
-            raise InputError(Verbatim("ranks need hardware of named terms (`composed`), without `adjust`; give it dp "
-                                      "and ep, or leave them out there"), field="parallel.dp")
-        for name, given in (("role", self.role != "both"), ("request_overhead", self.request_overhead is not None)):
-            if given and ranks * stages > 1:
-                raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
-                                 field=name)
-
-    def _check_limits(self, several: bool) -> None:
-        """Raise `InputError` for limits of vLLM's scheduler and API server that have no effect here, or another one."""
-        options = self.scheduler.options
-        if options.queue_limits is not None and self.role == "decode":
-            name = "max_num_queued_reqs" if options.max_num_queued_reqs is not None else "max_num_queued_tokens"
-            raise InputError(Verbatim("not modelled for clients that only decode: the prompts are computed; leave it "
-                                      "out, or give it to those that prefill"), field=f"scheduler.{name}")
-        if options.prefill_schedule_interval > 1 and self.parallel.dp == 1:
-            from hermes.schedulers.chunked_config import is_since
-
-            if not is_since(load_engine(self._engine_name()).rules, "0.33.0"):
-                raise InputError(Verbatim("needs parallel.dp: before 0.33 vLLM reads it with data-parallel ranks only; "
-                                          "leave it out, or set `engine: vllm-0.33`"),
-                                 field="scheduler.prefill_schedule_interval")
-            if self.parallel.pp > 1:
-                raise InputError(Verbatim("not modelled with pipeline stages; leave it out"),
-                                 field="scheduler.prefill_schedule_interval")
-        if self.adapter_bytes is not None:
-            if options.max_loras is None:
-                raise InputError(Verbatim("needs scheduler.max_loras"), field="adapter_bytes")
-            if several:
-                raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
-                                 field="adapter_bytes")
 
     def _engine_name(self) -> str:
         """Return the engine given here or by the scheduler's deprecated key, or the newest."""
@@ -323,9 +279,7 @@ class LLMClientConfig(ClientConfig):
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
             scheduler.local = ranks == 1
-            if self.role == "decode" and not scheduler.takes_over_kv:
-                raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
-                                          "another scheduler"), field="scheduler.kind")
+            check(Case(self, scheduler=scheduler))
             if self.adapter_bytes is not None:
                 priced = self._with_loads(priced, scheduler, info, base_dir)
             client = self._client(
@@ -523,7 +477,7 @@ class LLMClientConfig(ClientConfig):
 def _parts_of_engines(env: Clock, hardware: Any, parallel: Parallel) -> Iterator[tuple[Any, Lockstep | None]]:
     """Yield, without end, the hardware of each client of a group and what keeps it in step with other ranks.
 
-    Any: the hardware is known to price ranks, or stages, where there are several (`_check_ranks`).
+    Any: the hardware is known to price ranks, or stages, where there are several (`hermes.engine.compatibility`).
     """
     if parallel.dp == 1 and parallel.pp == 1:   # nearly always: the other modules stay unloaded
         while True:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.errors import InputError, Verbatim, inside
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.devices import DeviceDescription, device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from hermes.clients.config import LLMClientConfig
     from hermes.clients.memory import MemoryConfig
 
-__all__ = ["check_agreement", "check_host_offload", "described_model", "longest_request"]
+__all__ = ["check_agreement", "described_model", "longest_request"]
 
 ALLOW = "or set `allow_mismatch: true`"
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "gated_ffn",
           "num_experts", "experts_per_token")
-OFFLOAD_VERSIONS = ("0.32.0", "0.33.0")   # of vLLM, whose rules of KV offload are known
 _BITS_APART = 1.4   # ratio of another precision: scales and 16-bit embeddings add some bits, the next precision is 2
 
 
@@ -179,34 +178,3 @@ def _check_bits(memory: MemoryConfig, info: HardwareInfo) -> None:
             Verbatim(f"{memory.kv_bits:g} is not {' or '.join(f'{n:g}' for n in sorted(expected))} bits, with which "
                      f"steps of {_source(info)} read KV; {instead}, {ALLOW}"), field="memory.kv_bits",
         )
-
-
-def check_host_offload(client: LLMClientConfig, windowed: bool) -> None:
-    """Raise `InputError` for an LLM client with KV offload beside something that is not modelled with it.
-
-    Args:
-        client: Its configuration, completed with the engine's defaults.
-        windowed: Whether layers with a sliding window have blocks of their own.
-    """
-    scheduler, memory = client.scheduler, client.memory
-    options = scheduler.options
-    with inside("memory.kv_offload"):
-        for wrong, message in (
-            (scheduler.kind != "chunked", "needs the scheduler `chunked`, which follows vLLM"),
-            (options.speculative is not None, "not modelled beside speculative decoding"),
-            (options.max_loras is not None, "not modelled beside max_loras"),
-            (options.prefill_schedule_interval > 1, "not modelled beside prefill_schedule_interval"),
-            (options.async_scheduling,
-             "modelled for synchronous scheduling only; give the scheduler async_scheduling: false"),
-            (options.engine_version not in (None, *OFFLOAD_VERSIONS),
-             f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}; leave `engine` out"),
-            (not memory.prefix_caching, "needs prefix_caching: true"),
-            (memory.prefix_eviction != "lru", "needs prefix_eviction: lru, the engine's own"),
-            (windowed, "not modelled for layers with a sliding window; write hybrid: false"),
-            (client.role != "both", "not modelled for clients that only prefill or decode"),
-            (client.parallel.pp > 1, "not modelled beside pipeline stages; use tp"),
-            (client.parallel.dp > 1, "not modelled beside data-parallel ranks; use tp"),
-            (client.kv_offload is not None, "choose one: this, or tiers outside the engine (the client's kv_offload)"),
-        ):
-            if wrong:
-                raise InputError(Verbatim(message))

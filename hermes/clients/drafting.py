@@ -80,9 +80,7 @@ def drafter_of(given: Speculation, target: HardwareModel, hardware: Any, base_di
                          field="draft_time")
     if given.method == "draft_model" and not given.draft_model:
         raise InputError(Verbatim("missing: name the model that drafts, or give draft_time"), field="draft_model")
-    if not isinstance(hardware, Composed):
-        raise InputError(Verbatim("missing: this hardware model cannot price what drafts; give the time of one run"),
-                         field="draft_time")
+    assert isinstance(hardware, Composed)   # `hermes.engine.compatibility`
     draft = hardware.model_copy(update={"step": StepTime(), "terms": {}} | (
         {"model": given.draft_model} if given.method == "draft_model" else {}))
     with inside("draft_model"):

@@ -20,9 +20,7 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.core.clock import TRANSFER
-from hermes.core.generation import Generation
 from hermes.core.record import TierInfo
-from hermes.errors import InputError, Verbatim
 from hermes.schedulers.offloading import Job, OffloadingScheduler
 from hermes.schedulers.plan import Plan
 from hermes.units import NS_PER_S, s_to_ns
@@ -104,12 +102,6 @@ class HostOffloadClient(LLMClient):
     @property
     def idle(self) -> bool:
         return not self._moving and self._stalled is None and super().idle
-
-    def refusal(self, stage: Generation) -> str | None:
-        if stage.branches is not None:
-            raise InputError(Verbatim("branches are not modelled beside a client's memory.kv_offload; leave one out"),
-                             field="workload")
-        return super().refusal(stage)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

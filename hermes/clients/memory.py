@@ -123,15 +123,9 @@ class MemoryConfig(ConfigModel):
             raise InputError(Verbatim("num_blocks and capacity exclude each other; give one"), field="num_blocks")
         if self.num_blocks is not None and self.reserved:
             raise InputError(Verbatim("has no effect with num_blocks; leave it out"), field="reserved")
-        self._check_eviction()
-        return self
-
-    def _check_eviction(self) -> None:
-        if self.prefix_eviction != "lru" and self.prefix_caching is False:
-            raise InputError(Verbatim(f"{self.prefix_eviction} needs prefix_caching: true; nothing else is evicted"),
-                             field="prefix_eviction")
         if self.prefix_recency != "rank" and self.prefix_eviction != "tamm":
             raise InputError(Verbatim("applies to `prefix_eviction: tamm` only; leave it out"), field="prefix_recency")
+        return self
 
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
         """Return this with the engine's defaults filled in. None: no engine, and no prefix caching."""
@@ -145,7 +139,6 @@ class MemoryConfig(ConfigModel):
         })
         if defaults is not None:
             filled._sampling_bytes = defaults.sampling_bytes
-        filled._check_eviction()
         return filled
 
     def groups(self, model: str, base_dir: Path | None) -> WindowGroups | None:
@@ -156,9 +149,6 @@ class MemoryConfig(ConfigModel):
             groups = window_groups(describe_model(model, base_dir))
         except InputError:   # a model without a description is fine if blocks are given
             return None
-        if groups is not None and self.prefix_eviction != "lru":
-            raise InputError(Verbatim(f"{self.prefix_eviction} is not modelled for layers with a sliding window; write "
-                                      "hybrid: false, or lru"), field="prefix_eviction")
         return groups
 
     @property

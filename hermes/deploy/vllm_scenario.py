@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.clients.consistency import OFFLOAD_VERSIONS
 from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords, engine_of_image, of_command
 from hermes.deploy.manifests_read import groups_of, is_yaml, placed
 from hermes.deploy.vllm import Read, client_of
 from hermes.deploy.vllm_features import SYNCHRONOUS, Told, apply_mode
 from hermes.deploy.vllm_flags import FLAGS
+from hermes.engine.compatibility import OFFLOAD_VERSIONS
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.devices import load_device
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine

@@ -89,17 +89,7 @@ class VllmConfig(SchedulerConfig):
         built._version = defaults.version
         return built
 
-    def check_client(self, **others: bool) -> None:
-        """Raise `InputError` for a client that this cannot serve. others: Keys that it gives beside the scheduler."""
-        for field, given in others.items():
-            if given:
-                raise InputError(Verbatim("vLLM's own scheduler serves whole generations on one engine without it; "
-                                          "leave it out"), field=field)
-
     def build(self, pool: BlockPool, *, every_step: bool) -> VllmScheduler:
-        if hasattr(pool, "groups"):
-            raise InputError(Verbatim("vLLM's own scheduler is driven with full attention only; write `hybrid: false`"),
-                             field="memory.hybrid")
         return VllmScheduler(self, pool, self._version)
 
 

@@ -130,10 +130,7 @@ class Composed(HardwareConfig):
         return self.model_copy(update={"top_p": sorts})
 
     def completed(self, client: ClientTerms) -> Self:
-        """Return this with what the client says for what is left out. Raises `InputError` for `lora` where requests may
-        have no adapters."""
-        if self.lora is not None and not client.adapters:
-            raise InputError(Verbatim("needs scheduler.max_loras, the adapters in one step"), field="hardware.lora")
+        """Return this with what the client says for what is left out."""
         return self.model_copy(update={
             "model": self.model or client.model, "device": self.device or client.device,
             "engine": self.engine or client.engine, "tp": self.tp if self.tp > 1 else client.tp,

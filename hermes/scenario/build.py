@@ -22,6 +22,7 @@ from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
+from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
@@ -174,20 +175,13 @@ class _Builder:
         groups = [i for i, config in enumerate(self.scenario.clients) for _ in config.names]
         for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
             for client in self._engines_of(entries):
-                if config.adapters is not None and not client.scheduler.max_loras:
-                    raise InputError(Verbatim("a workload has adapters: give max_loras (and `kind: chunked`)"),
-                                     field=f"clients.{groups[client.index]}.scheduler")
-                if config.branches > 1 and not client.scheduler.splits:
-                    raise InputError(Verbatim(
-                        f"{client.name} serves no branches of one prompt; use `chunked` without speculation"),
-                        field=f"workload.{i}.branches")
-                if config.branches > 1 and config.patience is not None:
-                    raise InputError(Verbatim("requests of several branches are not given up: not modelled; leave it "
-                                              "out"), field=f"workload.{i}.patience")
-                if config.patience is not None and not (client.scheduler.aborts and client.role == "both"):
-                    raise InputError(Verbatim(
-                        f"{client.name} cannot cancel requests whose clients give up; it needs the scheduler `chunked` "
-                        "or `vllm`, and no role"), field=f"workload.{i}.patience")
+                group = groups[client.index]
+                try:
+                    check(Case(self.scenario.clients[group], scheduler=client.scheduler, workload=config))
+                except InputError as error:
+                    whose, _, key = (error.field or "").partition(".")
+                    error.field = (f"workload.{i}.{key}" if whose == "workload" else f"clients.{group}.{error.field}")
+                    raise
 
     def _engines_of(self, entries: list[WeightedPipeline]) -> list[LLMClient]:
         """Return the engines that may serve the generations of these pipelines, in order."""

@@ -33,10 +33,8 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
     """Put the shared beginnings of these streams' prompts into a prefix cache, as far as they fit: the most used first,
     whole blocks only, as if each had been computed and freed once, the most used last.
 
-    Raises `InputError` without a prefix cache or without shared beginnings.
+    Raises `InputError` without shared beginnings.
     """
-    if not pool.caching:
-        raise InputError(Verbatim("warm needs prefix_caching: true"), field="prefix_start")
     texts = [text for stream in streams for text in stream.table.shared_texts()]
     if not texts:
         raise InputError(Verbatim(

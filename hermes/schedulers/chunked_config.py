@@ -208,7 +208,6 @@ class ChunkedConfig(SchedulerConfig):
         Args:
             longest: The client's `max_model_len`. Without chunked prefill the budget is at least that.
         """
-        self._check_version(defaults.version)
         budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if budget is None and not self.enable_chunked_prefill and longest is not None:
             budget = max(longest, defaults.max_num_batched_tokens)
@@ -225,23 +224,6 @@ class ChunkedConfig(SchedulerConfig):
             "async_scheduling": plans_ahead(
                 self.async_scheduling, defaults.async_scheduling, self.speculative, defaults.rules),
         })
-
-    def _check_version(self, version: str) -> None:
-        """Raise `InputError` for a key that the engine's version does not have, or follows other rules for."""
-        for name, first in newer_keys(version).items():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise InputError(
-                    Verbatim(f"vLLM {version} does not have it with these rules, only {first.removeprefix('vllm-')} "
-                             f"and later; leave it out or set `engine: {first}`"), field=f"scheduler.{name}")
-
-    def check_client(self, **others: bool) -> None:
-        """Raise `InputError` for a client with keys that speculation is not modelled with. others: Those it gives."""
-        for field, given in others.items():
-            if given and self.speculative is not None:
-                raise InputError(Verbatim("speculative decoding is not modelled with it; leave it out"), field=field)
-        if self.speculative is not None and (self.max_loras or self.prefill_schedule_interval > 1):
-            raise InputError(Verbatim("is not modelled with max_loras and prefill_schedule_interval; leave them out"),
-                             field="scheduler.speculative")
 
     def _since(self, rules: Rules) -> bool:
         return is_since(self.engine_version, rules)

@@ -61,24 +61,12 @@ class SchedulerConfig(ConfigModel):
                  or name in type(self).model_fields}
         return SchedulerOptions(**known)
 
-    def check_client(self, **others: bool) -> None:
-        """Raise `InputError` for a client that this cannot serve.
-
-        Args:
-            others: Whether the client gives each of these keys: role, kv_offload, adapter_bytes, prefix_eviction,
-                parallel.pp, parallel.dp.
-        """
-
     def completed(self, defaults: EngineDefaults, longest: int | None = None) -> Self:
         """Return this with the rules and defaults of the client's engine; `longest` is the client's max_model_len."""
         return self
 
-    def with_memory(self, memory: Memory, windows: bool = False) -> Memory:
-        """Return the client's memory with what this scheduler says of it.
-
-        Args:
-            windows: Whether some layers of the model, but not all, have a sliding window.
-        """
+    def with_memory(self, memory: Memory) -> Memory:
+        """Return the client's memory with what this scheduler says of it."""
         return memory
 
     def build(self, pool: BlockPool, *, every_step: bool) -> LLMScheduler:

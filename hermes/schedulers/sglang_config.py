@@ -84,35 +84,9 @@ class SglangConfig(SchedulerConfig):
         """For estimates of memory, under the name that other schedulers have."""
         return self.chunked_prefill_size if self.chunked_prefill_size > 0 else self.max_prefill_tokens
 
-    def check_client(self, **others: bool) -> None:
-        """Raise `InputError` for a client with keys that are not modelled with SGLang. others: Those that it gives."""
-        for field, missing in (("parallel.pp", "pipeline stages are"), ("parallel.dp", "data-parallel attention is"),
-                               ("kv_offload", "its hierarchical cache is")):
-            if others.get(field):
-                raise InputError(Verbatim(f"{missing} not modelled with the scheduler sglang; leave it out"),
-                                 field=field)
-
     # Any: the client's MemoryConfig, which is of a higher layer
-    def with_memory(self, memory: Any, windows: bool = False) -> Any:
-        """Return a client's memory with what it leaves out: a radix tree of single tokens.
-
-        windows: Whether some layers of the model, but not all, have a sliding window.
-
-        Raises `InputError` for a memory that SGLang does not have.
-        """
-        if memory.prefix_caching and self.disable_radix_cache:
-            raise InputError(Verbatim("contradicts the scheduler's disable_radix_cache; leave one out"),
-                             field="prefix_caching")
-        if memory.prefix_eviction != "lru":
-            raise InputError("lru, with the scheduler sglang: its radix tree evicts the least recently used leaf",
-                             memory.prefix_eviction, field="prefix_eviction")
-        if memory.hybrid:
-            raise InputError(Verbatim("windows are not modelled with the scheduler sglang; leave it out"),
-                             field="hybrid")
-        if windows and memory.hybrid is None:
-            raise InputError(Verbatim("missing: SGLang keeps the KV of layers with a sliding window in a pool of their "
-                                      "own, which is not modelled; write `hybrid: false` for its "
-                                      "--disable-hybrid-swa-memory (its default for Gemma 2 and 3)"), field="hybrid")
+    def with_memory(self, memory: Any) -> Any:
+        """Return a client's memory with what it leaves out: a radix tree of single tokens."""
         cached = not self.disable_radix_cache if memory.prefix_caching is None else memory.prefix_caching
         return memory.model_copy(update={"prefix_caching": cached, "block_size": memory.block_size or 1})
 

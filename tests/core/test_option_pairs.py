@@ -1,5 +1,5 @@
 """Options of an LLM client compose: every pair runs, conserves its blocks and is the same in both stepping modes, or is
-refused by the name of one of its keys.
+refused by the name of one of its keys, for the reason of exactly one row of `hermes.engine.compatibility`.
 
     python tests/core/test_option_pairs.py [OPTION ...]     prints what becomes of every pair that has these options
 
@@ -18,6 +18,7 @@ import pytest
 from engine_options import COMPLETED, LOADS, NO_EFFECT, OPTIONS, Option, apart, completed, scenario_with
 from outcomes import Outcome, assert_same, digest, run
 
+from hermes.engine.compatibility import ROWS
 from hermes.errors import InputError
 
 PARTS = 12   # tests that the pairs are dealt to
@@ -62,6 +63,8 @@ def what_becomes_of(pair: tuple[Option, ...]) -> str:
             text = str(error)
             assert any(name.rsplit(".", 1)[-1] in text for option in pair for name in option.names), (
                 f"{names}: the refusal names none of their keys: {text}")
+            rows = [row for row in ROWS if row.explains(text)]
+            assert len(rows) == 1, f"{names}: {len(rows)} rows explain the refusal: {text}"
             return "refused"
         assert_conserved(outcome)
         idles, done = idle(outcome, pair, load), completed(outcome)

@@ -1,0 +1,1 @@
+"""Engines of LLM clients: the compatibility of their options."""

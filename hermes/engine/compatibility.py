@@ -1,0 +1,393 @@
+"""Compatibility of the options of an LLM client, and of the workload that it serves, as declared data.
+
+A row says which option excludes or needs which other one, and why: what the model lacks, or the engine's own rule.
+`check` refuses a client by these rows; docs/reference/compatibility.md and the tests of each refusal are made of them.
+An option of one mapping that excludes another key of the same mapping is refused where that mapping is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim
+from hermes.hardware.base import HardwareModel
+from hermes.hardware.config import HardwareConfig, prices
+from hermes.hardware.info import hardware_info
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.chunked_config import SINCE, WITH_KV, ChunkedConfig, Speculation, is_since
+from hermes.schedulers.config import SchedulerConfig
+
+__all__ = ["OFFLOAD_VERSIONS", "ROWS", "Case", "Option", "Row", "check"]
+
+OFFLOAD_VERSIONS = ("0.32.0", "0.33.0")
+"""Versions of vLLM whose rules of KV offload are known."""
+
+
+def _no() -> bool:
+    return False
+
+
+class Case(NamedTuple):
+    """One group of clients, as far as it is known: a fact that is not known yet refuses nothing.
+
+    Attributes:
+        client: Its configuration, as given or with the engine's defaults.
+        hardware: Its hardware model; None before it is built.
+        version, rules: The exact version of its engine and the rules that it follows, "" before they are known.
+        mixed: Whether some layers of its model, but not all, have a sliding window.
+        windowed: Whether layers with a sliding window have blocks of their own.
+        scheduler: Its scheduler; None before it is built.
+        workload: A workload that it serves; None while it is looked at alone.
+    """
+
+    client: ConfigModel
+    hardware: HardwareModel | None = None
+    version: str = ""
+    rules: str = ""
+    mixed: Callable[[], bool] = _no
+    windowed: Callable[[], bool] = _no
+    scheduler: LLMScheduler | None = None
+    workload: ConfigModel | None = None
+
+    def value(self, key: str) -> object:
+        """Return the value of a dotted key of the client, or of `workload.KEY`; None where a part of it is lacking."""
+        first, _, rest = key.partition(".")
+        found: object = self.workload if first == "workload" else self.client
+        for name in (rest if first == "workload" else key).split("."):
+            found = found.value_of(name) if isinstance(found, ConfigModel) else None
+        return found
+
+    def more_than_one(self, key: str) -> bool:
+        """Whether a count is above 1."""
+        value = self.value(key)
+        return isinstance(value, int) and value > 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or a value of one.
+
+    Attributes:
+        key: Its dotted key in a client, or `workload.KEY`.
+        name: Its name in messages.
+        given: Whether a client has it. For an option that others need: False only if it is known to lack it.
+    """
+
+    key: str
+    name: str
+    given: Callable[[Case], bool]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One refusal. Exactly one of `excludes` and `needs` is given, and exactly one of `missing` and `rule`.
+
+    The words are "not modelled beside OTHER: it would need MISSING; DO", "needs OTHER: RULE; DO", or "RULE; DO".
+
+    Attributes:
+        option: The option that is refused.
+        missing: What the model lacks for both.
+        rule: The engine's own rule, or what is wrong in full. `{value}` stands for the option's value, `{name}`,
+            `{kind}`, `{version}` and `{tp}` for the client's name, its scheduler, engine and hardware.
+        do: What to do about it; "" where the words before say so.
+        at: The key that the message names, if it is another one than the option's.
+        by_schema: Whether the keys themselves are unknown there, so that reading them refuses the client.
+    """
+
+    option: Option
+    excludes: Option | None = None
+    needs: Option | None = None
+    missing: str = ""
+    rule: str = ""
+    do: str = "leave one out"
+    at: str = ""
+    by_schema: bool = False
+
+    @property
+    def other(self) -> Option:
+        found = self.excludes or self.needs
+        assert found is not None
+        return found
+
+    @property
+    def key(self) -> str:
+        """The key that the message names."""
+        return self.at or self.option.key
+
+    @property
+    def message(self) -> str:
+        """The words of the refusal, with placeholders."""
+        if self.missing:
+            why = f"not modelled beside {self.other.name}: it would need {self.missing}"
+        elif self.needs is not None:
+            why = f"needs {self.needs.name}{'; ' if ': ' in self.needs.name else ': '}{self.rule}"
+        else:
+            why = self.rule
+        return f"{why}; {self.do}" if self.do else why
+
+    def refuses(self, case: Case) -> bool:
+        if self.by_schema or not self.option.given(case):
+            return False
+        return not self.needs.given(case) if self.needs is not None else self.other.given(case)
+
+    def error(self, case: Case) -> InputError:
+        tp = 1 if case.hardware is None else hardware_info(case.hardware).tp
+        words = {"kind": case.value("scheduler.kind"), "value": case.value(self.option.key), "tp": tp,
+                 "name": case.value("name"), "version": case.version}
+        return InputError(Verbatim(self.message.format(**words)), field=self.key)
+
+    def explains(self, text: str) -> bool:
+        """Whether a refusal, as printed, is this row's."""
+        words = re.sub(r"\\{[a-z]+\\}", ".+", re.escape(self.message))
+        key = rf"{self.key}\.\w+" if self.by_schema else re.escape(self.key.rpartition(".")[2])
+        return re.search(f"{key}: {words}", text) is not None
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def _given(key: str, name: str = "") -> Option:
+    return Option(key, name or key.rpartition(".")[2], lambda case: case.value(key) is not None)
+
+
+def _several(key: str, name: str = "") -> Option:
+    return Option(key, name or key.rpartition(".")[2], lambda case: case.more_than_one(key))
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is(key: str, *values: object, name: str = "") -> Option:
+    return Option(key, name or f"{key.rpartition('.')[2]}: {_yaml(values[0])}", lambda case: case.value(key) in values)
+
+
+def _is_not(key: str, *values: object, name: str = "") -> Option:
+    """Another value than these; also for one that is needed, and not known to be another."""
+    return Option(key, name or key.rpartition(".")[2], lambda case: case.value(key) not in (None, *values))
+
+
+def _kind(kind: str) -> Option:
+    return _is("scheduler.kind", kind, name=f"the scheduler `{kind}`")
+
+
+PP = _several("parallel.pp", "pipeline stages")
+DP = _several("parallel.dp", "data-parallel ranks")
+TP = _several("parallel.tp", "tensor parallelism")
+SEVERAL = Option("parallel", "data-parallel ranks or pipeline stages",
+                 lambda case: PP.given(case) or DP.given(case))
+ROLE = _is_not("role", "both", name="a role")
+DECODE = _is("role", "decode")
+ENGINE = _given("engine")
+REQUEST_OVERHEAD = _given("request_overhead")
+ADAPTER_BYTES = _given("adapter_bytes")
+TIERS = _given("kv_offload", "tiers outside the engine")
+
+CHUNKED, SGLANG, VLLM = _kind("chunked"), _kind("sglang"), _kind("vllm")
+MAX_LORAS = _given("scheduler.max_loras")
+LORAS_NEEDED = _given("scheduler.max_loras", "scheduler.max_loras")
+SPECULATIVE = Option("scheduler.speculative", "speculative decoding",
+                     lambda case: case.value("scheduler.speculative") is not None and not VLLM.given(case))
+INTERVAL = _several("scheduler.prefill_schedule_interval")
+ASYNCHRONOUS = _is("scheduler.async_scheduling", True, name="asynchronous scheduling")
+NO_RADIX_CACHE = _is("scheduler.disable_radix_cache", True)
+
+HOST_OFFLOAD = _given("memory.kv_offload")
+CACHED = Option("memory.prefix_caching", "prefix_caching: true",
+                lambda case: case.value("memory.prefix_caching") is not False)
+CACHE_WANTED = _is("memory.prefix_caching", True)
+EVICTION = _is_not("memory.prefix_eviction", "lru")
+LRU = _is("memory.prefix_eviction", "lru")
+WARM = _is("memory.prefix_start", "warm")
+HYBRID = _is("memory.hybrid", True)
+WINDOWS = Option("memory.hybrid", "layers with a sliding window that have blocks of their own",
+                 lambda case: case.windowed())
+
+ADAPTERS, PATIENCE = _given("workload.adapters"), _given("workload.patience")
+BRANCHES = _several("workload.branches")
+
+
+UNPRICED_STAGES = Option("hardware", "hardware that has no price by stage, or other stages", lambda case: (
+    case.hardware is not None and (hardware_info(case.hardware).pp != case.value("parallel.pp")
+                                   or not prices(case.hardware, "stages_ns"))))
+UNPRICED_RANKS = Option("hardware", "hardware that has no price by rank, or other ranks", lambda case: (
+    case.hardware is not None and (hardware_info(case.hardware).dp != case.value("parallel.dp")
+                                   or not prices(case.hardware, "lockstep_ns"))))
+ONE_RANK = _is("parallel.dp", 1)
+RANKS_OF_HARDWARE = Option("hardware.dp", "dp of the hardware",
+                           lambda case: case.hardware is not None and hardware_info(case.hardware).dp > 1)
+OTHER_TP = Option("hardware", "hardware of another tensor parallelism", lambda case: case.hardware is not None
+                  and hardware_info(case.hardware).tp != case.value("parallel.tp"))
+LORA = _given("hardware.lora")
+
+
+
+
+def _rules_of_its_own(case: Case) -> bool:
+    scheduler = case.value("scheduler")
+    return isinstance(scheduler, SchedulerConfig) and not scheduler.follows_engine
+
+
+def _of_terms(case: Case) -> bool:
+    hardware = case.value("hardware")
+    return isinstance(hardware, HardwareConfig) and hardware.of_terms
+
+
+def _drafts_unpriced(case: Case) -> bool:
+    """Whether what drafts takes time that neither the scenario nor a table of its own gives."""
+    given = case.value("scheduler.speculative")
+    return (isinstance(given, Speculation) and given.draft_time is None
+            and given.method in WITH_KV)
+
+
+FOLLOWS_NO_ENGINE = Option("scheduler.kind", "a scheduler that follows no engine", _rules_of_its_own)
+NO_LORAS = Option("scheduler", "no max_loras", lambda case: not case.value("scheduler.max_loras"))
+OTHER_OFFLOAD = Option("engine", f"engines other than vLLM {' and '.join(OFFLOAD_VERSIONS)}",
+                       lambda case: bool(case.rules) and case.rules not in OFFLOAD_VERSIONS)
+RANKS_OR_0_33 = Option("parallel.dp", "parallel.dp",
+                       lambda case: DP.given(case) or not case.rules or is_since(case.rules, "0.33.0"))
+MIXED_LAYERS = Option("memory.hybrid", "layers with a sliding window beside others",
+                      lambda case: case.value("memory.hybrid") is None and case.mixed())
+COMPOSED = Option("hardware.kind", "hardware of named terms (`composed`)", _of_terms)
+DRAFTER = Option("scheduler.speculative", "a drafter without a `draft_time`", _drafts_unpriced)
+TAKES_OVER = Option("scheduler.kind", "a scheduler that takes over no KV",
+                    lambda case: case.scheduler is not None and not case.scheduler.takes_over_kv)
+NO_BRANCHES = Option("scheduler", "a scheduler that serves no branches",
+                     lambda case: case.scheduler is not None and not case.scheduler.splits)
+NO_ABORTS = Option("scheduler", "a scheduler that cannot take a request out",
+                   lambda case: case.scheduler is not None and not case.scheduler.aborts)
+
+def _is_set(case: Case, key: str) -> bool:
+    """Whether `chunked` has another value of an option than its default."""
+    scheduler = case.value("scheduler")
+    return isinstance(scheduler, ChunkedConfig) and scheduler.value_of(key) != ChunkedConfig.model_fields[key].default
+
+
+def _before(version: str, first: tuple[int, int]) -> bool:
+    return bool(version) and tuple(map(int, version.split(".")[:2])) < first
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+OF_RANKS = (
+    Row(PP, excludes=DP, rule="data-parallel ranks of several stages are not modelled: ranks step together, and the "
+        "hardware prices a common step of whole models only", do="use tp"),
+    Row(PP, excludes=UNPRICED_STAGES, rule="stages need hardware of named terms (`composed`), without `adjust`",
+        do="give it pp, or leave it out there"),
+    Row(DP, excludes=UNPRICED_RANKS, rule="ranks need hardware of named terms (`composed`), without `adjust`",
+        do="give it dp and ep, or leave them out there"),
+    Row(RANKS_OF_HARDWARE, excludes=ONE_RANK, rule="belongs to the client",
+        do="write `parallel.dp`, which makes the ranks"),
+    Row(TP, excludes=OTHER_TP, rule="{value} contradicts the hardware model, which has {tp}",
+        do="leave `parallel` out"),
+    Row(ROLE, excludes=SEVERAL, missing="KV that moves between one rank or batch of an engine and another client",
+        do="leave it out"),
+    Row(REQUEST_OVERHEAD, excludes=SEVERAL, missing="time of a request that holds up all ranks or batches of an engine",
+        do="leave it out"),
+    Row(ADAPTER_BYTES, excludes=SEVERAL, missing="loads that hold up all ranks or batches of an engine",
+        do="leave it out"),
+    Row(INTERVAL, excludes=PP, missing="an interval that the batches of one engine count together", do="leave it out"),
+)
+OF_LIMITS = (
+    *(Row(_given(key), excludes=DECODE, rule="not modelled for clients that only decode: the prompts are computed",
+          do="leave it out, or give it to those that prefill")
+      for key in ("scheduler.max_num_queued_reqs", "scheduler.max_num_queued_tokens")),
+    Row(INTERVAL, needs=RANKS_OR_0_33, rule="before 0.33 vLLM reads it with data-parallel ranks only",
+        do="leave it out, or set `engine: vllm-0.33`"),
+    Row(ADAPTER_BYTES, needs=LORAS_NEEDED, rule="without it requests have no adapters", do="give it"),
+    Row(LORA, needs=LORAS_NEEDED, rule="the adapters in one step", do="give it"),
+)
+OF_VERSIONS = tuple(
+    Row(Option(f"scheduler.{key}", key, lambda case, key=key: _is_set(case, key)),   # type: ignore[misc]
+        excludes=Option("engine", f"vLLM before {first[0]}.{first[1]}",
+                        lambda case, first=first: _before(case.version, first)),     # type: ignore[misc]
+        rule=f"vLLM {{version}} does not have it with these rules, only {first[0]}.{first[1]} and later",
+        do=f"leave it out or set `engine: vllm-{first[0]}.{first[1]}`")
+    for key, first in SINCE.items())
+OF_SPECULATION = (
+    Row(SPECULATIVE, excludes=ROLE, missing="a drafter's KV that moves with a sequence"),
+    Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
+    Row(SPECULATIVE, excludes=EVICTION, missing="hashes of verified tokens in another order of eviction than lru"),
+    Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
+    Row(SPECULATIVE, excludes=DP, missing="drafts in steps that ranks take together"),
+    Row(SPECULATIVE, excludes=MAX_LORAS, missing="rules for the slots that adapters leave to drafts"),
+    Row(SPECULATIVE, excludes=INTERVAL, missing="drafts in steps that admit no prompts"),
+    Row(DRAFTER, needs=COMPOSED, rule="other hardware cannot price what drafts", do="give the time of one run",
+        at="scheduler.speculative.draft_time"),
+)
+OF_HOST_OFFLOAD = (
+    Row(HOST_OFFLOAD, needs=CHUNKED, rule="it follows vLLM's offloading", do=""),
+    Row(HOST_OFFLOAD, excludes=SPECULATIVE, missing="stores of drafts that are verified later"),
+    Row(HOST_OFFLOAD, excludes=MAX_LORAS, missing="host chunks of each adapter"),
+    Row(HOST_OFFLOAD, excludes=INTERVAL, missing="loads in steps that admit no prompts"),
+    Row(HOST_OFFLOAD, excludes=ASYNCHRONOUS, rule="modelled for synchronous scheduling only",
+        do="give the scheduler async_scheduling: false"),
+    Row(HOST_OFFLOAD, excludes=OTHER_OFFLOAD, rule=f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}",
+        do="leave `engine` out"),
+    Row(HOST_OFFLOAD, needs=CACHED, rule="the host memory extends the prefix cache", do=""),
+    Row(HOST_OFFLOAD, needs=LRU, rule="the engine has no other order", do=""),
+    Row(HOST_OFFLOAD, excludes=WINDOWS, rule="not modelled for layers with a sliding window", do="write hybrid: false"),
+    Row(HOST_OFFLOAD, excludes=ROLE, rule="not modelled for clients that only prefill or decode: no KV moves between "
+        "hosts"),
+    Row(HOST_OFFLOAD, excludes=PP, missing="host memory that batches of one engine share", do="use tp"),
+    Row(HOST_OFFLOAD, excludes=DP, missing="host memory of each rank", do="use tp"),
+    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's kv_offload)",
+        do=""),
+)
+OF_MEMORY = (
+    Row(EVICTION, needs=CACHED, rule="nothing else is evicted", do=""),
+    Row(WARM, needs=CACHED, rule="nothing else is there when the clock starts", do=""),
+    Row(EVICTION, excludes=WINDOWS, rule="{value} is not modelled for layers with a sliding window",
+        do="write hybrid: false, or lru"),
+)
+OF_SCHEDULERS = (
+    Row(ENGINE, excludes=FOLLOWS_NO_ENGINE, rule="an engine sets the rules of the scheduler `chunked` only",
+        do="leave it out"),
+    Row(DECODE, excludes=TAKES_OVER, rule="{kind} cannot take over KV from a prefill client",
+        do="use another scheduler", at="scheduler.kind"),
+    Row(Option("scheduler", "an option of the scheduler `chunked`", lambda case: False),
+        excludes=Option("scheduler.kind", "another scheduler", lambda case: False), by_schema=True,
+        rule="expected one of the keys {keys}, found {found}", do=""),
+    Row(PP, excludes=SGLANG, rule="pipeline stages are not modelled with the scheduler sglang", do="leave it out"),
+    Row(DP, excludes=SGLANG, rule="data-parallel attention is not modelled with the scheduler sglang",
+        do="leave it out"),
+    Row(TIERS, excludes=SGLANG, rule="its hierarchical cache is not modelled with the scheduler sglang",
+        do="leave it out"),
+    Row(CACHE_WANTED, excludes=NO_RADIX_CACHE, rule="contradicts the scheduler's disable_radix_cache"),
+    Row(EVICTION, excludes=SGLANG, rule="{value} is not the rule of the scheduler sglang, whose radix tree evicts the "
+        "least recently used leaf", do="leave it out"),
+    Row(HYBRID, excludes=SGLANG, rule="windows are not modelled with the scheduler sglang", do="leave it out"),
+    Row(MIXED_LAYERS, excludes=SGLANG, rule="missing: SGLang keeps the KV of layers with a sliding window in a pool of "
+        "their own, which is not modelled", do="write `hybrid: false` for its --disable-hybrid-swa-memory (its default "
+        "for Gemma 2 and 3)"),
+    *(Row(option, excludes=VLLM, rule="vLLM's own scheduler serves whole generations on one engine without it",
+          do="leave it out") for option in (ROLE, TIERS, ADAPTER_BYTES, EVICTION, PP, DP)),
+    Row(WINDOWS, excludes=VLLM, rule="vLLM's own scheduler is driven with full attention only",
+        do="write `hybrid: false`"),
+)
+OF_WORKLOADS = (
+    Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",
+        at="scheduler"),
+    Row(BRANCHES, excludes=HOST_OFFLOAD, rule="branches are not modelled beside a client's memory.kv_offload"),
+    Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt",
+        do="use `chunked` without speculation"),
+    Row(PATIENCE, excludes=BRANCHES, rule="requests of several branches are not given up: not modelled",
+        do="leave it out"),
+    Row(PATIENCE, excludes=NO_ABORTS, rule="{name} cannot cancel requests whose clients give up",
+        do="use the scheduler `chunked` or `vllm`"),
+    Row(PATIENCE, excludes=ROLE, rule="{name} cannot cancel requests whose clients give up while their KV moves to "
+        "another client", do="leave it out"),
+)
+ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
+        *OF_WORKLOADS)
+
+
+def check(case: Case) -> None:
+    """Raise `InputError` by the first row that refuses a case."""
+    for row in ROWS:
+        if row.refuses(case):
+            raise row.error(case)

@@ -1,0 +1,167 @@
+"""Every row of the compatibility of options refuses the pair that it names, and neither option alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from hermes.engine.compatibility import ROWS, Case, Option, Row, check
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
+
+Data = dict[str, Any]
+
+BASE: Data = {
+    "workload": {"requests": 4, "arrivals": {"kind": "poisson", "rate": 5},
+                 "lengths": {"kind": "fixed", "prompt": 64, "output": 8}},
+    "client": {"name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm", "memory": {"num_blocks": 400},
+               "scheduler": {"kind": "chunked"}},
+}
+WINDOWED = {"client.model": "gpt-oss-20b"}
+RANKS = {"client.model": "mixtral-8x7b", "client.parallel.dp": 2}
+DRAFTS = {"num_speculative_tokens": 2, "acceptance_rate": 0.6}
+
+SETTINGS: dict[str, Data] = {
+    "engine": {"client.engine": "vllm-0.33"},
+    "a scheduler that follows no engine": {"client.scheduler": {"kind": "static"}},
+    "role: decode": {"client.role": "decode"},
+    "a scheduler that takes over no KV": {"client.scheduler": {"kind": "static"}},
+    "an option of the scheduler `chunked`": {"client.scheduler.watermark": 0.1},
+    "another scheduler": {"client.scheduler": {"kind": "static"}},
+    "pipeline stages": {"client.parallel.pp": 2},
+    "data-parallel ranks": RANKS,
+    "the scheduler `sglang`": {"client.scheduler": {"kind": "sglang"}},
+    "the scheduler `vllm`": {"client.scheduler": {"kind": "vllm"}},
+    "tiers outside the engine": {
+        "client.kv_offload": {"tiers": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}]}},
+    "prefix_caching: true": {"client.memory.prefix_caching": True},
+    "disable_radix_cache: true": {"client.scheduler": {"kind": "sglang", "disable_radix_cache": True}},
+    "prefix_eviction": {"client.memory.prefix_eviction": "gdsf"},
+    "hybrid: true": {"client.memory.hybrid": True},
+    "layers with a sliding window beside others": WINDOWED,
+    "layers with a sliding window that have blocks of their own": WINDOWED,
+    "a role": {"client.count": "1P1D"},
+    "adapter_bytes": {"client.adapter_bytes": "50MB", "client.scheduler.max_loras": 2},
+    "kv_offload": {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"}, "client.scheduler.async_scheduling": False},
+    "speculative decoding": {"client.scheduler.speculative": {"method": "ngram", **DRAFTS}},
+    "max_loras": {"client.scheduler.max_loras": 2},
+    "prefill_schedule_interval": {"client.scheduler.prefill_schedule_interval": 3},
+    "asynchronous scheduling": {"client.scheduler.async_scheduling": True},
+    "engines other than vLLM 0.32.0 and 0.33.0": {"client.engine": "vllm-0.27"},
+    "a drafter without a `draft_time`": {"client.scheduler.speculative": {"method": "eagle", **DRAFTS}},
+    "hardware that has no price by stage, or other stages": {"client.adjust": {"decodes": 1.3}},
+    "hardware that has no price by rank, or other ranks": {"client.adjust": {"decodes": 1.3}},
+    "dp of the hardware": {"client.model": "mixtral-8x7b", "client.hardware": {"kind": "composed", "dp": 2}},
+    "dp: 1": {"client.parallel.dp": 1},
+    "tensor parallelism": {"client.parallel.tp": 2},
+    "hardware of another tensor parallelism": {
+        "client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
+    "data-parallel ranks or pipeline stages": {"client.parallel.pp": 2},
+    "request_overhead": {"client.request_overhead": {"generate": "2ms"}},
+    "lora": {"client.hardware": {"kind": "composed", "lora": {}}, "client.scheduler.max_loras": 2},
+    "max_num_queued_reqs": {"client.scheduler.max_num_queued_reqs": 9},
+    "max_num_queued_tokens": {"client.scheduler.max_num_queued_tokens": 900},
+    "max_num_scheduled_tokens": {"client.scheduler.max_num_scheduled_tokens": 64},
+    "max_num_active_seqs": {"client.scheduler.max_num_active_seqs": 4},
+    "speculative": {"client.scheduler.speculative": {"method": "ngram", **DRAFTS}},
+    "vLLM before 0.17": {"client.engine": "vllm-0.16"}, "vLLM before 0.25": {"client.engine": "vllm-0.24"},
+    "vLLM before 0.29": {"client.engine": "vllm-0.28"}, "vLLM before 0.31": {"client.engine": "vllm-0.30"},
+    "prefix_start: warm": {"client.memory.prefix_start": "warm", "workload.prefixes": {"groups": 2, "tokens": 32}},
+    "adapters": {"workload.adapters": {"count": 3}},
+    "no max_loras": {},
+    "branches": {"workload.branches": 2},
+    "a scheduler that serves no branches": {"client.scheduler": {"kind": "sglang"}},
+    "patience": {"workload.patience": {"total": "9s"}},
+    "a scheduler that cannot take a request out": {"client.scheduler": {"kind": "static"}},
+}
+"""Settings that give an option, by its name."""
+
+LACKING: dict[str, Data] = {
+    "the scheduler `chunked`": {"client.scheduler": {"kind": "static"}},
+    "prefix_caching: true": {"client.memory.prefix_caching": False},
+    "prefix_eviction: lru": {"client.memory.prefix_eviction": "lfu"},
+    "hardware of named terms (`composed`)": {
+        "client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
+    "parallel.dp": {"client.engine": "vllm-0.32"},
+    "scheduler.max_loras": {"client.scheduler.max_loras": None},
+}
+"""Settings that take away what an option needs, by its name."""
+
+MORE: dict[tuple[str, str], Data] = {
+    ("kv_offload", "the scheduler `chunked`"): {"client.scheduler.async_scheduling": None},
+    ("prefill_schedule_interval", "vLLM before 0.25"): RANKS,
+    ("data-parallel ranks", "hardware that has no price by rank, or other ranks"): RANKS,
+}
+"""Settings that a pair needs besides, or the row of another pair would come first."""
+
+
+def scenario(*parts: Data) -> Data:
+    data = copy.deepcopy(BASE)
+    for key, value in sorted((item for part in parts for item in part.items()), key=lambda item: item[0].count(".")):
+        *folders, last = key.split(".")
+        place = data
+        for name in folders:
+            place = place.setdefault(name, {})
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = copy.deepcopy(value)
+    data["clients"] = [data.pop("client")]
+    return data
+
+
+def given(option: Option) -> Data:
+    return SETTINGS[option.name]
+
+
+def of(row: Row) -> Data:
+    """Return the scenario of a row's pair."""
+    other = given(row.other) if row.excludes else LACKING[row.other.name]
+    return scenario(given(row.option), other, MORE.get((row.option.name, row.other.name), {}))
+
+
+def named(row: Row) -> str:
+    return f"{row.option.key}-{row.other.name}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_a_row_refuses_its_pair(row: Row) -> None:
+    with pytest.raises(InputError) as caught:
+        build(load_scenario(of(row)))
+    text = str(caught.value)
+    assert [named(other) for other in ROWS if other.explains(text)] == [named(row)], text
+    assert "\n" not in text
+    assert "{" not in text
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_a_row_refuses_neither_option_alone(row: Row) -> None:
+    alone = [given(row.option), given(row.excludes) if row.excludes else LACKING[row.other.name]]
+    for settings in alone if row.other.name not in ("no max_loras", "dp: 1") else alone[1:]:
+        try:
+            load_scenario(scenario(settings))
+        except InputError as error:
+            assert not row.explains(str(error)), str(error)
+
+
+def test_a_row_is_one_kind_of_refusal() -> None:
+    for row in ROWS:
+        assert (row.excludes is None) != (row.needs is None), named(row)
+        assert bool(row.missing) != bool(row.rule), named(row)
+        assert not row.missing or row.excludes, named(row)
+
+
+def test_messages_tell_rows_apart() -> None:
+    assert len({(row.key, row.message) for row in ROWS}) == len(ROWS)
+    assert len({(row.option.name, row.option.key, row.other.name) for row in ROWS}) == len(ROWS)
+
+
+def test_what_is_not_known_yet_refuses_nothing() -> None:
+    """The same client is looked at before its hardware is built, and before its engine's defaults are filled in."""
+    for settings in (SETTINGS["prefix_eviction"], SETTINGS["kv_offload"], SETTINGS["prefix_start: warm"],
+                     SETTINGS["pipeline stages"], SETTINGS["tensor parallelism"]):
+        client = load_scenario(scenario(settings)).clients[0]
+        check(Case(client.model_copy(update={"memory": client.memory.model_copy(update={"prefix_caching": None})})))
