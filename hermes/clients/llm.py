@@ -353,8 +353,10 @@ class LLMClient(LLMReadings):
         """Return the scheduler's plan for the sequences that had arrived by `seen_ns`."""
         late, scheduler = self._late, self.scheduler
         seen = 0
-        while seen < len(late) and late[seen][0] <= seen_ns:
-            scheduler.enqueue(late[seen][1])
+        for arrived_ns, stage in late:
+            if arrived_ns > seen_ns:
+                break
+            scheduler.enqueue(stage)
             seen += 1
         del late[:seen]
         return scheduler.plan(1 if late else self._max_run)   # the next step's plan sees later arrivals
@@ -504,14 +506,16 @@ class LLMClient(LLMReadings):
         stopped = self._stopped if self._stopped_ns < now else 0
         sampled = plan.sampled - plan.again
         self.emitted += sampled * count
-        pool, log = scheduler.pool, self._runs
+        pool, log, waiting = scheduler.pool, self._runs, self._at_host
+        if scheduler.waiting or scheduler.holding or self._late:   # most runs have nobody waiting: no calls then
+            waiting += len(scheduler.waiting) + len(scheduler.holding) + len(self._late)
         log.write(
             log.buffer, log.pos, self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
             plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, sampled,
             plan.decode_seqs + plan.prefill_seqs,
-            len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
-            pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
-            stopped, now - self._stopped_ns if stopped else 0, plan.lora_tokens, plan.lora_adapters,
+            waiting, pool.num_blocks - pool.free_blocks, len(plan.preempted) if plan.preempted else 0,
+            plan.embed_tokens, plan.embedded, self._held_up, stopped, now - self._stopped_ns if stopped else 0,
+            plan.lora_tokens, plan.lora_adapters,
         )
         if self._moved:
             self.moved_in_run.append((len(log), self._moved))

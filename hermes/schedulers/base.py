@@ -120,7 +120,7 @@ class LLMScheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.holding)
+        return len(self.waiting) + len(self.holding) if self.waiting or self.holding else 0
 
     def next_waiting(self) -> Generation:
         """Return the sequence that may be admitted next."""
