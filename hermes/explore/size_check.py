@@ -2,9 +2,10 @@
 
 A simulation is one sample. Near a limit its p99 misses with one seed and holds with the next. So the cheapest layout is
 simulated with three other seeds, and with arrivals up to three times as long where there are less than 20,000 requests.
-If a seed misses the SLO, the layout gets a client more, and the layout that is then the cheapest is checked. If all
-seeds meet it, one client less is simulated likewise, until a seed misses, unless the search saw it miss for certain; if
-all seeds meet the SLO with it, it is the answer.
+If a seed misses the SLO and others meet it, or the share of requests beyond the limit is too near to the allowed one,
+three more seeds and longer arrivals decide. If one of them misses, the layout gets a client more, and the layout that
+is then the cheapest is checked. If all seeds meet it, one client less is simulated likewise, until a seed misses,
+unless the search saw it miss for certain; if all seeds meet the SLO with it, it is the answer.
 
 Bursts that take a latency beyond its limit may be so rare that these simulations have none of them. So an answer of
 little headroom, of load or of a latency, is simulated with three seeds more, for up to three times as long. These do
@@ -99,8 +100,11 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
     def verdicts(tried: Tried, *, all_seeds: bool = True) -> Verdicts:
         known = seen.get(tried.label)
         if known is None or (all_seeds and known.met == len(known.misses) < SEEDS):
-            seen[tried.label] = _verdicts(trials, tried, changes, all_seeds)
-        return seen[tried.label]
+            known = _verdicts(trials, tried, changes, all_seeds)
+            if known.met < len(known.misses) and (known.met or known.near is not None):
+                known = _longer(trials, known, changes)   # a miss within noise must not make the answer larger
+            seen[tried.label] = known
+        return known
 
     for _ in range(MOST_ROUNDS):
         if not sizing.meets:
@@ -129,11 +133,18 @@ def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: floa
     """Return the check, with longer simulations of an answer of little headroom. headroom: How much more load it takes.
     """
     check = sizing.check
-    if check is None or (headroom >= LITTLE and max(check.answer.used, _used(sizing.meets[0].row)) <= 1.0 - LITTLE):
+    if check is None or check.answer.times > TIMES:
         return check
+    if headroom >= LITTLE and max(check.answer.used, _used(sizing.meets[0].row)) <= 1.0 - LITTLE:
+        return check
+    return replace(check, longer=_longer(trials, check.answer, changes))
+
+
+def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
+    """Return the verdicts of longer simulations of a layout, with more seeds."""
     first = trials.scenario.seed + 1 + SEEDS
-    times = check.answer.times * _times(check.answer.tried, ENOUGH_LONG)
-    return replace(check, longer=_run(trials, check.answer.tried, changes, [range(first, first + SEEDS)], times))
+    times = verdicts.times * _times(verdicts.tried, ENOUGH_LONG)
+    return _run(trials, verdicts.tried, changes, [range(first, first + SEEDS)], times)
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:

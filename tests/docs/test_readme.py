@@ -41,4 +41,4 @@ def test_the_picture_is_what_its_commands_draw(tmp_path: Path, bash) -> None:
         assert drawn.size == shown.size
         assert np.array_equal(np.asarray(drawn), np.asarray(shown))
     frame = hermes.open_sweep(tmp_path / "chatbot").frame().set_index("replicas")
-    assert frame["slo.pass"].astype(bool).tolist() == [False] * 5 + [True] * 3
+    assert frame["slo.pass"].astype(bool).tolist() == [False] * 4 + [True] * 4
