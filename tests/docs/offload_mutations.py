@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rule_mutations import Mutation, notices
+from mutations import Mutation, table
 
-from hermes.clients.schedule_replay import find_files
 from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder, RankedOrder
 from hermes.schedulers.offloading import OffloadingScheduler
 
@@ -94,13 +93,9 @@ MUTATIONS = [
 ]
 
 
-def main() -> None:
-    files = find_files([SCHEDULES])
-    print("| rule | broken on purpose | recordings that notice | for example |\n| --- | --- | --- | --- |")
-    for mutation in MUTATIONS:
-        found = [path.stem for path in files if notices(mutation, path)]
-        print(f"| {mutation.rule} | {mutation.what} | {len(found)} | `{found[0] if found else ''}` |", flush=True)
+def page_table() -> str:
+    return table(MUTATIONS, SCHEDULES, {".": "recordings that notice"})
 
 
 if __name__ == "__main__":
-    main()
+    print(page_table())

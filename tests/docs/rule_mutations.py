@@ -1,28 +1,18 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
-A recording shows that a rule is right only if it would have come out differently without it. `python
-tests/docs/rule_mutations.py` prints the table of docs/reference/schedules.md (it takes minutes); `test_vllm_page.py`
-checks that every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text.
-Where that piece is gone, the method was rewritten, and the mutation has to be written anew.
+`python tests/docs/rule_mutations.py` prints the tables of docs/reference/schedules.md (it takes minutes);
+`test_vllm_page.py` checks that every mutation is noticed by the recording it names.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
-import signal
 import sys
-import textwrap
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from mutations import Mutation, Replacement, table
 
 from hermes.clients import schedule_replay
 from hermes.clients.llm import LLMClient
-from hermes.clients.schedule_replay import conform_file, find_files
 from hermes.core.block_hashes import AdapterText
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
@@ -35,53 +25,6 @@ from hermes.schedulers.speculative import SpeculativeScheduler
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
 FIELDS = ("fields",)   # recordings of FIELD_MUTATIONS, which the others cannot notice
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`pattern` (a regular expression, found exactly once) in the source of `owner.method` becomes `new`."""
-
-    rule: str
-    what: str
-    owner: Any
-    method: str
-    pattern: str
-    new: str
-    noticed_by: str   # one recording that comes out differently
-    every_step: bool = True   # how it is replayed
-
-    def source(self) -> str:
-        text = textwrap.dedent(inspect.getsource(vars(self.owner)[self.method]))
-        changed, count = re.subn(self.pattern, self.new.replace("\\", r"\\"), text)
-        if count != 1:
-            raise LookupError(f"rule {self.rule} ({self.what}): {self.pattern!r} occurs {count} times in "
-                              f"{self.owner.__name__}.{self.method}")
-        return changed.replace("super()", f"super({self.owner.__name__}, self)")   # there is no class around it
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        original = vars(self.owner)[self.method]
-        namespace: dict[str, Any] = {}
-        exec(compile(self.source(), f"<rule {self.rule}>", "exec"), original.__globals__, namespace)
-        setattr(self.owner, self.method, namespace[self.method])
-        try:
-            yield
-        finally:
-            setattr(self.owner, self.method, original)
-
-
-@dataclass(frozen=True)
-class Replacement(Mutation):
-    """A class attribute that becomes the attribute called `new`."""
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        original = vars(self.owner)[self.method]
-        setattr(self.owner, self.method, getattr(self.owner, self.new))
-        try:
-            yield
-        finally:
-            setattr(self.owner, self.method, original)
 
 
 C, L, P, B = ChunkedScheduler, LLMScheduler, ReferencePrefixPool, BlockPool
@@ -340,7 +283,7 @@ STOP_MUTATIONS = [
              "ends/stop-eagle-async-51130"),
 ]
 G = PrefixBlockPool
-MIXTURES = ("mixtures", "speculation")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
+MIXTURES = ("mixtures", "speculation", "talks")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
 LATER_MUTATIONS = [
     Mutation("11", "from 0.33 on the loop ends at a self-preemption", C, "__init__", r"self\.goes_on = .*",
              "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),
@@ -381,58 +324,12 @@ GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRA
 ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
 
 
-class TooLongError(Exception):
-    """A replay that does not come to an end."""
-
-
-def _give_up(*args: object) -> None:
-    raise TooLongError
-
-
-def notices(mutation: Mutation, path: Path, limit_s: float = 2.0) -> bool:
-    """Whether the replay of a recording differs with the mutation.
-
-    So it does where the replay breaks down, or does not end in `limit_s` of processor time (one takes about 0.1 s).
-    """
-    if not isinstance(mutation, Replacement):
-        mutation.source()   # a piece that is gone is no difference
-    before = signal.signal(signal.SIGPROF, _give_up)
-    # again and again: an exception raised while a garbage collector's callback runs is swallowed
-    signal.setitimer(signal.ITIMER_PROF, limit_s, 0.5)
-    try:
-        with mutation.applied():
-            return not conform_file(path, every_step=mutation.every_step).ok
-    except (AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError, TooLongError):
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-def _noticed(number: int, folders: tuple[str, ...]) -> list[bool]:
-    mutation = ALL[number]
-    return [notices(mutation, path) for folder in folders for path in find_files([SCHEDULES / folder])]
-
-
-def table(mutations: list[Mutation], folders: tuple[str, ...]) -> str:
-    """Per mutation, how many of the recordings of each folder notice, as Markdown."""
-    files = [(folder, path.stem) for folder in folders for path in find_files([SCHEDULES / folder])]
-    sizes = [sum(folder == name for name, _ in files) for folder in folders]
-    heads = [f"`{folder}` ({size})" for folder, size in zip(folders, sizes, strict=True)]
-    lines = [f"| rule | broken on purpose | {' | '.join(heads)} | for example |",
-             "| --- | --- |" + " --- |" * (len(folders) + 1)]
-    numbers = [ALL.index(mutation) for mutation in mutations]
-    with ProcessPoolExecutor() as pool:
-        for mutation, found in zip(mutations, pool.map(_noticed, numbers, [folders] * len(numbers)), strict=True):
-            counts = [sum(x for x, (name, _) in zip(found, files, strict=True) if name == folder) for folder in folders]
-            example = mutation.noticed_by
-            if not found[files.index(tuple(example.split("/")))]:  # type: ignore[arg-type]
-                example = "NOT " + example + " BUT " + ", ".join(
-                    f"{a}/{b}" for x, (a, b) in zip(found, files, strict=True) if x)[:200]
-            lines.append(f"| {mutation.rule} | {mutation.what} | {' | '.join(map(str, counts))} | `{example}` |")
-    return "\n".join(lines)
+def table_of(number: int) -> str:
+    """Return one table of the page."""
+    mutations, folders = GROUPS[number]
+    return table(mutations, SCHEDULES, {folder: f"`{folder}` ({{}})" for folder in folders})
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:]   # numbers of the tables; all if none is given
-    print("\n\n".join(table(*group) for number, group in enumerate(GROUPS) if not wanted or str(number) in wanted))
+    # numbers of the tables; all if none is given
+    print("\n\n".join(table_of(int(number)) for number in sys.argv[1:] or range(len(GROUPS))))

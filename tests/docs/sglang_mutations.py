@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rule_mutations import Mutation, notices
+from mutations import Mutation, table
 
-from hermes.clients.schedule_replay import find_files
 from hermes.memory.radix import RadixPool, RadixTree
 from hermes.schedulers.sglang import Budget, SglangScheduler
 from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
@@ -94,16 +93,9 @@ MUTATIONS = [
 ]
 
 
-def table() -> str:
-    """Per mutation, how many of the recordings notice, as Markdown."""
-    files = find_files([RECORDINGS])
-    lines = [f"| rule | broken on purpose | noticed by, of {len(files)} | for example |", "| --- | --- | --- | --- |"]
-    for mutation in MUTATIONS:
-        found = [path.stem for path in files if notices(mutation, path)]
-        example = mutation.noticed_by if mutation.noticed_by in found else f"NOT {mutation.noticed_by} BUT {found[:6]}"
-        lines.append(f"| {mutation.rule} | {mutation.what} | {len(found)} | `{example}` |")
-    return "\n".join(lines)
+def page_table() -> str:
+    return table(MUTATIONS, RECORDINGS, {".": "noticed by, of {}"})
 
 
 if __name__ == "__main__":
-    print(table())
+    print(page_table())

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from offload_mutations import MUTATIONS, SCHEDULES
-from rule_mutations import notices
+from mutations import notices
+from offload_mutations import MUTATIONS, SCHEDULES, page_table
 
 from hermes.clients.schedule_replay import find_files
 
@@ -18,6 +18,11 @@ def test_breaking_a_rule_is_noticed(mutation):
     assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")
     row = rf"\| {mutation.rule} \| {re.escape(mutation.what)} \| \d+ \| `{mutation.noticed_by}` \|"
     assert re.search(row, PAGE), "`python tests/docs/offload_mutations.py` prints the table anew"
+
+
+@pytest.mark.long
+def test_the_counts_on_the_page():
+    assert page_table() in PAGE
 
 
 def test_the_totals_on_the_page():

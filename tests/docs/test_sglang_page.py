@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from rule_mutations import notices
-from sglang_mutations import MUTATIONS, RECORDINGS
+from mutations import notices
+from sglang_mutations import MUTATIONS, RECORDINGS, page_table
 
 import hermes.memory.radix
 import hermes.schedulers.sglang
@@ -33,6 +33,11 @@ def test_the_page_shows_every_mutation() -> None:
     assert f"{len(FILES)} schedules were recorded" in PAGE
     batches = 2 * sum(len(load_batches(path).steps) for path in FILES)
     assert f"`{2 * len(FILES)} of {2 * len(FILES)} replays identical, {batches} of {batches} steps`" in PAGE
+
+
+@pytest.mark.long
+def test_the_counts_on_the_page() -> None:
+    assert page_table() in PAGE
 
 
 def test_names_exist() -> None:

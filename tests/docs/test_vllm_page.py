@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import rule_mutations
-from rule_mutations import ALL, GROUPS, MUTATIONS, SCHEDULES, notices
+from mutations import notices
+from rule_mutations import ALL, GROUPS, MUTATIONS, SCHEDULES, table_of
 
 import hermes.clients.llm
 import hermes.clients.lockstep
@@ -41,6 +42,12 @@ def test_the_page_shows_every_mutation():
         counts = r"(?: \| \d+)" * len(folders)
         row = rf"\| {re.escape(mutation.rule)} \| {re.escape(mutation.what)}{counts} \| `{mutation.noticed_by}` \|"
         assert re.search(row, PAGE), f"`python tests/docs/rule_mutations.py` prints the table anew: {mutation.what}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(1, len(GROUPS)))   # the first takes ten minutes
+def test_the_counts_on_the_page(number):
+    assert table_of(number) in PAGE
 
 
 def test_mutations_leave_nothing_behind():
