@@ -144,7 +144,7 @@ MUTATIONS = [
     Mutation("20", "arrivals are seen by the next plan", K, "_next_plan",
              r"_plan_in_view\(self\._seen_ns\)", "_plan_in_view(ANY_TIME)",
              "async/trickle-1"),
-    Mutation("20", "arrivals are seen one plan later still", K, "_plan_in_view", r"<= seen_ns", "< seen_ns",
+    Mutation("20", "arrivals are seen one plan later still", K, "_plan_in_view", r"> seen_ns", ">= seen_ns",
              "async/trickle-1"),
     Mutation("20", "after an empty batch the engine does not look for arrivals", K, "_next_plan",
              r"_plan_in_view\(ANY_TIME\)", "_plan_in_view(ANY_TIME if plan is None else self._seen_ns)",
