@@ -284,8 +284,6 @@ OF_RANKS = (
         do="write `parallel.dp`, which makes the ranks"),
     Row(TP, excludes=OTHER_TP, rule="{value} contradicts the hardware model, which has {tp}",
         do="leave `parallel` out"),
-    Row(ROLE, excludes=SEVERAL, missing="KV that moves between one rank or batch of an engine and another client",
-        do="leave it out"),
     Row(REQUEST_OVERHEAD, excludes=SEVERAL, missing="time of a request that holds up all ranks or batches of an engine",
         do="leave it out"),
     Row(ADAPTER_BYTES, excludes=SEVERAL, missing="loads that hold up all ranks or batches of an engine",

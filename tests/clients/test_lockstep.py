@@ -14,6 +14,7 @@ from hermes.api import load_scenario, simulate
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.models import load_model
 
 MODEL = {"model": "qwen3-30b-a3b", "device": "h100-sxm", "parallel": {"dp": 2, "ep": 2}}
 
@@ -156,7 +157,6 @@ def test_a_lone_rank_is_priced_with_others_like_it():
     ({"model": "llama-3.1-8b", "parallel": {"dp": 2}}, "the ranks of a dense model share nothing"),
     ({"parallel": {"dp": 2, "ep": 4}}, "ep: expected tp * dp (2)"),
     ({"parallel": {"dp": 3, "ep": 3}}, "whose number ep divides"),
-    ({"parallel": {"dp": 2}, "count": "1P1D"}, "role: not modelled beside data-parallel ranks"),
     ({"parallel": {}, "hardware": {"kind": "composed", "dp": 2}}, "hardware.dp: belongs to the client"),
     ({"hardware": {"kind": "roofline", "model": "qwen3-30b-a3b", "device": "h100-sxm"}}, "ranks need hardware of"),
 ])
@@ -166,6 +166,24 @@ def test_what_ranks_cannot_have_is_refused(changes, message):
     with pytest.raises(InputError) as caught:
         simulate(base)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("transfer", ["full", "layerwise"])
+@pytest.mark.parametrize("roles", ["1P1D", "2P1D"])
+def test_ranks_that_prefill_or_decode(roles, transfer):
+    """KV moves from a rank of one engine to a rank of another, all of a prompt's tokens; steps stay common."""
+    rows = [(0.05 * i, 40 + 37 * i % 700, 2 + 11 * i % 60) for i in range(40)]
+    given = scenario(rows, count=roles) | {"kv_transfer": transfer}
+    runs, steps = simulate(given), simulate({**given, "stepping": "every_step"})
+    assert runs.summary["requests"]["completed"] == 40
+    assert columns(runs).tolist() == columns(steps).tolist()
+    moved, clients = runs.record.transfers, [client.name for client in runs.record.clients]
+    each = load_model("qwen3-30b-a3b").kv_bytes_per_token(2, 1)
+    assert moved["bytes"].sum() == pytest.approx(sum(prompt for _, prompt, _ in rows) * each)
+    ends = {(clients[a].rpartition(".")[0], clients[b].rpartition(".")[0])
+            for a, b in zip(moved["src"], moved["dst"], strict=True)}
+    assert all("prefill" in a and "decode" in b for a, b in ends)
+    assert len({clients[b] for b in moved["dst"]}) == 2   # both ranks decode
 
 
 def test_ranks_are_clients_of_their_own():

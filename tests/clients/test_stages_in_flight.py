@@ -105,6 +105,21 @@ def test_memory_of_an_engine_with_stages():
         simulate(scenario(1, parallel={"tp": 8}))
 
 
+@pytest.mark.parametrize("transfer", ["full", "layerwise"])
+def test_stages_that_prefill_or_decode(transfer):
+    """A batch of one engine hands over to a batch of the other."""
+    given = scenario(30) | {"kv_transfer": transfer}
+    given["clients"][0]["count"] = "1P1D"
+    runs, steps = simulate(given), simulate(given | {"stepping": "every_step"})
+    assert runs.summary["requests"]["completed"] == 30
+    assert runs.requests.e2e_s.tolist() == steps.requests.e2e_s.tolist()
+    moved, clients = runs.record.transfers, [client.name for client in runs.record.clients]
+    assert len(moved["start_ns"]) == 30
+    assert len({clients[a] for a in moved["src"]}) == len({clients[b] for b in moved["dst"]}) == 2
+    alone = simulate(scenario(30)).requests.ttft_s.min()
+    assert runs.requests.ttft_s.min() > alone   # the KV moves first
+
+
 def test_ranks_with_stages_are_refused():
     with pytest.raises(InputError, match="several stages are not modelled"):
         simulate(scenario(1, model="qwen3-30b-a3b", parallel={"pp": 2, "dp": 2, "ep": 2}))
