@@ -14,7 +14,7 @@ from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.llm import LLMClient
+from hermes.clients.llm import HostThread, LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
@@ -274,7 +274,7 @@ class LLMClientConfig(ClientConfig):
         for i, name in enumerate(self.names):
             priced, lockstep = next(parts)
             if i % (ranks * stages) == 0:
-                limits = self._queue_limits()   # ranks and batches of one engine share its API server
+                limits, host = self._queue_limits(), HostThread()   # those of one engine share its API server
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
@@ -287,6 +287,7 @@ class LLMClientConfig(ClientConfig):
                 every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
                 lockstep=lockstep, limits=limits,
             )
+            client.host = host
             client.unreserved_kv_tokens = memory.unreserved_tokens
             if longest is not None:
                 client.max_model_len = longest

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hermes.clients.drafting import Drafter
     from hermes.hardware.history import StepHistory
 
-__all__ = ["LLMClient"]
+__all__ = ["HostThread", "LLMClient"]
 
 _accumulate = np.add.accumulate
 ANY_TIME = 1 << 62
@@ -39,6 +39,15 @@ FUTILE = 2       # sequences that preempt themselves alone this often in a row w
 SHORT_RUN = 12   # up to this many steps a hardware model may price one by one: faster than numpy
 FRONT_END, KV_MEMORY = int(Reason.FRONT_END), int(Reason.KV_MEMORY)
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
+
+
+class HostThread:
+    """The serving stack's thread, which handles one request after the other, for all clients of one engine."""
+
+    __slots__ = ("free_ns",)
+
+    def __init__(self) -> None:
+        self.free_ns = 0   # when it is free again
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -57,11 +66,11 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_aborts", "_ahead", "_at_host", "_before_ns", "_drafter", "_end", "_end_priority", "_ended", "_ended_ns",
-        "_fits", "_futile", "_gone", "_held_up", "_history", "_host_free_ns", "_late", "_max_run", "_moved",
+        "_fits", "_futile", "_gone", "_held_up", "_history", "_late", "_max_run", "_moved",
         "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_stalled_ns", "_start", "_start_ns",
         "_step_range", "_stopped", "_stopped_ns", "_token_ns", "_write_ends", "after_ns", "emitted", "env", "events",
-        "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
-        "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "peak_blocks", "platform", "role",
+        "hardware", "host", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run",
+        "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "peak_blocks", "platform", "role",
         "scheduler", "stages", "stalls", "steps", "ticks", "tiers", "tracks", "unreserved_kv_tokens",
     )
 
@@ -127,7 +136,8 @@ class LLMClient(LLMReadings):
         self._moved = 0
         self.moved_in_run: list[tuple[int, int]] = []
         self.peak_blocks = 0
-        self._host_free_ns = self._at_host = 0   # overlapped: when the host thread is free, requests waiting for it
+        self.host = HostThread()          # overlapped: the thread of the serving stack
+        self._at_host = 0                 # requests waiting for it
         self._aborts: list[Generation] = []    # sequences given up while the step in flight runs
         self._gone: set[Generation] = set()    # those given up before the engine had them
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
@@ -192,13 +202,14 @@ class LLMClient(LLMReadings):
 
         assert self._overhead_ns is not None
         now, stalls = self.env._now, self.stalls
-        if self._host_free_ns > now:   # behind another request
+        host = self.host
+        if host.free_ns > now:   # behind another request
             if stalls and stalls[-1][0] == FRONT_END and stalls[-1][2] >= now:
                 now = stalls.pop()[1]
-            stalls.append((FRONT_END, now, self._host_free_ns))
-        self._host_free_ns = max(self._host_free_ns, self.env._now) + self._overhead_ns.get(stage.kind, 0)
+            stalls.append((FRONT_END, now, host.free_ns))
+        host.free_ns = max(host.free_ns, self.env._now) + self._overhead_ns.get(stage.kind, 0)
         self._at_host += 1
-        self.env.tick_at(self._host_free_ns, ARRIVAL, done)
+        self.env.tick_at(host.free_ns, ARRIVAL, done)
 
     def _take(self, stage: Generation) -> None:
         scheduler = self.scheduler

@@ -2,7 +2,8 @@
 
 One thread spends a fixed time per request, by kind of stage. `serial`: it is the engine's own thread, so the step in
 which a request first runs starts that much later. `overlapped`: it is a separate thread, first come first served, that
-works while the accelerator runs; a request waits for it before the scheduler sees it.
+works while the accelerator runs; a request waits for it before the scheduler sees it. Ranks and batches of one engine
+share it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class RequestOverhead(ConfigModel):
     """Time of the serving stack for each request."""
 
     mode: Mode = "serial"
-    """Whether the time adds to the accelerator's (one thread for both) or overlaps with it."""
+    """Whether the time adds to the accelerator's (one thread for both) or overlaps with it; ranks and batches of one
+    engine share the latter's thread."""
     profile: Annotated[str, Field(max_length=4096)] = ""
     """Fitted overheads: a shipped name (`hw_profiles/overhead/NAME.yaml`) or a file. Excludes the figures below."""
     generate: Duration = 0.0

@@ -183,7 +183,7 @@ SEVERAL = Option("parallel", "data-parallel ranks or pipeline stages",
 ROLE = _is_not("role", "both", name="a role")
 DECODE = _is("role", "decode")
 ENGINE = _given("engine")
-REQUEST_OVERHEAD = _given("request_overhead")
+SERIAL_OVERHEAD = _is("request_overhead.mode", "serial", name="serial request_overhead")
 ADAPTER_BYTES = _given("adapter_bytes")
 TIERS = _given("kv_offload", "tiers outside the engine")
 
@@ -284,8 +284,8 @@ OF_RANKS = (
         do="write `parallel.dp`, which makes the ranks"),
     Row(TP, excludes=OTHER_TP, rule="{value} contradicts the hardware model, which has {tp}",
         do="leave `parallel` out"),
-    Row(REQUEST_OVERHEAD, excludes=SEVERAL, missing="time of a request that holds up all ranks or batches of an engine",
-        do="leave it out"),
+    Row(SERIAL_OVERHEAD, excludes=SEVERAL, missing="time of a request that holds up all ranks or batches of an engine",
+        do="leave it out, or write mode: overlapped", at="request_overhead"),
     Row(ADAPTER_BYTES, excludes=SEVERAL, missing="loads that hold up all ranks or batches of an engine",
         do="leave it out"),
     Row(INTERVAL, excludes=PP, missing="an interval that the batches of one engine count together", do="leave it out"),

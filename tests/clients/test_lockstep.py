@@ -186,6 +186,16 @@ def test_ranks_that_prefill_or_decode(roles, transfer):
     assert len({clients[b] for b in moved["dst"]}) == 2   # both ranks decode
 
 
+def test_ranks_share_the_serving_stacks_thread():
+    rows = [(0.0, 40, 30)] * 4
+    overhead = {"mode": "overlapped", "generate": 0.5}
+    plain, held = (simulate(scenario(rows, request_overhead=each)) for each in (None, overhead))
+    first = held.requests.sort_values("request").ttft_s.to_numpy()
+    assert first == pytest.approx(plain.requests.ttft_s.min() + np.arange(1, 5) * 0.5, abs=0.05)
+    steps = simulate(scenario(rows, request_overhead=overhead, stepping="every_step"))
+    assert columns(held).tolist() == columns(steps).tolist()
+
+
 def test_ranks_are_clients_of_their_own():
     base = scenario([(0.0, 10, 10), (0.0, 10, 10)], count=2)
     base["clients"][0]["name"] = "moe"

@@ -120,6 +120,14 @@ def test_stages_that_prefill_or_decode(transfer):
     assert runs.requests.ttft_s.min() > alone   # the KV moves first
 
 
+def test_batches_share_the_serving_stacks_thread():
+    """Four requests at once, 0.5 s of the thread each: the last one waits 2 s, whatever its batch."""
+    times = [simulate(scenario(4, output=1, request_overhead=overhead)).requests.ttft_s.max()
+             for overhead in (None, {"mode": "overlapped", "generate": 0.5})]
+    assert times[1] >= 2.0
+    assert times[1] <= 2.0 + times[0]
+
+
 def test_ranks_with_stages_are_refused():
     with pytest.raises(InputError, match="several stages are not modelled"):
         simulate(scenario(1, model="qwen3-30b-a3b", parallel={"pp": 2, "dp": 2, "ep": 2}))

@@ -60,7 +60,7 @@ SETTINGS: dict[str, Data] = {
     "hardware of another tensor parallelism": {
         "client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
     "data-parallel ranks or pipeline stages": {"client.parallel.pp": 2},
-    "request_overhead": {"client.request_overhead": {"generate": "2ms"}},
+    "serial request_overhead": {"client.request_overhead": {"generate": "2ms"}},
     "lora": {"client.hardware": {"kind": "composed", "lora": {}}, "client.scheduler.max_loras": 2},
     "max_num_queued_reqs": {"client.scheduler.max_num_queued_reqs": 9},
     "max_num_queued_tokens": {"client.scheduler.max_num_queued_tokens": 900},
