@@ -376,7 +376,7 @@ OF_WORKLOADS = (
     Row(PATIENCE, excludes=BRANCHES, rule="requests of several branches are not given up: not modelled",
         do="leave it out"),
     Row(PATIENCE, excludes=NO_ABORTS, rule="{name} cannot cancel requests whose clients give up",
-        do="use the scheduler `chunked` or `vllm`"),
+        do="use the scheduler `chunked`, `continuous` or `vllm`"),
     Row(PATIENCE, excludes=ROLE, rule="{name} cannot cancel requests whose clients give up while their KV moves to "
         "another client", do="leave it out"),
 )

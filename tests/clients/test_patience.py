@@ -23,10 +23,11 @@ def scenario(patience, rate=12, client=None, **scheduler):
 
 DRAFTS = {"method": "eagle", "num_speculative_tokens": 2, "acceptance_rate": 0.5}
 BOTH = [{"async_scheduling": True}, {"async_scheduling": False}, {"policy": "priority"}, {"speculative": DRAFTS}]
+PLAIN = {"kind": "continuous"}
 LIMITS = [{"first_token": 3}, {"total": 8}, {"first_token": 2, "total": 6}]
 
 
-@pytest.mark.parametrize("scheduler", BOTH, ids=str)
+@pytest.mark.parametrize("scheduler", [*BOTH, PLAIN], ids=str)
 @pytest.mark.parametrize("patience", LIMITS, ids=str)
 def test_nobody_waits_longer_and_nothing_is_lost(patience, scheduler):
     given = scenario(patience, **scheduler)
@@ -77,7 +78,8 @@ def test_patience_that_nobody_needs_changes_nothing():
 
 
 @pytest.mark.parametrize("client", [
-    {"scheduler": {"kind": "static"}}, {"count": "1P1D"}])
+    {"scheduler": {"kind": "static"}}, {"scheduler": {"kind": "mixed"}}, {"scheduler": {"kind": "sglang"}},
+    {"count": "1P1D"}])
 def test_what_cannot_cancel_is_refused(client):
     with pytest.raises(InputError, match=r"workload\.patience: .* cannot cancel requests whose clients give up"):
         simulate(scenario({"total": 5}, client=client))
