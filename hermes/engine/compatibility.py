@@ -309,7 +309,6 @@ OF_VERSIONS = tuple(
 OF_SPECULATION = (
     Row(SPECULATIVE, excludes=ROLE, missing="a drafter's KV that moves with a sequence"),
     Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
-    Row(SPECULATIVE, excludes=EVICTION, missing="hashes of verified tokens in another order of eviction than lru"),
     Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
     Row(SPECULATIVE, excludes=DP, missing="drafts in steps that ranks take together"),
     Row(SPECULATIVE, excludes=MAX_LORAS, missing="rules for the slots that adapters leave to drafts"),

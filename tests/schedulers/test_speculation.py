@@ -145,6 +145,23 @@ def test_what_is_missing_or_contradicts_is_one_line(given, line):
         simulate(scenario(GIVEN | given))
 
 
+@pytest.mark.parametrize("method", ["ngram", "eagle", "draft_model"])
+@pytest.mark.parametrize("order", ["tamm", "gdsf", "lfu", "fifo"])
+def test_orders_of_eviction_differ_only_where_something_is_evicted(method, order):
+    """Verified tokens are hashed and found alike: with enough memory the order decides nothing."""
+    def times(blocks, eviction):
+        given = scenario({**GIVEN, "method": method, "draft_time": 1e-4}, seqs=8, requests=120,
+                         memory={"num_blocks": blocks, "prefix_eviction": eviction})
+        given["workload"] |= {"prefixes": {"groups": 12, "tokens": 160}}
+        results = simulate(given)
+        assert results.summary["requests"]["completed"] == 120
+        assert results.summary["tokens"]["cached"] > 0
+        return results.requests.e2e_s.tolist()
+
+    assert times(20_000, order) == times(20_000, "lru")
+    assert times(150, order) != times(150, "lru")
+
+
 def test_what_is_not_modelled_is_refused():
     base = scenario(GIVEN)
     client = base["clients"][0]
