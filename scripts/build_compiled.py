@@ -26,7 +26,7 @@ PARTS = OUT / "parts"   # C files and objects
 MODULES = (
     "core.branches", "core.clock", "core.columns", "core.common_prompt", "core.coordinator", "core.generation",
     "core.kv_transfer", "core.layerwise", "core.load_ledger", "core.stage",
-    "clients.llm", "clients.llm_readings", "clients.machine",
+    "clients.llm", "clients.llm_readings", "clients.llm_state", "clients.machine",
     "hardware.base",
     "memory.blocks", "memory.prefix", "memory.segments",
     "network.flows", "network.sharing",

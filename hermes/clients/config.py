@@ -14,7 +14,8 @@ from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.llm import HostThread, LLMClient
+from hermes.clients.llm import LLMClient
+from hermes.clients.llm_state import HostThread
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
@@ -287,10 +288,10 @@ class LLMClientConfig(ClientConfig):
                 every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
                 lockstep=lockstep, limits=limits,
             )
-            client.host = host
-            client.unreserved_kv_tokens = memory.unreserved_tokens
+            client.stack.host = host
+            client.limits.unreserved_kv_tokens = memory.unreserved_tokens
             if longest is not None:
-                client.max_model_len = longest
+                client.limits.max_model_len = longest
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(model, info, base_dir)
                 if moves_kv == "layerwise":

@@ -188,5 +188,5 @@ class HostOffloadClient(LLMClient):
         self._moving.discard(job)
         self._complete_jobs.append(job)
         self._awaited.discard(job)
-        if self._plan is None and not self._awaited:
+        if self._flight.plan is None and not self._awaited:
             self.wake()

@@ -10,23 +10,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hermes.clients.block_time import block_ns_of_client
+from hermes.clients.llm_state import ANY_LENGTH, Flight, Limits, MovedBlocks, Unseen, Waits
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
-from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.hardware.base import FloatArray, HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler
-from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
     from hermes.clients.kv_tier import Tier
 
-__all__ = ["ANY_LENGTH", "LLMReadings"]
-
-ANY_LENGTH = 1 << 62
-"""`max_model_len` of a client without a limit."""
+__all__ = ["LLMReadings"]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,23 +44,21 @@ class LLMReadings:
     output_tokens: int
     num_assigned: int
     emitted: int
-    max_model_len: int
-    unreserved_kv_tokens: int | None   # see `ClientView`; the client's configuration sets it
     tiers: Iterable[Tier]   # stores of KV outside its devices
     out_of_range_tasks = 0
-    _plan: Plan | None               # of the run in flight
-    _planned: int                    # its steps
-    _start_ns: int                   # its start
-    _step_range: tuple[int, int]     # its shortest and longest step
-    _late: list[tuple[int, Generation]]   # arrived, but not seen by a plan yet
+    _flight: Flight
+    limits: Limits
+    _moved: MovedBlocks
+    _unseen: Unseen
+    _waits: Waits
 
     def __init_subclass__(cls) -> None:
         check_overrides(cls)
 
     def _catch_up(self) -> int:
         """Take the blocks of all steps that have started (a run takes them when it ends); return the free blocks."""
-        if self._plan is not None:
-            self.scheduler.take_blocks(self._plan, self._steps_started())
+        if self._flight.plan is not None:
+            self.scheduler.take_blocks(self._flight.plan, self._steps_started())
         return self.scheduler.pool.free_blocks
 
     def decode_clock(self) -> int:
@@ -79,7 +73,7 @@ class LLMReadings:
     @property
     def num_waiting(self) -> int:
         """Sequences in the queue, including those that no plan has seen yet."""
-        return self.scheduler.num_waiting + len(self._late)
+        return self.scheduler.num_waiting + len(self._unseen.late)
 
     @property
     def takes_over_kv(self) -> bool:
@@ -91,17 +85,37 @@ class LLMReadings:
         """Whether all answers of a batch come back together."""
         return self.scheduler.returns_together
 
+    @property
+    def max_model_len(self) -> int:
+        """Return the limit of prompt plus output tokens, `ANY_LENGTH` without one."""
+        return self.limits.max_model_len
+
     def steps_done(self) -> int:
         """Return the steps of the run in flight that have ended."""
-        if self._plan is None:
+        flight, steps = self._flight, self.steps
+        if flight.plan is None:
             return 0
-        steps = self.steps
-        return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + self._planned) - steps.pos
+        return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + flight.planned) - steps.pos
 
     def _steps_started(self) -> int:
         """Return the steps of the run in flight that have started. At a step's end the next one has not."""
         steps = self.steps
-        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._planned - 1) - steps.pos + 1
+        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._flight.planned - 1) - steps.pos + 1
+
+    @property
+    def stalls(self) -> list[tuple[int, int, int]]:
+        """Return reason, start and end of the waits outside steps."""
+        return self._waits.stalls
+
+    @property
+    def moved_in_run(self) -> list[tuple[int, int]]:
+        """Return (row of the table of runs, blocks x ns) of blocks taken or freed from outside during a run."""
+        return self._moved.in_runs
+
+    @property
+    def peak_blocks(self) -> int:
+        """Return the most blocks in use before some were freed from outside."""
+        return self._moved.peak
 
     # -- the record ------------------------------------------------------------------------------------------------
 
@@ -140,16 +154,16 @@ class LLMReadings:
     def view(self) -> ClientView:
         """Return the state that a pipeline sees (`request.view`). Steps in flight have taken their blocks."""
         self._catch_up()
-        scheduler, pool = self.scheduler, self.scheduler.pool
-        late = [seq for _, seq in self._late]
+        scheduler, pool, limits = self.scheduler, self.scheduler.pool, self.limits
+        late = [seq for _, seq in self._unseen.late]
         asked = sum(max(0, pool.blocks_for(seq.num_tokens) - seq.num_blocks)
                     for group in (scheduler.partial, scheduler.holding, scheduler.waiting, late) for seq in group)
         size = pool.block_size
         return ClientView(
             self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
             size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
-            scheduler.max_num_batched_tokens, self.unreserved_kv_tokens,
-            self.max_model_len if self.max_model_len < ANY_LENGTH else None,
+            scheduler.max_num_batched_tokens, limits.unreserved_kv_tokens,
+            limits.max_model_len if limits.max_model_len < ANY_LENGTH else None,
         )
 
     def load(self, kind: str) -> int:
@@ -161,11 +175,12 @@ class LLMReadings:
         - `tokens_left`: output tokens not emitted yet
         """
         if kind == "tokens_left":   # the load that routers read most
-            left, plan = self.output_tokens - self.emitted, self._plan
+            left, flight = self.output_tokens - self.emitted, self._flight
+            plan = flight.plan
             if plan is None or not plan.sampled:
                 return left
             log, pos = self.steps, self.steps.pos   # `steps_done`, inlined
-            ended = bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos
+            ended = bisect_right(log.view, self.env._now, pos, pos + flight.planned) - pos
             return left - (plan.sampled - plan.again) * ended
         if kind == "input_tokens":
             return self.input_tokens
@@ -178,15 +193,16 @@ class LLMReadings:
 
     def load_line(self, kind: str) -> LoadLine:
         """Return how a load changes with steps (see `LoadLine`)."""
-        plan = self._plan
+        flight = self._flight
+        plan = flight.plan
         if kind == "kv_tokens":
             base = self.scheduler.tokens_cached()
             if plan is None or not plan.decodes:
                 return LoadLine(base)
-            return LoadLine(base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned)
+            return LoadLine(base, self.scheduler.num_decoding, flight.start_ns, flight.step_range[1], flight.planned)
         if kind == "requests":
             return LoadLine(self.num_assigned)
         base = self.output_tokens - self.emitted
         if plan is None:
             return LoadLine(base)
-        return LoadLine(base, plan.again - plan.sampled, self._start_ns, self._step_range[0], self._planned)
+        return LoadLine(base, plan.again - plan.sampled, flight.start_ns, flight.step_range[0], flight.planned)

@@ -59,11 +59,11 @@ class Lockstep:
         if self._end is None:
             return   # it is ending at this instant
         first = self.running[0]
-        steps, pos, planned = first.steps, first.steps.pos, first._planned
+        steps, pos, planned = first.steps, first.steps.pos, first._flight.planned
         boundary = bisect_left(steps.view, self.env._now, pos, pos + planned)
         if boundary - pos + 1 < planned:
             for rank in self.running:
-                rank._planned = boundary - pos + 1
+                rank._flight.planned = boundary - pos + 1
             self._end = self.env.tick_at(steps.view[boundary], STEP_END + self.ranks[0].index, self._on_end)
 
     def _on_start(self, tick: Tick) -> None:
@@ -96,7 +96,7 @@ class Lockstep:
         """Lengthen steps by what those before them cost: clocks that sank under prompts, an engine that was idle."""
         longest, idle = int(durations[0]), 0
         for rank, plan in zip(self.ranks, plans, strict=True):
-            history = rank._history
+            history = rank._price.history
             if history is not None:
                 idle = history.idle_ns
                 if plan is not None and plan.prefill_tokens:
@@ -108,7 +108,7 @@ class Lockstep:
             return   # the run was cut
         self._end = None
         now = self._ended_ns = self.env._now
-        self._count += self.running[0]._planned
+        self._count += self.running[0]._flight.planned
         for rank in self.running:
             rank._complete(now)
         if self.start is None:
@@ -133,7 +133,7 @@ class RankClient(LLMClient):
 
     @property
     def idle(self) -> bool:
-        return ((self._plan is None and self.group.start is None) or self.stuck) and not self.parts_wait()
+        return ((self._flight.plan is None and self.group.start is None) or self.stuck) and not self.parts_wait()
 
     def wake(self) -> None:
         self.group.wake()
@@ -143,17 +143,17 @@ class RankClient(LLMClient):
 
     def launch(self, plan: Plan, ends: IntArray) -> None:
         """Begin a run whose steps end at these instants."""
-        count = len(ends)
-        self._start_ns, self._plan, self._planned, self._held_up = self.env._now, plan, count, 0
-        self._note_stop(plan)
+        count, flight, now = len(ends), self._flight, self.env._now
+        flight.start_ns, flight.plan, flight.planned, flight.held_up = now, plan, count, 0
+        self._waits.note(self.scheduler, plan, now)
         for seq, _n in plan.prefills:
             if seq.start_ns < 0:
-                seq.start_ns = self._start_ns
+                seq.start_ns = now
         steps = self.steps
         if steps.pos + count > steps.size:
             steps.reserve(count)
         steps.buffer[steps.pos:steps.pos + count] = ends
-        spans = np.diff(ends, prepend=self._start_ns)
-        self._step_range = int(spans.min()), int(spans.max())
+        spans = np.diff(ends, prepend=now)
+        flight.step_range = int(spans.min()), int(spans.max())
         if plan.prefills and self.events.prefill is not None:
             self.events.prefill(self, plan.prefills, int(ends[-1]))

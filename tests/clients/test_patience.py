@@ -107,3 +107,13 @@ def test_branches_are_refused_with_patience():
     given["workload"]["branches"] = 2
     with pytest.raises(InputError, match=r"workload.patience: requests of several branches are not given up"):
         simulate(given)
+
+
+def test_a_request_given_up_while_the_serving_stack_has_it_never_reaches_the_engine():
+    slow = {"request_overhead": {"mode": "overlapped", "generate": "1 s"}}   # one request after another
+    results = simulate(scenario({"first_token": 2.5}, client=slow))
+    rows, given_up = results.stages, results.record.status == 2
+    assert given_up.sum() > 100
+    assert rows["request"].is_unique
+    assert rows[given_up[rows["request"]]]["start_s"].isna().all()
+    assert rows["output_tokens"].sum() == results.requests["output_tokens"][~given_up].sum()

@@ -104,7 +104,7 @@ def boundary_rows(outcome: Outcome) -> dict[tuple[int, int], tuple[int, ...]]:
     assigned = zip(*(record.stages[name].tolist() for name in ("client", "assigned_ns", "prompt_tokens")), strict=True)
     busy |= {   # a front end hands it over later
         at + before + round(each * tokens) for c, at, tokens in assigned
-        if (before := clients[c]._before_ns) + (each := clients[c]._token_ns)
+        if (before := clients[c].stack.before_ns) + (each := clients[c].stack.token_ns)
     }
     rows = {(c, first + n - 1): tuple(rest) for c, first, n, *rest in zip(*columns, strict=True)}
     return {key: row for key, row in rows.items() if row[0] not in busy}

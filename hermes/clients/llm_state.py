@@ -1,0 +1,215 @@
+"""Records of which the state of an LLM client consists, each with the fields that change together.
+
+`LLMClient` reads and writes their fields directly: a method here would be a call for each run of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hermes.core.clock import ARRIVAL, Clock, Tick
+from hermes.core.generation import Generation
+from hermes.core.reasons import Reason
+from hermes.hardware.base import HardwareModel
+from hermes.hardware.config import history_of, write_ends_of
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.clients.drafting import Drafter
+
+__all__ = ["ANY_LENGTH", "ANY_TIME", "Flight", "GivenUp", "HostThread", "Limits", "MovedBlocks", "Pricing",
+           "ServingStack", "Unseen", "Waits"]
+
+ANY_LENGTH = 1 << 62
+"""`max_model_len` of a client without a limit."""
+ANY_TIME = 1 << 62
+_FRONT_END, _KV_MEMORY = int(Reason.FRONT_END), int(Reason.KV_MEMORY)
+
+
+class Flight:
+    """The run of steps in flight.
+
+    Attributes:
+        plan: Its plan; None if no step runs.
+        planned: Its steps, fewer than the plan's if it was cut.
+        start_ns: Its start, or that of the latest run.
+        step_range: Its shortest and longest step; known if the client is tracked.
+        held_up: Time in which the serving stack delays it.
+        end: Event of its end.
+        ended_ns: End of the run before; -1 before the first.
+    """
+
+    __slots__ = ("end", "ended_ns", "held_up", "plan", "planned", "start_ns", "step_range")
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.planned = self.start_ns = self.held_up = 0
+        self.step_range = (1, 1)
+        self.end: Tick | None = None
+        self.ended_ns = -1
+
+
+class Pricing:
+    """How steps are priced.
+
+    Attributes:
+        write_ends: Function of the hardware model that prices short runs; None if it has none.
+        history: What earlier steps cost later ones; None if they cost nothing.
+        drafter: Prices steps in place of the hardware model (speculative decoding).
+    """
+
+    __slots__ = ("drafter", "history", "write_ends")
+
+    def __init__(self, hardware: HardwareModel, drafter: Drafter | None) -> None:
+        self.write_ends = write_ends_of(hardware)
+        self.history = history_of(hardware)
+        self.drafter = drafter
+
+
+class Limits:
+    """Limits of requests.
+
+    Attributes:
+        max_model_len: Of prompt plus output tokens.
+        unreserved_kv_tokens: See `hermes.core.client.ClientView`.
+        fits: A prompt and an output known to fit; smaller ones fit too.
+    """
+
+    __slots__ = ("fits", "max_model_len", "unreserved_kv_tokens")
+
+    def __init__(self) -> None:
+        self.max_model_len = ANY_LENGTH
+        self.unreserved_kv_tokens: int | None = None
+        self.fits = (0, 0)
+
+
+class HostThread:
+    """The serving stack's thread, which handles one request after the other, for all clients of one engine."""
+
+    __slots__ = ("free_ns",)
+
+    def __init__(self) -> None:
+        self.free_ns = 0   # when it is free again
+
+
+class ServingStack:
+    """Time of the serving stack around the engine.
+
+    Args:
+        frontend_ns: Front-end time before the engine, before it per prompt token, and after it
+            (`hermes.clients.frontend`).
+        overhead_ns: Time per request, by kind of stage (`hermes.clients.overhead`).
+        overlapped: Whether that time overlaps with the steps: a thread of the host takes it for one request after
+            another. Otherwise it is part of the step that a request starts in.
+
+    Attributes:
+        in_step_ns, at_host_ns: Time per request by kind, in a step or in the host's thread; None for none.
+        host: That thread; the clients of one engine share it.
+        at_host: Requests of this client that it has.
+    """
+
+    __slots__ = ("at_host", "at_host_ns", "before_ns", "host", "in_step_ns", "token_ns")
+
+    def __init__(self, frontend_ns: tuple[int, float, int], overhead_ns: dict[str, int] | None,
+                 overlapped: bool) -> None:
+        self.before_ns, self.token_ns, _after = frontend_ns
+        self.in_step_ns = None if overlapped else overhead_ns or None
+        self.at_host_ns = overhead_ns or None if overlapped else None
+        self.host = HostThread()
+        self.at_host = 0
+
+    def process(self, env: Clock, stage: Generation, stalls: list[tuple[int, int, int]],
+                go_on: Callable[[], None]) -> None:
+        """Process a request in the host's thread before the scheduler sees it."""
+        def done(tick: Tick) -> None:
+            self.at_host -= 1
+            go_on()
+
+        assert self.at_host_ns is not None
+        now, host = env._now, self.host
+        if host.free_ns > now:   # behind another request
+            if stalls and stalls[-1][0] == _FRONT_END and stalls[-1][2] >= now:
+                now = stalls.pop()[1]
+            stalls.append((_FRONT_END, now, host.free_ns))
+        host.free_ns = max(host.free_ns, env._now) + self.at_host_ns.get(stage.kind, 0)
+        self.at_host += 1
+        env.tick_at(host.free_ns, ARRIVAL, done)
+
+
+class Unseen:
+    """Sequences that have arrived and that no plan has seen yet (asynchronous scheduling).
+
+    Attributes:
+        late: (arrival, sequence) pairs.
+        seen_ns: Start of the step in flight or of the one just ended: the next plan sees arrivals up to then. ANY_TIME
+            if no step is in flight.
+    """
+
+    __slots__ = ("late", "seen_ns")
+
+    def __init__(self) -> None:
+        self.late: list[tuple[int, Generation]] = []
+        self.seen_ns = ANY_TIME
+
+
+class GivenUp:
+    """Sequences that were given up.
+
+    Attributes:
+        in_step: While the step in flight runs: they leave at its end.
+        outside: Before the engine had them.
+    """
+
+    __slots__ = ("in_step", "outside")
+
+    def __init__(self) -> None:
+        self.in_step: list[Generation] = []
+        self.outside: set[Generation] = set()
+
+
+class MovedBlocks:
+    """Blocks taken or freed from outside during runs.
+
+    Attributes:
+        now: Correction to the final blocks of the run in flight times its length, in blocks x ns.
+        in_runs: (row of the table of runs, blocks x ns) of earlier runs.
+        peak: The most blocks in use before some were freed.
+    """
+
+    __slots__ = ("in_runs", "now", "peak")
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self.in_runs: list[tuple[int, int]] = []
+
+
+class Waits:
+    """Why sequences wait beside steps and without steps.
+
+    Attributes:
+        reason, since_ns: Of the run in flight: the `Reason` for which sequences wait (0: none does), and since when.
+        stalled_ns: Since when no step runs although sequences wait; -1 if that is not so.
+        stalls: `Reason`, start and end of waits outside steps.
+    """
+
+    __slots__ = ("reason", "since_ns", "stalled_ns", "stalls")
+
+    def __init__(self) -> None:
+        self.reason = self.since_ns = 0
+        self.stalled_ns = -1
+        self.stalls: list[tuple[int, int, int]] = []
+
+    def note(self, scheduler: LLMScheduler, plan: Plan | None, now: int) -> None:
+        """Note why sequences wait beside a plan that starts now, and the wait that it ends."""
+        waits, reason = scheduler.num_waiting, scheduler.stopped
+        if self.stalled_ns >= 0:
+            if now > self.stalled_ns:
+                self.stalls.append((self.reason, self.stalled_ns, now))
+            self.stalled_ns = -1
+        if reason < 0 and waits:
+            reason = _KV_MEMORY if plan is None else scheduler.limit_of(plan)
+        self.reason, self.since_ns = reason if waits else 0, now
+        if plan is None and waits:
+            self.stalled_ns = now
