@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.hardware.base import HardwareModel, StepStats
+from hermes.schedulers.adapters import AdapterSlots
 
 __all__ = ["WithLoads"]
 
@@ -20,8 +21,8 @@ class WithLoads:
     Only steps with an admission load, and those are planned one by one: runs of steps have the model's times.
     """
 
-    def __init__(self, base: HardwareModel, scheduler: Any, load_ns: int) -> None:   # Any: one with `take_loads`
-        self.base, self.scheduler, self.load_ns = base, scheduler, load_ns
+    def __init__(self, base: HardwareModel, slots: AdapterSlots, load_ns: int) -> None:
+        self.base, self.slots, self.load_ns = base, slots, load_ns
 
     def __getattr__(self, name: str) -> Any:   # Any: what the model has besides `step_ns`
         return getattr(self.base, name)
@@ -32,5 +33,5 @@ class WithLoads:
         return self.base
 
     def step_ns(self, stats: StepStats) -> int:
-        loads: int = self.scheduler.take_loads()
+        loads = self.slots.take_loads()
         return self.base.step_ns(stats) + loads * self.load_ns

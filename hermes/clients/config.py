@@ -279,7 +279,8 @@ class LLMClientConfig(ClientConfig):
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             scheduler.seed(seed)
-            scheduler.local = ranks == 1
+            for part in scheduler.parts:
+                part.placed(ranks)
             check(Case(self, scheduler=scheduler))
             if self.adapter_bytes is not None:
                 priced = self._with_loads(priced, scheduler, info, base_dir)
@@ -436,12 +437,16 @@ class LLMClientConfig(ClientConfig):
     ) -> HardwareModel:
         """Return the hardware with the loads of adapters."""
         from hermes.clients.adapter_loads import WithLoads
+        from hermes.schedulers.adapters import AdapterSlots
+        from hermes.schedulers.parts import part_of
 
         device = self._device(info, base_dir)
         if device is None:
             raise InputError(Verbatim("needs the client's `device`, for its link to the host"), field="adapter_bytes")
         assert self.adapter_bytes is not None
-        return WithLoads(hardware, scheduler, round(self.adapter_bytes / device.host_bandwidth * NS_PER_S))
+        slots = part_of(scheduler, AdapterSlots)
+        assert slots is not None
+        return WithLoads(hardware, slots, round(self.adapter_bytes / device.host_bandwidth * NS_PER_S))
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
         """Return for each of the group's clients a function that makes its record entry after the run."""

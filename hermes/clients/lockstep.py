@@ -18,6 +18,8 @@ import numpy as np
 from hermes.clients.llm import LLMClient
 from hermes.core.clock import START, STEP_END, Clock, Tick
 from hermes.hardware.base import IntArray, StepStats
+from hermes.schedulers.cadence import PrefillCadence
+from hermes.schedulers.parts import part_of
 from hermes.schedulers.plan import Plan
 
 __all__ = ["Lockstep", "LockstepHardware", "RankClient"]
@@ -42,10 +44,10 @@ class Lockstep:
         self.start: Tick | None = None
         self._end: Tick | None = None
         self._ended_ns = -1
-        # Steps since the ranks began after all of them were idle, and the schedulers that ask for it (rule 23 of
+        # Steps since the ranks began after all of them were idle, and who asks for it (rule 23 of
         # docs/background/vllm.md).
         self._count = 0
-        self.counting: list[Any] = []   # Any: schedulers with a `step_counter`
+        self.counting: list[PrefillCadence] = []
 
     def wake(self) -> None:
         """Start a step after all other events of this instant, or at the end of the step in flight."""
@@ -72,8 +74,8 @@ class Lockstep:
             self._begin()
 
     def _begin(self) -> None:
-        for scheduler in self.counting:
-            scheduler.step_counter = self._count
+        for cadence in self.counting:
+            cadence.step_counter = self._count
         plans = [rank._next_plan() for rank in self.ranks]
         self.running = [rank for rank, plan in zip(self.ranks, plans, strict=True) if plan is not None]
         if not self.running:
@@ -128,8 +130,9 @@ class RankClient(LLMClient):
         super().__init__(*args, **options)
         self.group = group
         group.ranks.append(self)
-        if self.scheduler.interval > 1:
-            group.counting.append(self.scheduler)
+        cadence = part_of(self.scheduler, PrefillCadence)
+        if cadence is not None:
+            group.counting.append(cadence)
 
     @property
     def idle(self) -> bool:

@@ -271,7 +271,8 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 def _set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
     """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
     if recorded.local_interval:
-        scheduler.local = True
+        for part in scheduler.parts:
+            part.placed(ranks=1)
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
@@ -361,7 +362,7 @@ def _recorder(kind: type[ChunkedScheduler]) -> type[_Recorder]:
     """Return a scheduler class that records what it does."""
     if kind is AsyncChunkedScheduler:
         return _Recorder
-    return type("_LimitedRecorder", (_Recorder, kind), {})
+    return type("_PartedRecorder", (_Recorder, kind), {})
 
 
 class _Recorder(AsyncChunkedScheduler):

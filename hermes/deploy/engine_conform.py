@@ -26,9 +26,9 @@ from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
+from hermes.schedulers.adapters import adapter_of
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
-from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 

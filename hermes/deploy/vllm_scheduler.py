@@ -26,10 +26,10 @@ from hermes.core.generation import Generation
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
+from hermes.schedulers.adapters import adapter_of, count_adapters
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.chunked_config import Speculation, plans_ahead
-from hermes.schedulers.chunked_limits import adapter_of, count_adapters
 from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.plan import Plan
 

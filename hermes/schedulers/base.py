@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
@@ -23,6 +23,9 @@ from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
+
+if TYPE_CHECKING:
+    from hermes.schedulers.parts import SchedulerPart
 
 __all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
 
@@ -80,9 +83,7 @@ class LLMScheduler:
             keeps_stopped=self.keeps_stopped,
         )
         self.num_preemptions = 0
-        self.max_loras = 0   # most adapters in a step; 0: it serves none
-        self.interval = 1    # steps from one in which prompts may be computed to the next
-        self.local = False   # whether the engine has no ranks, and counts these steps for itself
+        self.parts: tuple[SchedulerPart, ...] = ()   # what options add to its loop
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
         self.stopped = -1

@@ -61,7 +61,7 @@ class ChunkedScheduler(LLMScheduler):
         self._ending: dict[Generation, bool | None] = {}
         # All that leave when the next step is planned, in the order in which they free their blocks.
         self._leaving: list[Generation] = []
-        # `hermes.schedulers.chunked_limits` sets these: whether `_entry` is asked before an admission, and the running
+        # `hermes.schedulers.parts` sets these: whether `_entry` is asked before an admission, and the running
         # sequences that get nothing in this step.
         self._limited = False
         self._held: dict[Generation, None] = {}

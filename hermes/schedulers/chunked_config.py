@@ -17,6 +17,7 @@ from hermes.schedulers.queues import PACKING
 
 if TYPE_CHECKING:
     from hermes.schedulers.acceptance import Acceptance
+    from hermes.schedulers.parts import SchedulerPart
     from hermes.schedulers.speculative import SpeculativeScheduler
 
 __all__ = ["SINCE", "ChunkedConfig", "Speculation", "newer_keys", "plans_ahead"]
@@ -290,6 +291,19 @@ class ChunkedConfig(SchedulerConfig):
         """The class that follows these rules."""
         if self.max_loras is None and self.prefill_schedule_interval == 1:
             return AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
-        from hermes.schedulers.chunked_limits import AsyncLimitedScheduler, LimitedScheduler
+        from hermes.schedulers.parts import AsyncPartedScheduler, PartedScheduler
 
-        return AsyncLimitedScheduler if self.async_scheduling else LimitedScheduler
+        return AsyncPartedScheduler if self.async_scheduling else PartedScheduler
+
+    def parts(self) -> tuple[SchedulerPart, ...]:
+        """Return what the options add to the scheduler's loop."""
+        found: list[SchedulerPart] = []
+        if self.max_loras is not None:
+            from hermes.schedulers.adapters import AdapterSlots
+
+            found.append(AdapterSlots(self.max_loras, counts_all=self.counts_all_adapters))
+        if self.prefill_schedule_interval > 1:
+            from hermes.schedulers.cadence import PrefillCadence
+
+            found.append(PrefillCadence(self.prefill_schedule_interval))
+        return tuple(found)

@@ -11,7 +11,9 @@ from hermes.core.generation import Generation
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
 from hermes.memory import BlockPool
+from hermes.schedulers.adapters import AdapterSlots
 from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.parts import part_of
 from hermes.workload.attributes import Adapters
 
 RANKS = {"model": "qwen3-30b-a3b", "device": "h100-sxm", "parallel": {"dp": 2, "ep": 2}, "frontend": {},
@@ -127,13 +129,15 @@ def test_a_first_use_waits_for_the_adapter():
 
 def test_the_adapter_used_least_recently_goes_first():
     scheduler = ChunkedConfig(max_num_batched_tokens=64, max_loras=2).build(BlockPool(100, 16), every_step=False)
+    slots = part_of(scheduler, AdapterSlots)
+    assert slots is not None
     loads = []
     for number in (1, 2, 1, 3, 1, 2):   # one after the other: 3 takes the place of 2, then 2 that of 3
         scheduler.enqueue(Generation(20, 1, content=AdapterText(number, None)))
         plan = scheduler.plan(10)
         [seq] = scheduler.complete(plan, 1, 0, 0)
         scheduler.release(seq)
-        loads.append(scheduler.take_loads())
+        loads.append(slots.take_loads())
     assert loads == [1, 1, 0, 1, 0, 1]
 
 

@@ -16,9 +16,11 @@ from hermes.clients.llm import LLMClient
 from hermes.core.block_hashes import AdapterText
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
+from hermes.schedulers.adapters import AdapterSlots
 from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.cadence import PrefillCadence
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
-from hermes.schedulers.chunked_limits import Limits
+from hermes.schedulers.parts import WithParts
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
 from hermes.schedulers.speculative import SpeculativeScheduler
 
@@ -169,7 +171,7 @@ MUTATIONS = [
 ]
 
 
-F = Limits
+AS, PC, WP = AdapterSlots, PrefillCadence, WithParts
 FIELD_MUTATIONS = [
     Mutation("2", "`max_num_scheduled_tokens` is ignored", C, "__init__",
              r"min\(self\.input_budget, config\.max_num_scheduled_tokens or self\.input_budget\)", "self.input_budget",
@@ -181,33 +183,33 @@ FIELD_MUTATIONS = [
              "fields/scheduled-tokens-cap-3"),
     Mutation("19", "blocks are shared among adapters", AdapterText, "block_key",
              r"\(\"adapter\", self\.adapter, key\)", "key", "fields/adapters-prefix-36"),
-    Mutation("22", "one adapter more than `max_loras`", F, "_entry", r">= self\.max_loras", "> self.max_loras",
+    Mutation("22", "one adapter more than `max_loras`", AS, "entry", r">= self\.max_loras", "> self.max_loras",
              "fields/adapters-31"),
-    Mutation("22", "one that is passed over stops admission", F, "_entry", r"return SKIP", "return STOP",
+    Mutation("22", "one that is passed over stops admission", AS, "entry", r"return SKIP", "return 2",
              "fields/adapters-31"),
-    Mutation("22", "one that is passed over goes to the end of the queue", F, "_admit_waiting",
+    Mutation("22", "one that is passed over goes to the end of the queue", WP, "_admit_waiting",
              r"push_preempted", "push", "fields/adapters-32"),
-    Mutation("22", "adapters of running sequences do not count", F, "_admit_waiting",
-             r"(?s)group = self.*?self\._active\.pop", "self._active = {}\n        self._active.pop",
+    Mutation("22", "adapters of running sequences do not count", AS, "before_admission",
+             r"(?s)if self\.counts_all.*?self\._active\.pop", "self._active = {}\n    self._active.pop",
              "fields/adapters-31"),
-    Mutation("23", "no step defers prefills", F, "_plan", r"self\._defers = .*", "self._defers = False",
+    Mutation("23", "no step defers prefills", PC, "before_plan", r"self\._defers = .*", "self._defers = False",
              "fields/interval-21"),
-    Mutation("23", "steps defer prefills without a decode, too", F, "_plan", r" and decodes", "",
+    Mutation("23", "steps defer prefills without a decode, too", PC, "before_plan", r" and decodes", "",
              "fields/async-interval-tight-503"),
-    Mutation("23", "steps defer prefills in spite of a backlog", F, "_plan", r" and not self\._backlog", "",
+    Mutation("23", "steps defer prefills in spite of a backlog", PC, "before_plan", r" and not self\._backlog", "",
              "fields/interval-seats-28"),
-    Mutation("23", "prompts under way go on", F, "_plan", r"dict\(self\._chunks\) if self\._defers else \{\}", "{}",
-             "fields/interval-21"),
-    Mutation("23", "one found whole but for a token waits", F, "_entry", r"n > 1", "n > 0",
+    Mutation("23", "prompts under way go on", PC, "before_plan",
+             r"dict\(self\._chunks\) if self\._defers else \{\}", "{}", "fields/interval-21"),
+    Mutation("23", "one found whole but for a token waits", PC, "entry", r"num_tokens > 1", "num_tokens > 0",
              "fields/interval-hits-26"),
-    Mutation("23", "those passed over are a backlog", F, "_plan", r"> len\(self\._passed_over\)", "> 0",
+    Mutation("23", "those passed over are a backlog", PC, "after_plan", r"> len\(self\.scheduler\.passed_over\)", "> 0",
              "fields/adapters-interval-39"),
-    Mutation("23", "a step that preempts says whether there is a backlog", F, "_plan",
+    Mutation("23", "a step that preempts says whether there is a backlog", PC, "after_plan",
              r"\(self\._defers or self\._lost_one\)", "self._defers", "fields/async-adapters-interval-40"),
-    Mutation("23", "an idle engine goes on counting", F, "complete", r"self\.step_counter = 0", "pass",
+    Mutation("23", "an idle engine goes on counting", PC, "completed", r"self\.step_counter = 0", "pass",
              "fields/interval-gaps-29"),
-    Mutation("23", "the count begins anew though requests have come beside the last step", F, "complete",
-             r" or self\._ending", "", "fields/async-interval-hits-504"),
+    Mutation("23", "the count begins anew though requests have come beside the last step", PC, "completed",
+             r" or scheduler\._ending", "", "fields/async-interval-hits-504"),
 ]
 
 S = SpeculativeScheduler
@@ -289,24 +291,24 @@ LATER_MUTATIONS = [
              "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),
     Mutation("11", "the same with drafts", S, "__init__", r"self\.goes_on = .*", "self.goes_on = False",
              "speculation/spec-priority-3041@0.33.0"),
-    Mutation("22", "from 0.33 on only adapters of the step count", F, "__init__",
-             r"self\.counts_all_adapters = .*", "self.counts_all_adapters = False",
+    Mutation("22", "from 0.33 on only adapters of the step count", AS, "__init__",
+             r"= max_loras, counts_all", "= max_loras, False",
              "mixtures/mixture-async-33001@0.33.0"),
-    Mutation("22", "adapters of sequences that have ended do not count", F, "_admit_waiting",
-             r", \*self\._ending", "", "mixtures/mixture-async-33001@0.33.0"),
-    Mutation("23", "an engine without ranks counts as ranks do", F, "_plan", r"if self\.local\n", "if False\n",
+    Mutation("22", "adapters of sequences that have ended do not count", AS, "before_admission",
+             r", \*scheduler\._ending", "", "mixtures/mixture-async-33001@0.33.0"),
+    Mutation("23", "an engine without ranks counts as ranks do", PC, "before_plan", r"if self\.local\n", "if False\n",
              "mixtures/mixture-33001@0.33.0"),
-    Mutation("23", "an engine without ranks defers nothing", F, "_plan",
+    Mutation("23", "an engine without ranks defers nothing", PC, "before_plan",
              r"self\._executed \+ 1 - .* < self\.interval", "False", "mixtures/mixture-33001@0.33.0"),
-    Mutation("23", "the interval begins with admissions only", F, "_is_prefill", r"seq in self\._chunks or", "",
+    Mutation("23", "the interval begins with admissions only", PC, "_is_prefill", r"seq in self\._chunks or", "",
              "mixtures/mixture-async-300059@0.33.0"),
-    Mutation("23", "the interval begins with chunks only", F, "_is_prefill",
+    Mutation("23", "the interval begins with chunks only", PC, "_is_prefill",
              r" or seq\.num_computed - n < seq\.num_tokens - 1", "", "mixtures/mixture-33001@0.33.0"),
-    Mutation("23", "one found whole but for a token begins the interval", F, "_is_prefill",
+    Mutation("23", "one found whole but for a token begins the interval", PC, "_is_prefill",
              r"< seq\.num_tokens - 1", "< seq.num_tokens", "mixtures/mixture-33001@0.33.0"),
-    Mutation("23", "without ranks, prefills are deferred in spite of a backlog", F, "_plan", r" and not self\._backlog",
-             "", "mixtures/mixture-33001@0.33.0"),
-    Mutation("24", "a prompt given up counts as under way", F, "abort", r"self\._chunks\.pop\(seq, None\)", "pass",
+    Mutation("23", "without ranks, prefills are deferred in spite of a backlog", PC, "before_plan",
+             r" and not self\._backlog", "", "mixtures/mixture-33001@0.33.0"),
+    Mutation("24", "a prompt given up counts as under way", PC, "aborted", r"self\._chunks\.pop\(seq, None\)", "pass",
              "mixtures/mixture-300111@0.33.0"),
     Mutation("S5", "from 0.33 on the last block of a hit is computed again", S, "__init__",
              r"(?s)speculative\.drops_last_hit and not .*?config\.hashes_ahead\)",

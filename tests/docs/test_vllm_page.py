@@ -15,11 +15,13 @@ import hermes.core.generation
 import hermes.hardware.engines
 import hermes.memory.prefix
 import hermes.memory.reference
+import hermes.schedulers.adapters
 import hermes.schedulers.base
+import hermes.schedulers.cadence
 import hermes.schedulers.chunked
 import hermes.schedulers.chunked_config
-import hermes.schedulers.chunked_limits
 import hermes.schedulers.decode_group
+import hermes.schedulers.parts
 import hermes.schedulers.queues
 from hermes.clients.schedule_replay import conform_file, find_files, load_schedule
 
@@ -29,8 +31,8 @@ PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
 MODULES = (hermes.clients.llm, hermes.core.generation, hermes.memory.prefix, hermes.memory.reference,
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
-           hermes.schedulers.chunked_limits, hermes.clients.lockstep, hermes.core.block_hashes,
-           hermes.schedulers.chunked_config, hermes.hardware.engines)
+           hermes.schedulers.adapters, hermes.schedulers.cadence, hermes.schedulers.parts, hermes.clients.lockstep,
+           hermes.core.block_hashes, hermes.schedulers.chunked_config, hermes.hardware.engines)
 @pytest.mark.parametrize("number", range(len(ALL)), ids=lambda n: f"{ALL[n].rule}: {ALL[n].what}")
 def test_breaking_a_rule_is_noticed(number):
     mutation = ALL[number]
