@@ -154,7 +154,8 @@ it serves. What stands in no row goes together: a test runs every pair. A client
 when the scenario is read, or when its simulation is built. [What is not modelled](../background/not-modelled.md) lists
 the rest.
 """
-PLACEHOLDERS = {"value": "it", "name": "the client", "kind": "it", "version": "of that version", "tp": "another",
+PLACEHOLDERS = {"value": "it", "name": "the client", "kind": "it", "method": "METHOD",
+                "version": "of that version", "tp": "another",
                 "keys": "of the other scheduler", "found": "this one"}
 PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 

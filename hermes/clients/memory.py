@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -116,16 +116,6 @@ class MemoryConfig(ConfigModel):
 
             refuse_fields_of_vllm(cls, "memory", data)
         return data
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.num_blocks is not None and self.capacity is not None:
-            raise InputError(Verbatim("num_blocks and capacity exclude each other; give one"), field="num_blocks")
-        if self.num_blocks is not None and self.reserved:
-            raise InputError(Verbatim("has no effect with num_blocks; leave it out"), field="reserved")
-        if self.prefix_recency != "rank" and self.prefix_eviction != "tamm":
-            raise InputError(Verbatim("applies to `prefix_eviction: tamm` only; leave it out"), field="prefix_recency")
-        return self
 
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
         """Return this with the engine's defaults filled in. None: no engine, and no prefix caching."""

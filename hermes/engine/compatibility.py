@@ -2,7 +2,7 @@
 
 A row says which option excludes or needs which other one, and why: what the model lacks, or the engine's own rule.
 `check` refuses a client by these rows; docs/reference/compatibility.md and the tests of each refusal are made of them.
-An option of one mapping that excludes another key of the same mapping is refused where that mapping is read.
+Relations of two numbers are checked where their mapping is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from hermes.hardware.base import HardwareModel
 from hermes.hardware.config import HardwareConfig, prices
 from hermes.hardware.info import hardware_info
 from hermes.schedulers.base import LLMScheduler
-from hermes.schedulers.chunked_config import SINCE, WITH_KV, ChunkedConfig, Speculation, is_since
+from hermes.schedulers.chunked_config import (
+    GONE,
+    PLANNED_AHEAD,
+    PLANNED_AHEAD_LATER,
+    SINCE,
+    WITH_KV,
+    ChunkedConfig,
+    Speculation,
+    is_since,
+)
 from hermes.schedulers.config import SchedulerConfig
 
 __all__ = ["OFFLOAD_VERSIONS", "ROWS", "Case", "Option", "Row", "check"]
@@ -92,7 +101,7 @@ class Row:
         option: The option that is refused.
         missing: What the model lacks for both.
         rule: The engine's own rule, or what is wrong in full. `{value}` stands for the option's value, `{name}`,
-            `{kind}`, `{version}` and `{tp}` for the client's name, its scheduler, engine and hardware.
+            `{kind}`, `{method}`, `{version}` and `{tp}` for the client's name, scheduler, drafter, engine and hardware.
         do: What to do about it; "" where the words before say so.
         at: The key that the message names, if it is another one than the option's.
         by_schema: Whether the keys themselves are unknown there, so that reading them refuses the client.
@@ -137,14 +146,15 @@ class Row:
     def error(self, case: Case) -> InputError:
         tp = 1 if case.hardware is None else hardware_info(case.hardware).tp
         words = {"kind": case.value("scheduler.kind"), "value": case.value(self.option.key), "tp": tp,
-                 "name": case.value("name"), "version": case.version}
+                 "method": case.value("scheduler.speculative.method"), "name": case.value("name"),
+                 "version": case.version}
         return InputError(Verbatim(self.message.format(**words)), field=self.key)
 
     def explains(self, text: str) -> bool:
         """Whether a refusal, as printed, is this row's."""
         words = re.sub(r"\\{[a-z]+\\}", ".+", re.escape(self.message))
         key = rf"{self.key}\.\w+" if self.by_schema else re.escape(self.key.rpartition(".")[2])
-        return re.search(f"{key}: {words}", text) is not None
+        return re.search(f"{key}: {words}$", text) is not None
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
@@ -194,6 +204,11 @@ SPECULATIVE = Option("scheduler.speculative", "speculative decoding",
                      lambda case: case.value("scheduler.speculative") is not None and not VLLM.given(case))
 INTERVAL = _several("scheduler.prefill_schedule_interval")
 ASYNCHRONOUS = _is("scheduler.async_scheduling", True, name="asynchronous scheduling")
+IGNORE_EOS = _is("scheduler.ignore_eos", True)
+MAX_NEW_TOKENS = Option("scheduler.max_new_tokens", "max_new_tokens",
+                        lambda case: SGLANG.given(case) and case.value("scheduler.max_new_tokens") is not None)
+MIXED_CHUNK = _is("scheduler.enable_mixed_chunk", True)
+WHOLE_PROMPTS = _is("scheduler.chunked_prefill_size", -1)
 NO_RADIX_CACHE = _is("scheduler.disable_radix_cache", True)
 
 HOST_OFFLOAD = _given("memory.kv_offload")
@@ -202,6 +217,10 @@ CACHED = Option("memory.prefix_caching", "prefix_caching: true",
 CACHE_WANTED = _is("memory.prefix_caching", True)
 EVICTION = _is_not("memory.prefix_eviction", "lru")
 LRU = _is("memory.prefix_eviction", "lru")
+NUM_BLOCKS, CAPACITY = _given("memory.num_blocks"), _given("memory.capacity")
+RESERVED = _is_not("memory.reserved", 0)
+RECENCY = _is_not("memory.prefix_recency", "rank")
+NOT_TAMM = _is_not("memory.prefix_eviction", "tamm", name="another prefix_eviction than tamm")
 WARM = _is("memory.prefix_start", "warm")
 HYBRID = _is("memory.hybrid", True)
 WINDOWS = Option("memory.hybrid", "layers with a sliding window that have blocks of their own",
@@ -244,6 +263,19 @@ def _drafts_unpriced(case: Case) -> bool:
             and given.method in WITH_KV)
 
 
+def _planned_with_results(case: Case, later: bool) -> bool:
+    """Whether vLLM from 0.33 on, or before it, schedules these drafts synchronously."""
+    methods = PLANNED_AHEAD_LATER if later else PLANNED_AHEAD
+    return (case.value("scheduler.speculative.method") not in (None, *methods) and bool(case.rules)
+            and is_since(case.rules, "0.33.0") is later)
+
+
+FROM_0_33 = Option("engine", "vLLM from 0.33 on", lambda case: bool(case.rules) and is_since(case.rules, "0.33.0"))
+GONE_METHOD = _is("scheduler.speculative.method", *GONE, name=f"the methods {' and '.join(GONE)}")
+DRAFTS_BEFORE = Option("scheduler.speculative.method", f"vLLM before 0.33 and methods other than "
+                       f"{', '.join(PLANNED_AHEAD)}", lambda case: _planned_with_results(case, later=False))
+DRAFTS_LATER = Option("scheduler.speculative.method", f"vLLM from 0.33 on and methods other than "
+                      f"{', '.join(PLANNED_AHEAD_LATER)}", lambda case: _planned_with_results(case, later=True))
 FOLLOWS_NO_ENGINE = Option("scheduler.kind", "a scheduler that follows no engine", _rules_of_its_own)
 NO_LORAS = Option("scheduler", "no max_loras", lambda case: not case.value("scheduler.max_loras"))
 OTHER_OFFLOAD = Option("engine", f"engines other than vLLM {' and '.join(OFFLOAD_VERSIONS)}",
@@ -307,6 +339,11 @@ OF_VERSIONS = tuple(
         do=f"leave it out or set `engine: vllm-{first[0]}.{first[1]}`")
     for key, first in SINCE.items())
 OF_SPECULATION = (
+    Row(GONE_METHOD, excludes=FROM_0_33, rule="vLLM has no {method} from 0.33 on",
+        do="write `engine: vllm-0.32`, or use another method"),
+    *(Row(ASYNCHRONOUS, excludes=drafts, rule="vLLM refuses true with the draft method {method}",
+          do=f"write false, or use one of {', '.join(methods)}")
+      for drafts, methods in ((DRAFTS_BEFORE, PLANNED_AHEAD), (DRAFTS_LATER, PLANNED_AHEAD_LATER))),
     Row(SPECULATIVE, excludes=ROLE, missing="a drafter's KV that moves with a sequence"),
     Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
     Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
@@ -336,6 +373,9 @@ OF_HOST_OFFLOAD = (
         do=""),
 )
 OF_MEMORY = (
+    Row(NUM_BLOCKS, excludes=CAPACITY, rule="num_blocks and capacity exclude each other", do="give one"),
+    Row(RESERVED, excludes=NUM_BLOCKS, rule="has no effect with num_blocks", do="leave it out"),
+    Row(RECENCY, excludes=NOT_TAMM, rule="applies to `prefix_eviction: tamm` only", do="leave it out"),
     Row(EVICTION, needs=CACHED, rule="nothing else is evicted", do=""),
     Row(WARM, needs=CACHED, rule="nothing else is there when the clock starts", do=""),
     Row(EVICTION, excludes=WINDOWS, rule="{value} is not modelled for layers with a sliding window",
@@ -354,6 +394,9 @@ OF_SCHEDULERS = (
         do="leave it out"),
     Row(TIERS, excludes=SGLANG, rule="its hierarchical cache is not modelled with the scheduler sglang",
         do="leave it out"),
+    Row(MAX_NEW_TOKENS, excludes=IGNORE_EOS, rule="with ignore_eos every request gets what it asks for",
+        do="leave it out"),
+    Row(MIXED_CHUNK, excludes=WHOLE_PROMPTS, rule="needs chunked prefill", do="give chunked_prefill_size"),
     Row(CACHE_WANTED, excludes=NO_RADIX_CACHE, rule="contradicts the scheduler's disable_radix_cache"),
     Row(EVICTION, excludes=SGLANG, rule="{value} is not the rule of the scheduler sglang, whose radix tree evicts the "
         "least recently used leaf", do="leave it out"),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from hermes.schedulers.parts import SchedulerPart
     from hermes.schedulers.speculative import SpeculativeScheduler
 
-__all__ = ["SINCE", "ChunkedConfig", "Speculation", "newer_keys", "plans_ahead"]
+__all__ = ["GONE", "PLANNED_AHEAD", "PLANNED_AHEAD_LATER", "SINCE", "WITH_KV", "ChunkedConfig", "Speculation",
+           "newer_keys", "plans_ahead"]
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -135,17 +136,11 @@ def plans_ahead(given: bool | None, default: bool, speculative: Speculation | No
         speculative: The scheduler's speculative decoding.
         rules: The engine's.
 
-    Raises `InputError` for true with a draft method for which vLLM refuses it, and for a method that it has no more.
+    It does not with a draft method that vLLM schedules synchronously.
     """
-    if speculative is not None and speculative.method in GONE and is_since(rules, "0.33.0"):
-        raise InputError(Verbatim(f"vLLM has no {speculative.method} from 0.33 on; write `engine: vllm-0.32`, or use "
-                                  "another method"), field="scheduler.speculative.method")
     methods = PLANNED_AHEAD_LATER if is_since(rules, "0.33.0") else PLANNED_AHEAD
     if speculative is None or speculative.method in methods:
         return default if given is None else given
-    if given:
-        raise InputError(Verbatim(f"vLLM refuses true with the draft method {speculative.method}; write false, or use "
-                                  f"one of {', '.join(methods)}"), field="scheduler.async_scheduling")
     return False
 
 

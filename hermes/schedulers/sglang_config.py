@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError
 from hermes.memory.blocks import BlockPool
 from hermes.memory.radix import RadixPool
 from hermes.schedulers.config import SchedulerConfig
@@ -61,14 +61,7 @@ class SglangConfig(SchedulerConfig):
     def _check(self) -> Self:
         if self.chunked_prefill_size == 0:
             raise InputError("-1, or at least 1", 0, field="chunked_prefill_size")
-        if self.ignore_eos and self.max_new_tokens is not None:
-            raise InputError(Verbatim("with ignore_eos every request gets what it asks for; leave it out"),
-                             field="max_new_tokens")
-        if not self.enable_mixed_chunk:
-            return self
-        if self.chunked_prefill_size < 0:
-            raise InputError(Verbatim("needs chunked prefill; give chunked_prefill_size"), field="enable_mixed_chunk")
-        if self.chunked_prefill_size <= self.max_running_requests:
+        if self.enable_mixed_chunk and 0 < self.chunked_prefill_size <= self.max_running_requests:
             raise InputError(f"less than chunked_prefill_size ({self.chunked_prefill_size}): with enable_mixed_chunk a "
                              "running request takes one of its tokens", self.max_running_requests,
                              field="max_running_requests")

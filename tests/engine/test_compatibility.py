@@ -24,8 +24,27 @@ WINDOWED = {"client.model": "gpt-oss-20b"}
 RANKS = {"client.model": "mixtral-8x7b", "client.parallel.dp": 2}
 DRAFTS = {"num_speculative_tokens": 2, "acceptance_rate": 0.6}
 
+
+
+def drafts(method: str) -> Data:
+    return {"client.scheduler.speculative": {"method": method, "draft_time": "1ms", **DRAFTS}}
+
+
 SETTINGS: dict[str, Data] = {
-    "engine": {"client.engine": "vllm-0.33"},
+    "engine": {"client.engine": "vllm-0.33"}, "vLLM from 0.33 on": {"client.engine": "vllm-0.33"},
+    "the methods medusa and mlp_speculator": {**drafts("medusa"), "client.engine": "vllm-0.32"},
+    "vLLM before 0.33 and methods other than eagle, eagle3, mtp, draft_model, ngram_gpu": {
+        **drafts("ngram"), "client.engine": "vllm-0.32"},
+    "vLLM from 0.33 on and methods other than eagle, eagle3, mtp, draft_model, ngram_gpu, ngram": drafts("suffix"),
+    "max_new_tokens": {"client.scheduler": {"kind": "sglang"}, "client.scheduler.max_new_tokens": 64},
+    "ignore_eos: true": {"client.scheduler": {"kind": "sglang"}, "client.scheduler.ignore_eos": True},
+    "enable_mixed_chunk: true": {"client.scheduler": {"kind": "sglang"}, "client.scheduler.enable_mixed_chunk": True},
+    "chunked_prefill_size: -1": {"client.scheduler": {"kind": "sglang"}, "client.scheduler.chunked_prefill_size": -1},
+    "num_blocks": {"client.memory.num_blocks": 400},
+    "capacity": {"client.memory.capacity": "80GB", "client.memory.num_blocks": None},
+    "reserved": {"client.memory.reserved": "1GB", "client.memory.num_blocks": None},
+    "prefix_recency": {"client.memory.prefix_recency": "age", "client.memory.prefix_eviction": "tamm"},
+    "another prefix_eviction than tamm": {"client.memory.prefix_eviction": "lfu"},
     "a scheduler that follows no engine": {"client.scheduler": {"kind": "static"}},
     "role: decode": {"client.role": "decode"},
     "a scheduler that takes over no KV": {"client.scheduler": {"kind": "static"}},
@@ -91,6 +110,7 @@ LACKING: dict[str, Data] = {
 """Settings that take away what an option needs, by its name."""
 
 MORE: dict[tuple[str, str], Data] = {
+    ("num_blocks", "capacity"): {"client.memory.num_blocks": 400},
     ("kv_offload", "the scheduler `chunked`"): {"client.scheduler.async_scheduling": None},
     ("prefill_schedule_interval", "vLLM before 0.25"): RANKS,
     ("data-parallel ranks", "hardware that has no price by rank, or other ranks"): RANKS,

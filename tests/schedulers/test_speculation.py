@@ -13,6 +13,7 @@ from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.engines import DeviceClass, load_engine
+from hermes.scenario import load_scenario
 from hermes.schedulers.acceptance import Acceptance
 from hermes.schedulers.chunked_config import ChunkedConfig, Speculation
 from hermes.schedulers.plan import Plan
@@ -192,8 +193,10 @@ def test_asynchronous_scheduling_follows_the_draft_method(method, kind):
     if AHEAD[method]:
         assert completed(True, gpu).async_scheduling is True
     else:
+        given = before_0_33(scenario({**GIVEN, "method": method}, async_scheduling=True))
+        given["clients"][0]["scheduler"]["kind"] = kind.model_fields["kind"].default
         with pytest.raises(InputError, match=rf"async_scheduling: vLLM refuses true with the draft method {method}; "):
-            completed(True, gpu)
+            load_scenario(given)
 
 
 def test_steps_of_a_lookup_wait_for_the_host_where_it_runs_there():
