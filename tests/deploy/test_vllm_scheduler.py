@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from drafting_scenarios import drawn
 from ending_scenarios import SCENARIOS as ENDING
 from test_engine_conform import CASES, CHUNKED, CLIENT, DRAFTS, TIGHT, scenario
 
@@ -17,7 +18,7 @@ from hermes.api import simulate
 from hermes.cli import main
 from hermes.deploy.vllm_scheduler import VllmConfig
 from hermes.errors import HermesError, InputError
-from hermes.hardware.engines import DeviceClass, load_engine
+from hermes.hardware.engines import NEWEST_ENGINE, DeviceClass, load_engine
 from hermes.testing.schedulers import SchedulerContract
 
 ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
@@ -186,6 +187,13 @@ def test_the_engine_itself_gives_the_same_times(name):
     with_drafts = name.startswith(("speculation", "drafts"))
     alike(simulate(given), results := simulate(own(given, ENGINE)), blocks=not with_drafts)
     assert all(client["engine"].startswith("vllm 0.") for client in results.summary["clients"].values())
+
+
+@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 10, 15, 16, 26, 28])
+def test_the_engine_itself_gives_the_same_times_of_random_drafts_with_a_prefix_cache(seed):
+    given = drawn(seed, NEWEST_ENGINE)
+    alike(simulate(given), simulate(own(given, ENGINE)), blocks=False)
 
 
 @pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
