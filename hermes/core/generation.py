@@ -45,7 +45,6 @@ class Generation(Stage):
             that (see `LLMScheduler`).
         segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many without interruption.
         preemptions: Number of preemptions.
-        cached_tokens: Prompt tokens found in a cache at the first admission.
 
     Fields of a generation that two clients serve:
 

@@ -214,7 +214,7 @@ def test_the_most_used_beginnings_are_the_last_to_go() -> None:
 
 @pytest.mark.parametrize("change", ["clients.0.memory.prefix_caching=false", "workload.lengths.system_tokens=0"])
 def test_warm_without_anything_to_hold_is_refused(chatbot: Path, change: str) -> None:
-    with pytest.raises(InputError, match=r"clients\.0\.memory\.prefix_start: (warm needs|no workload)"):
+    with pytest.raises(InputError, match=r"clients\.0\.memory\.prefix_start: (needs prefix_caching: true|no workload)"):
         build(load_scenario(chatbot, ["clients.0.memory.prefix_start=warm", change]))
 
 
