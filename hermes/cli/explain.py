@@ -52,11 +52,13 @@ def explain(
     loaded = load_scenario(scenario, overrides)
     built = build(loaded)
     warn_all(built.warnings)
+    slots = {name: client.scheduler.options.max_loras or 0
+             for client in loaded.clients if client.kind == "llm" for name in client.names}
     for client in built.clients:
         if isinstance(client, LLMClient):
             alone = _alone(client.hardware)
             if id(alone) not in seen:
-                _set_adapters(stats, client.scheduler, loaded.workload, adapters)
+                _set_adapters(stats, slots[client.name], loaded.workload, adapters)
                 seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
     if as_json:
         print_json(list(seen.values()))
@@ -75,9 +77,8 @@ def explain(
             print_lines([("", note) for note in step["notes"]])
 
 
-def _set_adapters(stats: Any, scheduler: Any, workloads: Any, adapters: int | None) -> None:
+def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) -> None:
     """Give the sequences of a step LoRA adapters: so many, or as many as there are and the client has slots for."""
-    slots = getattr(scheduler, "max_loras", 0) or 0
     known = sum(workload.adapters.count for workload in workloads if workload.adapters is not None)
     number = min(slots, known) if adapters is None else adapters
     stats.lora_adapters = min(number, stats.decode_seqs + stats.prefill_seqs)

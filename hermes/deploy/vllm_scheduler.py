@@ -207,7 +207,6 @@ class VllmScheduler(LLMScheduler):
         super().__init__(pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens)
         self.waiting = self._queue = _Waiting()
         self._config, self._version = config, version
-        self.max_loras = config.max_loras or 0
         self._engine: _Engine | None = None
         self._names = BlockNames()
         self._numbers: dict[Generation, int] = {}

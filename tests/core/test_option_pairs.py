@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from engine_options import COMPLETED, LOADS, NO_EFFECT, OPTIONS, Option, apart, completed, scenario_with
@@ -23,6 +24,9 @@ from hermes.errors import InputError
 
 PARTS = 12   # tests that the pairs are dealt to
 PAIRS = [pair for pair in combinations(OPTIONS, 2) if apart(*pair)]
+FROZEN = Path(__file__).parents[1] / "frozen" / "refusals.txt"   # written by `python tests/test_frozen.py`
+REFUSALS = {(names[0], names[2]): text for line in FROZEN.read_text().splitlines()
+            for head, _, text in [line.partition(": ")] for names in [head.split()]}
 
 
 @cache
@@ -65,7 +69,10 @@ def what_becomes_of(pair: tuple[Option, ...]) -> str:
                 f"{names}: the refusal names none of their keys: {text}")
             rows = [row for row in ROWS if row.explains(text)]
             assert len(rows) == 1, f"{names}: {len(rows)} rows explain the refusal: {text}"
+            if pair in PAIRS:
+                assert REFUSALS.get((pair[0].name, pair[1].name)) == text, f"{names}: not the frozen refusal: {text}"
             return "refused"
+        assert tuple(option.name for option in pair) not in REFUSALS, f"{names}: runs, and is frozen as refused"
         assert_conserved(outcome)
         idles, done = idle(outcome, pair, load), completed(outcome)
         if idles or done < COMPLETED:
@@ -80,6 +87,10 @@ def what_becomes_of(pair: tuple[Option, ...]) -> str:
 def test_every_pair_runs_or_is_refused(part: int) -> None:
     wrong = list(_wrong(PAIRS[part::PARTS]))
     assert not wrong, "\n".join(wrong)
+
+
+def test_frozen_refusals_are_of_pairs_that_there_are() -> None:
+    assert set(REFUSALS) <= {(a.name, b.name) for a, b in PAIRS}
 
 
 def test_no_pair_is_exempt_without_need() -> None:
