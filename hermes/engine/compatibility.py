@@ -244,8 +244,6 @@ OTHER_TP = Option("hardware", "hardware of another tensor parallelism", lambda c
 LORA = _given("hardware.lora")
 
 
-
-
 def _rules_of_its_own(case: Case) -> bool:
     scheduler = case.value("scheduler")
     return isinstance(scheduler, SchedulerConfig) and not scheduler.follows_engine
@@ -292,6 +290,7 @@ NO_BRANCHES = Option("scheduler", "a scheduler that serves no branches",
                      lambda case: case.scheduler is not None and not case.scheduler.splits)
 NO_ABORTS = Option("scheduler", "a scheduler that cannot take a request out",
                    lambda case: case.scheduler is not None and not case.scheduler.aborts)
+
 
 def _is_set(case: Case, key: str) -> bool:
     """Whether `chunked` has another value of an option than its default."""

@@ -174,8 +174,10 @@ class _Builder:
         """Raise `InputError` if an engine cannot serve the adapters, branches or patience of a workload."""
         groups = [i for i, config in enumerate(self.scenario.clients) for _ in config.names]
         for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
+            engines: dict[int, LLMClient] = {}   # the first of each group, whose others are its equals
             for client in self._engines_of(entries):
-                group = groups[client.index]
+                engines.setdefault(groups[client.index], client)
+            for group, client in engines.items():
                 try:
                     check(Case(self.scenario.clients[group], scheduler=client.scheduler, workload=config))
                 except InputError as error:
