@@ -336,18 +336,21 @@ class LLMClientConfig(ClientConfig):
         if offload is None:
             built: LLMScheduler = self.scheduler.build(pool, every_step=every_step)
             return built
-        from hermes.schedulers.offloading import OffloadingScheduler
+        from hermes.schedulers.host_offload import HostOffload
 
         with inside("memory.kv_offload"):
             host = offload.build(self.memory.kv_bytes(model, info, base_dir) * pool.block_size,
                                  ranked=self.scheduler.ranks_chunks)
-        return OffloadingScheduler(
-            self.scheduler, pool, host,  # type: ignore[arg-type]  # `_pool` made it
-            blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only, every_step=every_step)
+        part = HostOffload(host, blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only,
+                           offers_anew=self.scheduler.offers_anew)
+        with_part: LLMScheduler = self.scheduler.build_with(pool, (part,), every_step=every_step)
+        return with_part
 
     def _host_link(self, name: str, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None) -> HostLink:
         """Return the link between this client's devices and the host that its engine offloads KV to."""
         from hermes.clients.host_offload import HostLink
+        from hermes.schedulers.host_offload import HostOffload
+        from hermes.schedulers.parts import part_of
 
         offload, device = self.memory.kv_offload, self._device(info, base_dir)
         assert offload is not None
@@ -357,8 +360,10 @@ class LLMClientConfig(ClientConfig):
                              field="memory.kv_offload.bandwidth")
         per_token = self.memory.kv_bytes(self._memory_model(info, base_dir), info, base_dir)
         block_bytes = scheduler.pool.block_size * per_token
+        part = part_of(scheduler, HostOffload)
+        assert part is not None
         return HostLink(
-            name, scheduler, bandwidth=bandwidth, latency=offload.latency,  # type: ignore[arg-type]  # `_scheduler`'s
+            name, part, bandwidth=bandwidth, latency=offload.latency,
             block_bytes=block_bytes, chunk_bytes=offload.chunk_bytes(block_bytes), devices=self._num_devices(info))
 
     def _client(

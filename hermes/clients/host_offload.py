@@ -1,7 +1,7 @@
 """LLM client whose engine offloads KV to host memory (vLLM's OffloadingConnector).
 
-The scheduler (`hermes.schedulers.offloading`) starts jobs. This client gives them their time on the device's host link
-and tells the scheduler when the engine hears that they are complete:
+A part of the scheduler (`hermes.schedulers.host_offload`) starts jobs. This client gives them their time on the link to
+the host and tells the part when the engine learns that they are complete:
 
 - Jobs of one direction follow each other; both directions run at the same time. A job takes latency + bytes /
   bandwidth, the bytes of one device.
@@ -21,7 +21,7 @@ from typing import Any
 from hermes.clients.llm import LLMClient
 from hermes.core.clock import TRANSFER
 from hermes.core.record import TierInfo
-from hermes.schedulers.offloading import Job, OffloadingScheduler
+from hermes.schedulers.host_offload import HostOffload, Job
 from hermes.schedulers.plan import Plan
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -42,9 +42,9 @@ class HostLink:
         busy_ns: Time with at least one job.
     """
 
-    def __init__(self, name: str, scheduler: OffloadingScheduler, *, bandwidth: float, latency: float,
+    def __init__(self, name: str, offload: HostOffload, *, bandwidth: float, latency: float,
                  block_bytes: float, chunk_bytes: int, devices: int) -> None:
-        self.name, self.scheduler = name, scheduler
+        self.name, self.offload = name, offload
         self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency)
         self.block_bytes, self.chunk_bytes, self.devices = block_bytes, chunk_bytes, devices
         self.read_bytes = self.written_bytes = self.busy_ns = 0
@@ -67,20 +67,18 @@ class HostLink:
 
     def info(self, names: list[str]) -> TierInfo:
         """Return the record's entry of the host cache."""
-        host, size = self.scheduler.host, self.chunk_bytes
+        host, size = self.offload.host, self.chunk_bytes
         return TierInfo(
             name="host", where=self.name, scope="client", clients=(self.name,), capacity_bytes=host.capacity * size,
             bandwidth=self.bandwidth, policy=host.policy, busy_ns=self.busy_ns, read_bytes=self.read_bytes,
             written_bytes=self.written_bytes, hits=host.hits, misses=host.misses, evictions=host.evictions,
             refused=host.refused, used_bytes=host.used * size, peak_bytes=host.peak * size,
-            hit_tokens=self.scheduler.loaded_tokens,
+            hit_tokens=self.offload.loaded_tokens,
         )
 
 
 class HostOffloadClient(LLMClient):
     """See the module's docstring and `hermes.clients.llm.LLMClient`."""
-
-    scheduler: OffloadingScheduler
 
     __slots__ = (
         "_awaited", "_complete_jobs", "_heard", "_link", "_loads", "_moving", "_polling", "_stalled", "_stores",
@@ -148,14 +146,14 @@ class HostOffloadClient(LLMClient):
         """Tell the scheduler of all complete jobs; return whether there are any."""
         jobs, self._complete_jobs = self._complete_jobs, []
         for job in jobs:
-            self.scheduler.job_done(job)
+            self._link.offload.job_done(job)
         return bool(jobs)
 
     def _complete(self, now: int) -> None:
         super()._complete(now)
         heard, self._heard = self._heard, []
         for job in heard:
-            self.scheduler.job_done(job)
+            self._link.offload.job_done(job)
         for job in self._loads:
             self._submit(job)
         self._loads.clear()
@@ -166,7 +164,7 @@ class HostOffloadClient(LLMClient):
         """Take the jobs of a new plan, and submit those of the plan before that it did not start yet."""
         for job in self._stores:
             self._submit(job)
-        started, flushed = self.scheduler.take_jobs()
+        started, flushed = self._link.offload.take_jobs()
         self._stores = [job for job in started if not job.load]
         for job in started:
             if job.load and computes:
