@@ -66,8 +66,8 @@ def _refuse_old_tiers(client: Node, path: str) -> None:
         raise (old.key or old.mark).error(Verbatim("write `tiers`, with `levels` for its list of tiers: this key of a "
                                                    "client has a new name"), field=f"{path}.kv_offload")
     if tiers is not None and isinstance(tiers.value, list):
-        raise (tiers.key or tiers.mark).error(Verbatim("write the list as `levels` of `tiers`, beside `write`, "
-                                                       "`promote` and the like: tiers: {levels: [...]}"), field=f"{path}.tiers")
+        raise (tiers.key or tiers.mark).error(Verbatim("write tiers: {levels: [...]}; `write`, `promote` and the "
+                                                       "like stand beside `levels`"), field=f"{path}.tiers")
     levels = None if tiers is None else tiers.child("levels")
     for i, level in enumerate(levels.value if levels is not None and isinstance(levels.value, list) else ()):
         policy = level.child("policy")

@@ -136,13 +136,11 @@ def test_blocks_have_to_fit_into_each_other():
     ("llm", {"kv_offload": None},
      "clients.0.kv_offload: write `tiers`, with `levels` for its list of tiers: this key of a client has a new name"),
     ("llm", {"tiers": [HOST]},
-     "clients.0.tiers: write the list as `levels` of `tiers`, beside `write`, `promote` and the like: "
-     "tiers: {levels: [...]}"),
+     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
     ("llm", {"tiers": {"levels": [HOST, {**HOST, "name": "disk", "policy": "lfu"}]}},
      "clients.0.tiers.levels.1.policy: write `eviction`: this key of a tier has a new name"),
     ("kv_retrieval", {"tiers": [HOST]},
-     "clients.0.tiers: write the list as `levels` of `tiers`, beside `write`, `promote` and the like: "
-     "tiers: {levels: [...]}"),
+     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
     ("kv_retrieval", {"tiers": {"levels": [{**HOST, "policy": "fifo"}]}},
      "clients.0.tiers.levels.0.policy: write `eviction`: this key of a tier has a new name"),
 ])
