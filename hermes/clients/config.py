@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
@@ -19,7 +19,7 @@ from hermes.clients.llm_state import HostThread
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
-from hermes.clients.tier_config import OffloadConfig
+from hermes.clients.tier_config import TiersConfig
 from hermes.config import Bytes, Component, ConfigModel, Name
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -123,7 +123,7 @@ class LLMClientConfig(ClientConfig):
     frontend: FrontEnd | None = None
     """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
     none."""
-    kv_offload: OffloadConfig | None = None
+    tiers: Annotated[TiersConfig, AfterValidator(TiersConfig.without_hit_rates)] | None = None
     """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
     """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
@@ -221,7 +221,7 @@ class LLMClientConfig(ClientConfig):
         device = self._device(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         memory = self.memory.completed(defaults)
-        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.kv_offload is not None):
+        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.tiers is not None):
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
@@ -406,20 +406,19 @@ class LLMClientConfig(ClientConfig):
         self, env: Clock, index: int, name: str, hardware: HardwareModel, base_dir: Path | None, platform: str,
     ) -> tuple[list[Tier], tuple[ClientPart, ...]]:
         """Return one client's tiers of KV, and the part that reads and writes them."""
-        if self.kv_offload is None:
+        if self.tiers is None:
             return [], ()
         from hermes.clients.kv_tier import build_tiers
-        from hermes.clients.offload import KvTiers
+        from hermes.clients.tiers import KvTiers
 
-        offload, info = self.kv_offload, hardware_info(hardware)
-        with inside("kv_offload"):
-            if offload.block_tokens % self.memory.tokens_per_block:
-                raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
-                                 offload.block_tokens, field="block_tokens")
-            tiers = build_tiers(offload.tiers, env, index, name, platform)
+        config, info = self.tiers, hardware_info(hardware)
+        if config.block_tokens % self.memory.tokens_per_block:
+            raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
+                             config.block_tokens, field="tiers.block_tokens")
+        tiers = build_tiers(config.levels, env, index, name, platform)
         model = self._memory_model(info, base_dir)
-        part = KvTiers(tiers, offload, self.memory.kv_bytes(model, info, base_dir),
-                       describe_model(model, base_dir).num_layers if offload.overlap else 1)
+        part = KvTiers(tiers, config, self.memory.kv_bytes(model, info, base_dir),
+                       describe_model(model, base_dir).num_layers if config.overlap else 1)
         return tiers, (part,)
 
     def _bare_client(

@@ -101,7 +101,7 @@ class MemoryConfig(ConfigModel):
 
     kv_offload: HostOffloadConfig | None = None
     """Host memory that the engine itself copies KV blocks to (vLLM's OffloadingConnector). Left out, none. The client's
-    `kv_offload` has tiers outside the engine instead."""
+    `tiers` are outside the engine instead."""
     hybrid: bool | None = None
     """Whether layers with a sliding window keep the KV of their window only (vLLM's hybrid KV cache manager). Left out,
     as vLLM does: on, but not where KV moves between clients or tiers. Off, every layer keeps every token."""

@@ -195,7 +195,7 @@ DECODE = _is("role", "decode")
 ENGINE = _given("engine")
 SERIAL_OVERHEAD = _is("request_overhead.mode", "serial", name="serial request_overhead")
 ADAPTER_BYTES = _given("adapter_bytes")
-TIERS = _given("kv_offload", "tiers outside the engine")
+TIERS = _given("tiers", "tiers outside the engine")
 
 CHUNKED, SGLANG, VLLM = _kind("chunked"), _kind("sglang"), _kind("vllm")
 MAX_LORAS = _given("scheduler.max_loras")
@@ -368,7 +368,7 @@ OF_HOST_OFFLOAD = (
         "hosts"),
     Row(HOST_OFFLOAD, excludes=PP, missing="host memory that batches of one engine share", do="use tp"),
     Row(HOST_OFFLOAD, excludes=DP, missing="host memory of each rank", do="use tp"),
-    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's kv_offload)",
+    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's `tiers`)",
         do=""),
 )
 OF_MEMORY = (

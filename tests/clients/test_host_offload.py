@@ -154,7 +154,7 @@ def test_a_prefill_waits_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"memory": {"prefix_eviction": "lfu"}}, "needs prefix_eviction: lru"),
     ({"engine": "vllm-0.27"}, "follows vLLM 0.32.0 and 0.33.0; leave `engine` out"),
     ({"role": "prefill"}, "not modelled for clients that only prefill or decode"),
-    ({"kv_offload": {"tiers": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "choose one"),
+    ({"tiers": {"levels": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "choose one"),
     ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "beside pipeline stages"),
 ], ids=lambda value: "" if isinstance(value, str) else str(value)[:40])
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], message: str) -> None:

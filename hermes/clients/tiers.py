@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
 from hermes.clients.parts import ClientPart
-from hermes.clients.tier_config import OffloadConfig
+from hermes.clients.tier_config import TiersConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
@@ -40,10 +40,10 @@ class KvTiers(ClientPart):
         layers: Layers of the model, for reads that overlap with the prefill.
     """
 
-    def __init__(self, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int) -> None:
-        self._offload, self.layers = offload, layers
+    def __init__(self, tiers: list[Tier], config: TiersConfig, kv_bytes_per_token: float, layers: int) -> None:
+        self._config, self.layers = config, layers
         self.bytes_per_token = kv_bytes_per_token
-        self._hierarchy = Hierarchy(tiers, write=offload.write, promote=offload.promote, demote=offload.demote)
+        self._hierarchy = Hierarchy(tiers, config)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
 
     def waits(self) -> bool:
@@ -51,7 +51,7 @@ class KvTiers(ClientPart):
 
     def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         """Read what the tiers have of a prompt, if it is more than the device has."""
-        unit = self._offload.block_tokens
+        unit = self._config.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
             return False
         client._catch_up()
@@ -63,7 +63,7 @@ class KvTiers(ClientPart):
         if have <= here:
             return False
         overlap = None
-        if self._offload.overlap:
+        if self._config.overlap:
             new = stage.prompt_tokens - have
             stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
                               prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
@@ -87,7 +87,7 @@ class KvTiers(ClientPart):
         """Write the blocks of its prompt back in the background."""
         if stage.transferred or stage.content is None or stage.branch > 0:   # the prompt of branches once
             return
-        unit = self._offload.block_tokens
+        unit = self._config.block_tokens
         size = round(unit * self.bytes_per_token)
         computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
         keys = block_keys(stage.content, computed, unit, client.model)
