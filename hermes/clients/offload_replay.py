@@ -18,6 +18,7 @@ from hermes.clients.schedule_replay import (
     config_of,
     rows_of,
     sequences_of,
+    set_interval,
 )
 from hermes.core.generation import Generation
 from hermes.hardware.engines import EngineDescription
@@ -82,6 +83,7 @@ class _Replay:
                                    prompt_only=recorded.offload_prompt_only, offers_anew=config.offers_anew)
         self.scheduler = config.build_with(
             FencedPool(recorded.num_blocks, recorded.block_size), (self.offload,), every_step=every_step)
+        set_interval(recorded, self.scheduler)
         self.due: dict[Job, int] = {}
 
     def rows(self) -> list[Row]:

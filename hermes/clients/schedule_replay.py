@@ -258,17 +258,19 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
     config = config_of(recorded, engine)
     pool = _pool(recorded, config, every_step=every_step)
     if config.speculative is not None:
-        return _replay_batches(recorded, _BatchRecorder(config, pool))
+        batches = _BatchRecorder(config, pool)
+        set_interval(recorded, batches)
+        return _replay_batches(recorded, batches)
     if recorded.async_scheduling:
         recorder = _recorder(config.scheduler_type)(config, pool, every_step=every_step)
-        _set_interval(recorded, recorder)
+        set_interval(recorded, recorder)
         return _replay_client(recorded, recorder, every_step=every_step)
     scheduler = config.scheduler_type(config, pool, every_step=every_step)
-    _set_interval(recorded, scheduler)
+    set_interval(recorded, scheduler)
     return _replay_steps(recorded, scheduler, every_step=every_step)
 
 
-def _set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
+def set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
     """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
     if recorded.local_interval:
         for part in scheduler.parts:

@@ -158,7 +158,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
                 Request.__init__, request_id=str(one["id"]), pooling_params=None,
                 prompt_token_ids=[token(one, place) for place in range(one["prompt_tokens"])],
                 sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True),
-                eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher)))
+                eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher,
+                lora_request=alone.adapter(one))))
             arrived += 1
         if not scheduler.has_requests() and not queue:
             step = waiting[arrived]["arrival_step"]

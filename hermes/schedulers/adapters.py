@@ -69,6 +69,8 @@ class AdapterSlots(SchedulerPart):
         counts_all: Whether adapters of all running sequences count.
     """
 
+    turn = 0
+
     def __init__(self, max_loras: int, *, counts_all: bool) -> None:
         self.max_loras, self.counts_all = max_loras, counts_all
         self.num_loads = 0                     # adapters loaded since it was last read

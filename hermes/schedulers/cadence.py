@@ -29,6 +29,8 @@ class PrefillCadence(SchedulerPart):
         local: Whether this engine has no ranks, so that it counts for itself.
     """
 
+    turn = 2
+
     def __init__(self, interval: int) -> None:
         self.interval, self.local = interval, False
         self.step_counter = 0
@@ -58,10 +60,14 @@ class PrefillCadence(SchedulerPart):
         return 0 if self._defers and seq in self._chunks else num_tokens
 
     def after_plan(self, plan: Plan | None) -> Plan | None:
+        if self.scheduler.bursts:   # batches are kept in flight: the engine counts them when it schedules them
+            self.step_counter += 1
         if plan is None:
             return None
         if self._prefilled or any(map(self._is_prefill, plan.prefills)):
             self._last_prefill = self._executed + bool(plan.prefills or plan.decodes)
+        if self.scheduler.bursts:
+            self._executed += bool(plan.prefills)
         for seq, _n in plan.prefills:
             if seq.num_computed < seq.num_tokens:
                 self._chunks[seq] = None
@@ -78,9 +84,10 @@ class PrefillCadence(SchedulerPart):
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         scheduler = self.scheduler
-        self.step_counter += num_steps
-        if plan.prefills or plan.decodes:
-            self._executed += num_steps
+        if not scheduler.bursts:
+            self.step_counter += num_steps
+            if plan.prefills or plan.decodes:
+                self._executed += num_steps
         if not (scheduler.running or scheduler.num_waiting or scheduler._ending):   # arrivals may be there unseen
             self.step_counter = 0
 

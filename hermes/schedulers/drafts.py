@@ -63,6 +63,8 @@ class Drafts(SchedulerPart):
         shares: What the batch just planned computes.
     """
 
+    turn = 3
+
     def __init__(self, config: ChunkedConfig, speculative: Speculation) -> None:
         self.most = speculative.num_speculative_tokens
         self.method = speculative.method

@@ -76,6 +76,8 @@ class HostOffload(SchedulerPart):
         loaded_tokens: Tokens loaded so far.
     """
 
+    turn = 1
+
     def __init__(self, host: HostCache, *, blocks_per_chunk: int = 1, prompt_only: bool = True,
                  offers_anew: bool = True) -> None:
         self.host = host

@@ -8,7 +8,7 @@ is a plain `ChunkedScheduler`, which calls no hook: `ChunkedConfig.parts` says w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
@@ -31,9 +31,16 @@ PartT = TypeVar("PartT", bound="SchedulerPart")
 
 class SchedulerPart:
     """Hooks of a part; each does nothing here. A part changes its own state, and of the scheduler only what a hook
-    names. Hooks of several parts are called in the order of `ChunkedConfig.parts`. The four that are called for single
-    sequences of a step (`due`, `consider`, `entry`, `padded`) are called of parts that override them only."""
+    names. The four hooks that are called for single sequences of a step (`due`, `consider`, `entry`, `padded`) are called
+    of parts that override them only.
 
+    Attributes:
+        turn: Hooks of several parts are called in this order, which is the engine's: at the head of the queue it asks
+            for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts rows
+            for drafts (3).
+    """
+
+    turn: ClassVar[int]
     scheduler: WithParts
 
     def attach(self, scheduler: WithParts) -> None:
@@ -137,7 +144,7 @@ class WithParts(Base):
     """What makes a chunked scheduler one with parts.
 
     Args:
-        parts: Parts that other options than the scheduler's bring, after those of `config`.
+        parts: Parts that other options than the scheduler's bring, beside those of `config`.
 
     Attributes:
         literal: Whether the literal loop plans every step.
@@ -152,7 +159,7 @@ class WithParts(Base):
         self._limited = True
         self.skipped: list[Generation] = []
         self.passed_over: set[Generation] = set()
-        self.parts = (*config.parts(), *parts)
+        self.parts = tuple(sorted((*config.parts(), *parts), key=lambda part: part.turn))
         self._that_say_what_is_due = self._with("due")
         self._that_consider = self._with("consider")
         self._that_limit_entry = self._with("entry")
@@ -248,16 +255,13 @@ class WithParts(Base):
             entry = part.entry(seq, num_tokens, past)
             if entry == SKIP:
                 self._emptied = part.skips_for
-                if seq is self._head():
+                self.passed_over.add(seq)
+                if (self.holding or self.waiting) and self.next_waiting() is seq:
                     (self.holding.popleft if self.holding else self.waiting.pop)()
                     self.skipped.append(seq)
-                    self.passed_over.add(seq)
             if entry != ENTER:
                 return entry
         return ENTER
-
-    def _head(self) -> Generation | None:
-        return self.next_waiting() if self.holding or self.waiting else None
 
     def _padded(self, seq: Generation, num_tokens: int, past: int) -> int:
         for part in self._that_pad:
