@@ -1,6 +1,6 @@
-"""LLM client whose engine offloads KV to host memory (vLLM's OffloadingConnector).
+"""Jobs of an engine that offloads KV to host memory (vLLM's OffloadingConnector), on the clock.
 
-The scheduler (`hermes.schedulers.offloading`) starts jobs. This client gives them their time on the device's host link
+The scheduler (`hermes.schedulers.offloading`) starts jobs. `HostJobs` gives them their time on the device's host link
 and tells the scheduler when the engine hears that they are complete:
 
 - Jobs of one direction follow each other; both directions run at the same time. A job takes latency + bytes /
@@ -16,22 +16,54 @@ vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py, vllm/v1/kv_of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
-from hermes.clients.llm import LLMClient
+from hermes.clients.parts import StepPart
+from hermes.clients.tier_config import HostOffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.record import TierInfo
+from hermes.errors import InputError, Verbatim
+from hermes.memory.blocks import BlockPool
+from hermes.memory.fenced import FencedPool
+from hermes.memory.host_cache import HostCache
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.offloading import Job, OffloadingScheduler
 from hermes.schedulers.plan import Plan
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["HostLink", "HostOffloadClient"]
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["HostJobs", "HostLink", "Offloading", "jobs_of", "offloading_scheduler"]
+
+
+class Offloading(Protocol):
+    """What decides on jobs.
+
+    Attributes:
+        host: The host cache.
+        loaded_tokens: Tokens loaded so far.
+    """
+
+    host: HostCache
+    loaded_tokens: int
+
+    def take_jobs(self) -> tuple[list[Job], list[Job]]:
+        """Return the jobs that the latest plan started, and those that its step waits for."""
+        ...
+
+    def job_done(self, job: Job) -> None:
+        """Note that the engine knows a job to be complete."""
+        ...
 
 
 class HostLink:
     """The link between a client's devices and its host, and what the record says about the host cache.
 
     Args:
+        offloading: What starts the jobs.
         bandwidth: Bytes/s of one device, one direction.
         latency: Seconds before the first byte of a job.
         block_bytes: KV bytes of a block, of all devices.
@@ -42,9 +74,9 @@ class HostLink:
         busy_ns: Time with at least one job.
     """
 
-    def __init__(self, name: str, scheduler: OffloadingScheduler, *, bandwidth: float, latency: float,
+    def __init__(self, name: str, offloading: Offloading, *, bandwidth: float, latency: float,
                  block_bytes: float, chunk_bytes: int, devices: int) -> None:
-        self.name, self.scheduler = name, scheduler
+        self.name, self.offloading = name, offloading
         self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency)
         self.block_bytes, self.chunk_bytes, self.devices = block_bytes, chunk_bytes, devices
         self.read_bytes = self.written_bytes = self.busy_ns = 0
@@ -67,29 +99,23 @@ class HostLink:
 
     def info(self, names: list[str]) -> TierInfo:
         """Return the record's entry of the host cache."""
-        host, size = self.scheduler.host, self.chunk_bytes
+        host, size = self.offloading.host, self.chunk_bytes
         return TierInfo(
             name="host", where=self.name, scope="client", clients=(self.name,), capacity_bytes=host.capacity * size,
             bandwidth=self.bandwidth, policy=host.policy, busy_ns=self.busy_ns, read_bytes=self.read_bytes,
             written_bytes=self.written_bytes, hits=host.hits, misses=host.misses, evictions=host.evictions,
             refused=host.refused, used_bytes=host.used * size, peak_bytes=host.peak * size,
-            hit_tokens=self.scheduler.loaded_tokens,
+            hit_tokens=self.offloading.loaded_tokens,
         )
 
 
-class HostOffloadClient(LLMClient):
-    """See the module's docstring and `hermes.clients.llm.LLMClient`."""
+class HostJobs(StepPart):
+    """See the module's docstring."""
 
-    scheduler: OffloadingScheduler
+    _client: LLMClient   # set when it joins
 
-    __slots__ = (
-        "_awaited", "_complete_jobs", "_heard", "_link", "_loads", "_moving", "_polling", "_stalled", "_stores",
-    )
-
-    def __init__(self, *args: Any, link: HostLink, **options: Any) -> None:   # Any: arguments of `LLMClient`, passed on
-        super().__init__(*args, **options)
-        self._link = link
-        self.tiers = [link]  # type: ignore[list-item]  # only `info` is asked for
+    def __init__(self, link: HostLink) -> None:
+        self._link, self._offloading = link, link.offloading
         self._loads: list[Job] = []      # planned by the step that runs
         self._stores: list[Job] = []     # planned by it too: submitted with the next step
         self._moving: set[Job] = set()   # submitted, not complete
@@ -99,14 +125,18 @@ class HostOffloadClient(LLMClient):
         self._stalled: Plan | None = None   # that step
         self._polling = False            # nothing to compute: the engine asks for complete jobs all the time
 
-    @property
-    def idle(self) -> bool:
-        return not self._moving and self._stalled is None and super().idle
+    def attach(self, client: LLMClient) -> None:
+        super().attach(client)
+        self._client, client.step_parts.planner = client, self
+        client.tiers = [self._link]  # type: ignore[list-item]  # only `info` is asked for
+
+    def waits(self) -> bool:
+        return bool(self._moving) or self._stalled is not None
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _next_plan(self) -> Plan | None:
-        scheduler = self.scheduler
+    def next_plan(self, client: LLMClient) -> Plan | None:
+        scheduler = client.scheduler
         if self._stalled is not None:
             if self._awaited:
                 return None
@@ -120,13 +150,13 @@ class HostOffloadClient(LLMClient):
             self._hear()
         self._polling = False
         while True:
-            plan = scheduler.plan(self._max_run)
+            plan = scheduler.plan(client._max_run)
             computes = plan is not None and bool(plan.prefills or plan.decodes)
             self._take_jobs(computes)
             if plan is not None and not computes:   # it only preempts
                 scheduler.complete(plan, 1, -1, 0)
                 if plan.preempted and not scheduler.running:
-                    self._gave_up_alone()
+                    client._gave_up_alone()
             if self._awaited:
                 self._stalled = plan or Plan()
                 return None
@@ -135,8 +165,8 @@ class HostOffloadClient(LLMClient):
             if not self._hear() and plan is None:
                 break
         self._polling = True
-        if self.events.room is not None:
-            self.events.room(self)
+        if client.events.room is not None:
+            client.events.room(client)
         return None
 
     def _launch(self, plan: Plan) -> Plan:
@@ -148,14 +178,13 @@ class HostOffloadClient(LLMClient):
         """Tell the scheduler of all complete jobs; return whether there are any."""
         jobs, self._complete_jobs = self._complete_jobs, []
         for job in jobs:
-            self.scheduler.job_done(job)
+            self._offloading.job_done(job)
         return bool(jobs)
 
-    def _complete(self, now: int) -> None:
-        super()._complete(now)
+    def completed(self, client: LLMClient) -> None:
         heard, self._heard = self._heard, []
         for job in heard:
-            self.scheduler.job_done(job)
+            self._offloading.job_done(job)
         for job in self._loads:
             self._submit(job)
         self._loads.clear()
@@ -166,7 +195,7 @@ class HostOffloadClient(LLMClient):
         """Take the jobs of a new plan, and submit those of the plan before that it did not start yet."""
         for job in self._stores:
             self._submit(job)
-        started, flushed = self.scheduler.take_jobs()
+        started, flushed = self._offloading.take_jobs()
         self._stores = [job for job in started if not job.load]
         for job in started:
             if job.load and computes:
@@ -182,11 +211,36 @@ class HostOffloadClient(LLMClient):
 
     def _submit(self, job: Job) -> None:
         self._moving.add(job)
-        self.env.tick_at(self._link.start(job, self.env._now), TRANSFER, lambda tick: self._ended_job(job))
+        env = self._client.env
+        env.tick_at(self._link.start(job, env._now), TRANSFER, lambda tick: self._ended_job(job))
 
     def _ended_job(self, job: Job) -> None:
         self._moving.discard(job)
         self._complete_jobs.append(job)
         self._awaited.discard(job)
-        if self._flight.plan is None and not self._awaited:
-            self.wake()
+        if self._client._flight.plan is None and not self._awaited:
+            self._client.wake()
+
+
+def offloading_scheduler(offload: HostOffloadConfig, config: ChunkedConfig, pool: BlockPool, host: HostCache, *,
+                         every_step: bool) -> LLMScheduler:
+    """Return a scheduler that starts jobs."""
+    assert isinstance(pool, FencedPool)   # `HostOffloadConfig.pool`
+    return OffloadingScheduler(config, pool, host, blocks_per_chunk=offload.blocks_per_chunk,
+                               prompt_only=offload.offload_prompt_only, every_step=every_step)
+
+
+def jobs_of(offload: HostOffloadConfig, place: Place) -> HostJobs:
+    """Return the jobs of one client. Raises `InputError` if the bandwidth to its host is unknown."""
+    config, info, base_dir, scheduler = place.config, place.info, place.base_dir, place.scheduler
+    assert isinstance(scheduler, OffloadingScheduler)
+    device = config.device_of(info, base_dir)
+    bandwidth = offload.bandwidth or (device.host_bandwidth if device is not None else None)
+    if bandwidth is None:
+        raise InputError(Verbatim("missing: give it, or give the client a `device`"),
+                         field="memory.kv_offload.bandwidth")
+    per_token = config.memory.kv_bytes(config.memory_model(info, base_dir), info, base_dir)
+    block_bytes = scheduler.pool.block_size * per_token
+    return HostJobs(HostLink(
+        place.name, scheduler, bandwidth=bandwidth, latency=offload.latency, block_bytes=block_bytes,
+        chunk_bytes=offload.chunk_bytes(block_bytes), devices=config.num_devices(info)))
