@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from hermes.api import simulate
 from hermes.clients.pipeline import Pipeline
 from hermes.errors import InputError
+from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.devices import load_device
 
 BIG = {"model": "llama-3.1-405b", "device": "h100-sxm", "parallel": {"pp": 2, "tp": 8}}
 
@@ -61,6 +63,15 @@ def test_two_batches_fill_two_stages_by_hand():
     assert pipeline.enter(0, [10, 12]) == 34     # waits for the first stage until 10, for the second until 22
     assert pipeline.enter(22, [10, 12]) == 46    # the first again: its stage is free, the second until 34
     assert pipeline.enter(34, [10, 12]) == 58    # a batch each 12: the longest stage
+
+
+def test_loads_of_a_batch_by_hand():
+    """A stage loads when the one before has loaded, while that computes: the second load of 4 hides behind 10."""
+    assert Pipeline(2).enter(0, [10, 12], 4) == 4 + 10 + 12
+    assert Pipeline(2).enter(0, [10, 12], 15) == 15 + 15 + 12   # the second stage loads longer than the first computes
+    pipeline = Pipeline(2)
+    assert pipeline.enter(0, [10, 12]) == 22
+    assert pipeline.enter(0, [10, 12], 4) == 38   # the stages are free at 10 and 22, and have loaded at 14 and 26
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.lists(st.integers(1, 50), min_size=3, max_size=3)), max_size=30))
@@ -126,6 +137,53 @@ def test_batches_share_the_serving_stacks_thread():
              for overhead in (None, {"mode": "overlapped", "generate": 0.5})]
     assert times[1] >= 2.0
     assert times[1] <= 2.0 + times[0]
+
+
+PROMPT = StepStats(prefill_seqs=1, prefill_tokens=100, prefill_attn=5050, prefill_max=100, sampled=1)
+
+
+def test_batches_share_the_engines_thread_by_hand():
+    """Two requests at once in two batches: the thread handles one after the other, and a step starts with its own."""
+    times, pipeline = hardware().stages_ns(PROMPT), Pipeline(2)
+    found = simulate(scenario(2, output=1, request_overhead={"generate": 0.5}))
+    expected = [pipeline.enter(round(0.5e9 * (i + 1)), times) / 1e9 for i in range(2)]
+    assert found.requests.ttft_s.tolist() == pytest.approx(expected, abs=1e-9)
+    assert found.record.runs["overhead_ns"].tolist() == [500_000_000, 1_000_000_000]
+
+
+def test_a_step_waits_for_the_thread_that_handles_another_batch():
+    """The second step of the first batch, which is done with its first after 0.5 s, waits until 1 s."""
+    found = simulate(scenario(2, output=2, request_overhead={"generate": 0.5}))
+    mine = found.record.runs["client"] == 0
+    start, held = (found.record.runs[name][mine].tolist() for name in ("start_ns", "overhead_ns"))
+    assert start[1] + held[1] == 1_000_000_000
+    assert held[1] > 0
+
+
+def test_loads_of_adapters_by_hand():
+    load_ns = 300_000_000
+    given = scenario(2, output=1)
+    given["clients"][0] |= {"adapter_bytes": round(0.3 * load_device("h100-sxm", None).host_bandwidth),
+                            "hardware": {"kind": "composed", "terms": {"lora": {"scale": 0.0}}}}
+    given["clients"][0]["scheduler"]["max_loras"] = 1
+    given["workload"]["adapters"] = {"count": 1}
+    times, pipeline = hardware().stages_ns(PROMPT), Pipeline(2)
+    expected = [pipeline.enter(0, times, load_ns) / 1e9 for _ in range(2)]   # each batch counts its own adapters
+    assert simulate(given).requests.ttft_s.tolist() == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("change", [
+    {"decodes": 1.5}, {"prompts": 2.0, "decodes": 0.5},
+    {"prompts": 0.5, "decodes": 2.0, "fixed": 1e-3, "per_seq": 1e-4}])
+def test_adjusted_stages_add_up_to_the_adjusted_step(change):
+    base = hardware()
+    model = StepAdjustment(**change).apply(base)
+    decodes = StepStats(decode_seqs=16, decode_ctx=16_000, decode_ctx_max=1000, sampled=16)
+    for stats in (decodes, PROMPT, StepStats(1, 100, 0, 5050, 16, 16_000, 1000, 17, prefill_max=100)):
+        assert sum(model.stages_ns(stats)) == model.step_ns(stats)
+    added = 1e9 * (change.get("fixed", 0) + 16 * change.get("per_seq", 0))
+    by_hand = [change["decodes"] * ns for ns in base.stages_ns(decodes)]
+    assert model.stages_ns(decodes) == pytest.approx([by_hand[0] + added, by_hand[1]], abs=2)
 
 
 def test_ranks_with_stages_are_refused():
