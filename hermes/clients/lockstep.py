@@ -5,6 +5,9 @@ experts wait for the tokens of all ranks, so all ranks start a step together, an
 needs. A rank without requests computes padding meanwhile, and records no steps. (vLLM: DPEngineCoreProc in
 vllm/v1/engine/core.py runs a dummy batch on such a rank.)
 
+Ranks of several stages each have as many batches in flight. A batch of one rank meets the same batch of the others in
+every stage, whose layers' experts they share, so that it goes through the stages as one step of all ranks.
+
 What holds up one rank (serial request overhead, loads of adapters) holds up the step of all: they meet in its layers.
 
 Runs of steps: the ranks' plans may last for different numbers of steps; all are cut to the shortest, and made anew.
@@ -41,7 +44,7 @@ class LockstepHardware(Protocol):
 
 
 class Lockstep(StepPart):
-    """The steps of the ranks of one engine."""
+    """The steps of the ranks of one engine; with pipeline stages, of one of its batches on all ranks."""
 
     def __init__(self, env: Clock, hardware: LockstepHardware) -> None:
         self.env, self.hardware = env, hardware
@@ -105,11 +108,15 @@ class Lockstep(StepPart):
             return
         now, num_steps = self.env._now, min(plan.num_steps for plan in plans if plan is not None)
         batches: list[StepStats | None] = list(plans)
-        durations = self.hardware.lockstep_ns(batches, num_steps)
         held_up, load_ns = self._late(plans)
-        durations[0] += load_ns
-        self._by_history(durations, plans, now)
-        ends = np.cumsum(durations) + (now + held_up)
+        stages = self.ranks[0].step_parts.stages
+        if stages is not None:
+            ends = np.array([stages.common_end_ns(batches, now + held_up, load_ns)], dtype=np.int64)
+        else:
+            durations = self.hardware.lockstep_ns(batches, num_steps)
+            durations[0] += load_ns
+            self._by_history(durations, plans, now)
+            ends = np.cumsum(durations) + (now + held_up)
         for rank, plan in zip(self.ranks, plans, strict=True):
             if plan is not None:
                 _launch(rank, plan, ends, held_up)

@@ -18,6 +18,7 @@ from hermes.core.generation import Generation
 
 if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
+    from hermes.hardware.base import StepStats
     from hermes.schedulers.plan import Plan
 
 __all__ = ["ClientPart", "StepPart"]
@@ -120,4 +121,8 @@ class StepPart(ClientPart):
     def end_ns(self, client: LLMClient, plan: Plan, begin_ns: int, load_ns: int) -> int:
         """Return when a single step ends that could begin at `begin_ns`, with so long a load before it. Called once
         for each, in the order in which the steps of all its clients start. Must not modify the plan."""
+        raise NotImplementedError
+
+    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int) -> int:
+        """Return the same for a step that clients with a `pace` take together; None stands for an idle one."""
         raise NotImplementedError

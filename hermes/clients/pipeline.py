@@ -38,6 +38,10 @@ class StagedHardware(Protocol):
         """Return the time of a batch in each stage, the way there included; `step_ns` is their sum."""
         ...
 
+    def lockstep_stages_ns(self, batches: list[StepStats | None]) -> list[int]:
+        """Return the time of a step of all data-parallel ranks in each stage; None stands for an idle rank."""
+        ...
+
 
 class Pipeline:
     """When each stage of an engine is free again."""
@@ -66,6 +70,9 @@ class Stages(StepPart):
 
     def end_ns(self, client: LLMClient, plan: Plan, begin_ns: int, load_ns: int) -> int:
         return self.pipeline.enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
+
+    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int) -> int:
+        return self.pipeline.enter(begin_ns, self.hardware.lockstep_stages_ns(batches), load_ns)
 
 
 def stages_of(stages: int, place: Place) -> Stages:

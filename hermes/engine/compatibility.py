@@ -302,8 +302,6 @@ def _before(version: str, first: tuple[int, int]) -> bool:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 OF_RANKS = (
-    Row(PP, excludes=DP, rule="data-parallel ranks of several stages are not modelled: ranks step together, and the "
-        "hardware prices a common step of whole models only", do="use tp"),
     Row(PP, excludes=UNPRICED_STAGES, rule="stages need hardware of named terms (`composed`)",
         do="give it pp, or leave it out there"),
     Row(DP, excludes=UNPRICED_RANKS, rule="ranks need hardware of named terms (`composed`)",

@@ -76,6 +76,8 @@ class _Parallel(HardwareModel, Protocol):
 
     def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray: ...
 
+    def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]: ...
+
 
 Alone = Callable[[StepStats], StepStats]   # `prompts_alone` or `decodes_alone`
 
@@ -130,18 +132,34 @@ class AdjustedParallel(AdjustedModel):
         ns = np.array(self.base.stages_ns(stats), dtype=np.float64)
         self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
                     lambda alone: np.array(self.base.stages_ns(alone(stats)), dtype=np.int64))
-        out: list[int] = np.maximum(np.rint(ns).astype(np.int64), 1).tolist()
-        out[0] = max(self.step_ns(stats) - sum(out[1:]), 1)   # with what is added to a step, and rounding
-        return out
+        return _adding_up_to(self.step_ns(stats), ns)
 
     def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray:
         """Return the durations of `num_steps` steps that all data-parallel ranks take together, int64."""
-        own = [batch for batch in batches if batch is not None]
         ns = self.base.lockstep_ns(batches, num_steps).astype(np.float64)
+        self._scale_common(ns, batches, lambda alone: self.base.lockstep_ns(_each(batches, alone), num_steps))
+        added = max((self._added_s(batch) for batch in batches if batch is not None), default=0.0)
+        return np.maximum(np.rint((ns / NS_PER_S + added) * NS_PER_S).astype(np.int64), 1)
+
+    def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
+        """Return the nanoseconds of one step of all ranks in each pipeline stage; their sum is `lockstep_ns`."""
+        ns = np.array(self.base.lockstep_stages_ns(batches), dtype=np.float64)
+        self._scale_common(ns, batches, lambda alone: np.array(
+            self.base.lockstep_stages_ns(_each(batches, alone)), dtype=np.int64))
+        return _adding_up_to(int(self.lockstep_ns(batches, 1)[0]), ns)
+
+    def _scale_common(self, ns: FloatArray, batches: Sequence[StepStats | None],
+                      price: Callable[[Alone], IntArray]) -> None:
+        own = [batch for batch in batches if batch is not None]
         self._scale(ns, any(batch.prefill_tokens > 0 for batch in own), any(batch.decode_seqs > 0 for batch in own),
-                    lambda alone: self.base.lockstep_ns(_each(batches, alone), num_steps))
-        seconds = ns / NS_PER_S + max(map(self._added_s, own), default=0.0)
-        return np.maximum(np.rint(seconds * NS_PER_S).astype(np.int64), 1)
+                    price)
+
+
+def _adding_up_to(total: int, stages: FloatArray) -> list[int]:
+    """Return the stages' times in ns; the first one has what is added to a step, and rounding."""
+    out: list[int] = np.maximum(np.rint(stages).astype(np.int64), 1).tolist()
+    out[0] = max(total - sum(out[1:]), 1)
+    return out
 
 
 def _each(batches: Sequence[StepStats | None], alone: Alone) -> list[StepStats | None]:
