@@ -56,7 +56,7 @@ def explain(
              for client in loaded.clients if client.kind == "llm" for name in client.names}
     for client in built.clients:
         if isinstance(client, LLMClient):
-            alone = _alone(client.hardware)
+            alone = client.hardware
             if id(alone) not in seen:
                 _set_adapters(stats, slots[client.name], loaded.workload, adapters)
                 seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
@@ -105,13 +105,6 @@ def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -
     print_table(title, ["stage", "client", "part", "ms", "%", "steps", "cause"], [
         [part.stage, part.client, part.part, f"{part.seconds * 1e3:.4g}", f"{100 * part.seconds / row['e2e_s']:.1f}",
          part.steps or "", part.cause] for part in parts])
-
-
-def _alone(hardware: Any) -> Any:
-    """Return the model of a step without the waits for other batches of a pipeline (`parallel.pp`)."""
-    from hermes.clients.pipeline import StagedBatch
-
-    return hardware.hardware if isinstance(hardware, StagedBatch) else hardware
 
 
 def _notes(hardware: Any, stats: Any) -> list[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from hermes.clients.base import ClientConfig, platform_name
-from hermes.clients.consistency import check_agreement, described_model, longest_request
+from hermes.clients.base import ClientConfig
+from hermes.clients.build import build_clients
+from hermes.clients.consistency import described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
 from hermes.clients.llm import LLMClient
-from hermes.clients.llm_state import HostThread
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
@@ -34,18 +34,9 @@ from hermes.hardware.config import ClientTerms
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
-from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.schedulers import SCHEDULERS, LLMScheduler
-from hermes.units import NS_PER_S
+from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
-
-
-if TYPE_CHECKING:
-    from hermes.clients.host_offload import HostLink
-    from hermes.clients.kv_tier import Tier
-    from hermes.clients.lockstep import Lockstep
-    from hermes.clients.parts import ClientPart
 
 
 class Parallel(ConfigModel):
@@ -62,6 +53,16 @@ class Parallel(ConfigModel):
     ep: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share a mixture's experts, whole ones on each (expert parallelism): all `tp * dp` of them. 1: every
     device has a part of each expert."""
+
+    @property
+    def stages(self) -> int | None:
+        """Pipeline stages, None for one."""
+        return self.pp if self.pp > 1 else None
+
+    @property
+    def ranks(self) -> int | None:
+        """Data-parallel ranks, None for one."""
+        return self.dp if self.dp > 1 else None
 
 
 _COUNT = WithJsonSchema({"anyOf": [
@@ -169,13 +170,13 @@ class LLMClientConfig(ClientConfig):
     def _mixes_windows(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
         """Whether the model has layers with a sliding window beside others; False for one without a description."""
         try:
-            model = describe_model(self._memory_model(hardware_info(hardware), base_dir), base_dir)
+            model = describe_model(self.memory_model(hardware_info(hardware), base_dir), base_dir)
         except InputError:
             return False
         return 0 < model.window_layers < model.num_layers
 
     def _has_window_groups(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
-        return self.memory.groups(self._memory_model(hardware_info(hardware), base_dir), base_dir) is not None
+        return self.memory.groups(self.memory_model(hardware_info(hardware), base_dir), base_dir) is not None
 
     def _of_terms(self) -> dict[str, object]:
         """Return hardware of named terms, completed by what the client says, and the engine's front end.
@@ -218,12 +219,12 @@ class LLMClientConfig(ClientConfig):
         with inside("engine"):
             engine = load_engine(self._engine_name())
         info = hardware_info(hardware)
-        device = self._device(info, base_dir)
-        defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
+        device = self.device_of(info, base_dir)
+        defaults = engine.defaults(device_class(device, info, self.memory.capacity, self.num_devices(info)))
         memory = self.memory.completed(defaults)
         if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.tiers is not None):
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
-        longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
+        longest = longest_request(self, self.memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         })
@@ -260,214 +261,24 @@ class LLMClientConfig(ClientConfig):
         if hardware is None:
             with inside("hardware"):
                 hardware = self.adjust.apply(self.hardware.build(base_dir))
-        info = hardware_info(hardware)
-        check_agreement(self, info, base_dir)
-        model = self._memory_model(info, base_dir)
-        longest = longest_request(self, model, base_dir)
-        memory = self.resources(hardware, base_dir).memory
-        make_pool = self._pool(every_step, model, base_dir)
-        options: dict[str, Any] = {}   # Any: arguments of different types
-        if self.memory.prefix_caching:
-            options["unhashed_to_front"] = self.scheduler.unhashed_to_front
-        clients = []
-        ranks, stages = self.parallel.dp, self.parallel.pp
-        parts = _parts_of_engines(env, hardware, self.parallel)
-        for i, name in enumerate(self.names):
-            priced, lockstep = next(parts)
-            if i % (ranks * stages) == 0:
-                limits, host = self._queue_limits(), HostThread()   # those of one engine share its API server
-            pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
-            scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
-            scheduler.seed(seed)
-            for part in scheduler.parts:
-                part.placed(ranks)
-            if i == 0:   # the others are its equals
-                check(Case(self, scheduler=scheduler))
-            if self.adapter_bytes is not None:
-                priced = self._with_loads(priced, scheduler, info, base_dir)
-            client = self._client(
-                env, first_index + i, name, scheduler, priced, runs, events, base_dir,
-                every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
-                lockstep=lockstep, limits=limits,
-            )
-            client.stack.host = host
-            client.limits.unreserved_kv_tokens = memory.unreserved_tokens
-            if longest is not None:
-                client.limits.max_model_len = longest
-            if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(model, info, base_dir)
-                if moves_kv == "layerwise":
-                    client.num_layers = describe_model(model, base_dir).num_layers
-            clients.append(client)
-        return clients
-
-    def _pool(self, every_step: bool, model: str, base_dir: Path | None) -> Callable[..., BlockPool]:
-        """Return the constructor of the client's KV memory."""
-        memory = self.memory
-        if memory.kv_offload is not None:
-            from hermes.memory.fenced import FencedPool
-
-            return FencedPool
-        groups = memory.groups(model, base_dir)
-        if groups is not None:
-            from hermes.memory.windows import WindowPool, WindowPrefixPool
-
-            budget = self.scheduler.options.max_num_batched_tokens or 0
-            groups = groups._replace(ahead=budget)
-            return partial(WindowPrefixPool if memory.prefix_caching else WindowPool, groups=groups)
-        if memory.prefix_eviction != "lru":
-            from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
-
-            if memory.prefix_eviction == "tamm":
-                return partial(TammPrefixPool, recency=memory.prefix_recency)
-            return partial(RankedPrefixPool, policy=memory.prefix_eviction)
-        if not memory.prefix_caching:
-            return BlockPool
-        if not every_step:
-            return PrefixBlockPool
-        from hermes.memory.reference import ReferencePrefixPool
-
-        return ReferencePrefixPool
-
-    def _scheduler(
-        self, pool: BlockPool, model: str, info: HardwareInfo, base_dir: Path | None, *, every_step: bool,
-    ) -> LLMScheduler:
-        offload = self.memory.kv_offload
-        if offload is None:
-            built: LLMScheduler = self.scheduler.build(pool, every_step=every_step)
-            return built
-        from hermes.schedulers.host_offload import HostOffload
-
-        with inside("memory.kv_offload"):
-            host = offload.build(self.memory.kv_bytes(model, info, base_dir) * pool.block_size,
-                                 ranked=self.scheduler.ranks_chunks)
-        part = HostOffload(host, blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only,
-                           offers_anew=self.scheduler.offers_anew)
-        with_part: LLMScheduler = self.scheduler.build_with(pool, (part,), every_step=every_step)
-        return with_part
-
-    def _host_link(self, name: str, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None) -> HostLink:
-        """Return the link between this client's devices and the host that its engine offloads KV to."""
-        from hermes.clients.host_offload import HostLink
-        from hermes.schedulers.host_offload import HostOffload
-        from hermes.schedulers.parts import part_of
-
-        offload, device = self.memory.kv_offload, self._device(info, base_dir)
-        assert offload is not None
-        bandwidth = offload.bandwidth or (device.host_bandwidth if device is not None else None)
-        if bandwidth is None:
-            raise InputError(Verbatim("missing: give it, or give the client a `device`"),
-                             field="memory.kv_offload.bandwidth")
-        per_token = self.memory.kv_bytes(self._memory_model(info, base_dir), info, base_dir)
-        block_bytes = scheduler.pool.block_size * per_token
-        part = part_of(scheduler, HostOffload)
-        assert part is not None
-        return HostLink(
-            name, part, bandwidth=bandwidth, latency=offload.latency,
-            block_bytes=block_bytes, chunk_bytes=offload.chunk_bytes(block_bytes), devices=self._num_devices(info))
-
-    def _client(
-        self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
-        events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool, lockstep: Lockstep | None,
-        limits: tuple[ClientPart, ...],
-    ) -> LLMClient:
-        options: dict[str, Any] = {   # Any: arguments of different types
-            "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
-        }
-        if self.request_overhead is not None:
-            with inside("request_overhead"):
-                options["overhead_ns"] = self.request_overhead.times_ns(base_dir)
-            options["overlapped"] = self.request_overhead.mode == "overlapped"
-        if self.frontend is not None:
-            options["frontend_ns"] = self.frontend.times_ns
-        speculative = self.scheduler.options.speculative
-        if speculative is not None:
-            from hermes.clients.drafting import drafter_of
-
-            with inside("scheduler.speculative"):
-                options["drafter"] = drafter_of(speculative, hardware, self.hardware, base_dir)
-        tiers, parts = self._tiers(env, index, name, hardware, base_dir, platform)
-        options["parts"] = limits + parts
-        client = self._bare_client(env, index, name, scheduler, hardware, runs, events, base_dir, lockstep, options)
-        if tiers:
-            client.tiers = tiers
-        return client
-
-    def _queue_limits(self) -> tuple[ClientPart, ...]:
-        """Return the part that limits the requests in flight of one engine, if it has such limits."""
-        limits = self.scheduler.options.queue_limits
-        if limits is None:
-            return ()
-        from hermes.clients.queue_limits import QueueLimits
-
-        return (QueueLimits(*limits),)
-
-    def _tiers(
-        self, env: Clock, index: int, name: str, hardware: HardwareModel, base_dir: Path | None, platform: str,
-    ) -> tuple[list[Tier], tuple[ClientPart, ...]]:
-        """Return one client's tiers of KV, and the part that reads and writes them."""
-        if self.tiers is None:
-            return [], ()
-        from hermes.clients.kv_tier import build_tiers
-        from hermes.clients.tiers import KvTiers
-
-        config, info = self.tiers, hardware_info(hardware)
-        if config.block_tokens % self.memory.tokens_per_block:
-            raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
-                             config.block_tokens, field="tiers.block_tokens")
-        tiers = build_tiers(config.levels, env, index, name, platform)
-        model = self._memory_model(info, base_dir)
-        part = KvTiers(tiers, config, self.memory.kv_bytes(model, info, base_dir),
-                       describe_model(model, base_dir).num_layers if config.overlap else 1)
-        return tiers, (part,)
-
-    def _bare_client(
-        self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
-        events: ClientEvents, base_dir: Path | None, lockstep: Lockstep | None,
-        options: dict[str, Any],   # Any: arguments of different types
-    ) -> LLMClient:
-        if lockstep is not None:
-            from hermes.clients.lockstep import RankClient
-
-            return RankClient(env, index, name, scheduler, hardware, runs, events, group=lockstep, **options)
-        if self.memory.kv_offload is not None:
-            from hermes.clients.host_offload import HostOffloadClient
-
-            link = self._host_link(name, scheduler, hardware_info(hardware), base_dir)
-            return HostOffloadClient(env, index, name, scheduler, hardware, runs, events, link=link, **options)
-        return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
-
-    def _with_loads(
-        self, hardware: HardwareModel, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None,
-    ) -> HardwareModel:
-        """Return the hardware with the loads of adapters."""
-        from hermes.clients.adapter_loads import WithLoads
-        from hermes.schedulers.adapters import AdapterSlots
-        from hermes.schedulers.parts import part_of
-
-        device = self._device(info, base_dir)
-        if device is None:
-            raise InputError(Verbatim("needs the client's `device`, for its link to the host"), field="adapter_bytes")
-        assert self.adapter_bytes is not None
-        slots = part_of(scheduler, AdapterSlots)
-        assert slots is not None
-        return WithLoads(hardware, slots, round(self.adapter_bytes / device.host_bandwidth * NS_PER_S))
+        return build_clients(self, hardware, env, first_index, runs, events, every_step=every_step, base_dir=base_dir,
+                             moves_kv=moves_kv, seed=seed)
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
         """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
-    def _memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
+    def memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
         """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
         return self.model or described_model(info.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
         info = hardware_info(hardware)
-        devices = self._num_devices(info)
-        device = self._device(info, base_dir)
-        model = self._memory_model(info, base_dir)
+        devices = self.num_devices(info)
+        device = self.device_of(info, base_dir)
+        model = self.memory_model(info, base_dir)
         budget = self.memory.budget(model, devices, info, device, self.scheduler.options, base_dir)
         if self.parallel.pp > 1:   # each of the batches in flight has a part of the engine's devices and blocks
             stages = self.parallel.pp
@@ -476,32 +287,18 @@ class LLMClientConfig(ClientConfig):
         power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
 
-    def _num_devices(self, info: HardwareInfo) -> int:
+    def overhead(self, mode: Literal["serial", "overlapped"]) -> RequestOverhead | None:
+        """Return the request overhead if it is of this mode."""
+        given = self.request_overhead
+        return given if given is not None and given.mode == mode else None
+
+    def num_devices(self, info: HardwareInfo) -> int:
+        """Return the devices of one client; with stages, of the whole engine."""
         return info.tp * info.pp if self.devices is None else self.devices
 
-    def _device(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
+    def device_of(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
+        """Return the description of the device, None if it has none. Raises `InputError`."""
         if not self.device:
             return info.device
         with inside("device"):
             return load_device(self.device, base_dir)
-
-
-def _parts_of_engines(env: Clock, hardware: Any, parallel: Parallel) -> Iterator[tuple[Any, Lockstep | None]]:
-    """Yield, without end, the hardware of each client of a group and what keeps it in step with other ranks.
-
-    Any: the hardware is known to price ranks, or stages, where there are several (`hermes.engine.compatibility`).
-    """
-    if parallel.dp == 1 and parallel.pp == 1:   # nearly always: the other modules stay unloaded
-        while True:
-            yield hardware, None
-    from hermes.clients.lockstep import Lockstep
-    from hermes.clients.pipeline import Pipeline, StagedBatch
-
-    while parallel.dp > 1:
-        lockstep = Lockstep(env, hardware)
-        for _ in range(parallel.dp):
-            yield hardware, lockstep
-    while True:
-        pipeline = Pipeline(parallel.pp)
-        for _ in range(parallel.pp):
-            yield StagedBatch(env, hardware, pipeline), None

@@ -8,8 +8,9 @@ MTP head as one decoder layer of the client's model with its output matrix.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hermes.clients.parts import StepPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import HardwareModel, StepStats
 from hermes.hardware.composed import Composed
@@ -19,13 +20,17 @@ from hermes.schedulers.chunked_config import Speculation
 from hermes.schedulers.plan import Plan
 from hermes.units import s_to_ns
 
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
+
 __all__ = ["Drafter", "drafter_of"]
 
 LOOKUPS = ("ngram", "ngram_gpu", "suffix")   # they look up texts, in no time
 UNPRICED = ("medusa", "mlp_speculator")
 
 
-class Drafter:
+class Drafter(StepPart):
     """Times of steps that verify drafts, and of what drafts.
 
     Args:
@@ -40,6 +45,9 @@ class Drafter:
         self.target, self.passes, self.draft = target, passes, draft
         self._per_pass_ns, self._per_seq_ns = per_pass_ns, per_seq_ns
         self._knows_drafts = prices(target, "prices_drafts")
+
+    def attach(self, client: LLMClient) -> None:
+        client.step_parts.drafter = self
 
     def step_ns(self, plan: Plan) -> int:
         """Return the time of a step and of the drafting after it."""
@@ -67,11 +75,14 @@ def _as_prompts(plan: Plan) -> StepStats:
         prefill_attn=plan.prefill_attn + round(each * plan.decode_ctx + seqs * each * (each + 1) / 2))
 
 
-def drafter_of(given: Speculation, target: HardwareModel, hardware: Any, base_dir: Path | None) -> Drafter:
-    """Return the drafter of a client. hardware: The configuration of `target`, of any kind.
+def drafter_of(given: Speculation, place: Place) -> Drafter:
+    """Return the drafter of a client. Raises `InputError` if the drafting's time is neither given nor computable."""
+    with inside("scheduler.speculative"):
+        return _drafter(given, place.hardware, place.config.hardware, place.base_dir)
 
-    Raises `InputError` if the drafting's time is neither given nor computable.
-    """
+
+def _drafter(given: Speculation, target: HardwareModel, hardware: Any, base_dir: Path | None) -> Drafter:
+    """Return a drafter. hardware: The configuration of `target`, of any kind."""
     per_pass, per_seq = s_to_ns(given.draft_time or 0.0), s_to_ns(given.draft_time_per_seq)
     if given.method in LOOKUPS or given.draft_time is not None:
         return Drafter(target, given.num_speculative_tokens, per_pass, per_seq, None)

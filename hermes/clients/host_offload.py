@@ -1,7 +1,7 @@
-"""LLM client whose engine offloads KV to host memory (vLLM's OffloadingConnector).
+"""Jobs of an engine that offloads KV to host memory (vLLM's OffloadingConnector), on the clock.
 
-A part of the scheduler (`hermes.schedulers.host_offload`) starts jobs. This client gives them their time on the link to
-the host and tells the part when the engine learns that they are complete:
+A part of the scheduler (`hermes.schedulers.host_offload`) starts jobs. `HostJobs` gives them their time on the link to
+the host and tells that part when the engine learns that they are complete:
 
 - Jobs of one direction follow each other; both directions run at the same time. A job takes latency + bytes /
   bandwidth, the bytes of one device.
@@ -16,22 +16,31 @@ vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py, vllm/v1/kv_of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hermes.clients.llm import LLMClient
+from hermes.clients.parts import StepPart
+from hermes.clients.tier_config import HostOffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.record import TierInfo
+from hermes.errors import InputError, Verbatim
+from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.host_offload import HostOffload, Job
+from hermes.schedulers.parts import part_of
 from hermes.schedulers.plan import Plan
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["HostLink", "HostOffloadClient"]
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["HostJobs", "HostLink", "host_offload_of", "jobs_of"]
 
 
 class HostLink:
     """The link between a client's devices and its host, and what the record says about the host cache.
 
     Args:
+        offload: Starts the jobs.
         bandwidth: Bytes/s of one device, one direction.
         latency: Seconds before the first byte of a job.
         block_bytes: KV bytes of a block, of all devices.
@@ -77,17 +86,13 @@ class HostLink:
         )
 
 
-class HostOffloadClient(LLMClient):
-    """See the module's docstring and `hermes.clients.llm.LLMClient`."""
+class HostJobs(StepPart):
+    """See the module's docstring."""
 
-    __slots__ = (
-        "_awaited", "_complete_jobs", "_heard", "_link", "_loads", "_moving", "_polling", "_stalled", "_stores",
-    )
+    _client: LLMClient   # set when it joins
 
-    def __init__(self, *args: Any, link: HostLink, **options: Any) -> None:   # Any: arguments of `LLMClient`, passed on
-        super().__init__(*args, **options)
-        self._link = link
-        self.tiers = [link]  # type: ignore[list-item]  # only `info` is asked for
+    def __init__(self, link: HostLink) -> None:
+        self._link, self._offload = link, link.offload
         self._loads: list[Job] = []      # planned by the step that runs
         self._stores: list[Job] = []     # planned by it too: submitted with the next step
         self._moving: set[Job] = set()   # submitted, not complete
@@ -97,14 +102,18 @@ class HostOffloadClient(LLMClient):
         self._stalled: Plan | None = None   # that step
         self._polling = False            # nothing to compute: the engine asks for complete jobs all the time
 
-    @property
-    def idle(self) -> bool:
-        return not self._moving and self._stalled is None and super().idle
+    def attach(self, client: LLMClient) -> None:
+        super().attach(client)
+        self._client, client.step_parts.planner = client, self
+        client.tiers = [self._link]  # type: ignore[list-item]  # only `info` is asked for
+
+    def waits(self) -> bool:
+        return bool(self._moving) or self._stalled is not None
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _next_plan(self) -> Plan | None:
-        scheduler = self.scheduler
+    def next_plan(self, client: LLMClient) -> Plan | None:
+        scheduler = client.scheduler
         if self._stalled is not None:
             if self._awaited:
                 return None
@@ -118,13 +127,13 @@ class HostOffloadClient(LLMClient):
             self._hear()
         self._polling = False
         while True:
-            plan = scheduler.plan(self._max_run)
+            plan = scheduler.plan(client._max_run)
             computes = plan is not None and bool(plan.prefills or plan.decodes)
             self._take_jobs(computes)
             if plan is not None and not computes:   # it only preempts
                 scheduler.complete(plan, 1, -1, 0)
                 if plan.preempted and not scheduler.running:
-                    self._gave_up_alone()
+                    client._gave_up_alone()
             if self._awaited:
                 self._stalled = plan or Plan()
                 return None
@@ -133,8 +142,8 @@ class HostOffloadClient(LLMClient):
             if not self._hear() and plan is None:
                 break
         self._polling = True
-        if self.events.room is not None:
-            self.events.room(self)
+        if client.events.room is not None:
+            client.events.room(client)
         return None
 
     def _launch(self, plan: Plan) -> Plan:
@@ -146,14 +155,13 @@ class HostOffloadClient(LLMClient):
         """Tell the scheduler of all complete jobs; return whether there are any."""
         jobs, self._complete_jobs = self._complete_jobs, []
         for job in jobs:
-            self._link.offload.job_done(job)
+            self._offload.job_done(job)
         return bool(jobs)
 
-    def _complete(self, now: int) -> None:
-        super()._complete(now)
+    def completed(self, client: LLMClient) -> None:
         heard, self._heard = self._heard, []
         for job in heard:
-            self._link.offload.job_done(job)
+            self._offload.job_done(job)
         for job in self._loads:
             self._submit(job)
         self._loads.clear()
@@ -164,7 +172,7 @@ class HostOffloadClient(LLMClient):
         """Take the jobs of a new plan, and submit those of the plan before that it did not start yet."""
         for job in self._stores:
             self._submit(job)
-        started, flushed = self._link.offload.take_jobs()
+        started, flushed = self._offload.take_jobs()
         self._stores = [job for job in started if not job.load]
         for job in started:
             if job.load and computes:
@@ -180,11 +188,36 @@ class HostOffloadClient(LLMClient):
 
     def _submit(self, job: Job) -> None:
         self._moving.add(job)
-        self.env.tick_at(self._link.start(job, self.env._now), TRANSFER, lambda tick: self._ended_job(job))
+        env = self._client.env
+        env.tick_at(self._link.start(job, env._now), TRANSFER, lambda tick: self._ended_job(job))
 
     def _ended_job(self, job: Job) -> None:
         self._moving.discard(job)
         self._complete_jobs.append(job)
         self._awaited.discard(job)
-        if self._flight.plan is None and not self._awaited:
-            self.wake()
+        if self._client._flight.plan is None and not self._awaited:
+            self._client.wake()
+
+
+def host_offload_of(offload: HostOffloadConfig, block_bytes: float, config: ChunkedConfig) -> HostOffload:
+    """Return the part of the scheduler that starts jobs. block_bytes: KV bytes of a block, of all devices."""
+    host = offload.build(block_bytes, ranked=config.ranks_chunks)
+    return HostOffload(host, blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only,
+                       offers_anew=config.offers_anew)
+
+
+def jobs_of(offload: HostOffloadConfig, place: Place) -> HostJobs:
+    """Return the jobs of one client. Raises `InputError` if the bandwidth to its host is unknown."""
+    config, info, base_dir, scheduler = place.config, place.info, place.base_dir, place.scheduler
+    part = part_of(scheduler, HostOffload)
+    assert part is not None   # `hermes.clients.build` gave it
+    device = config.device_of(info, base_dir)
+    bandwidth = offload.bandwidth or (device.host_bandwidth if device is not None else None)
+    if bandwidth is None:
+        raise InputError(Verbatim("missing: give it, or give the client a `device`"),
+                         field="memory.kv_offload.bandwidth")
+    per_token = config.memory.kv_bytes(config.memory_model(info, base_dir), info, base_dir)
+    block_bytes = scheduler.pool.block_size * per_token
+    return HostJobs(HostLink(
+        place.name, part, bandwidth=bandwidth, latency=offload.latency, block_bytes=block_bytes,
+        chunk_bytes=offload.chunk_bytes(block_bytes), devices=config.num_devices(info)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from hermes.clients.llm_state import (
     MovedBlocks,
     Pricing,
     ServingStack,
+    StepParts,
     Unseen,
     Waits,
 )
@@ -35,9 +35,6 @@ from hermes.core.generation import Generation
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
-
-if TYPE_CHECKING:
-    from hermes.clients.drafting import Drafter
 
 __all__ = ["LLMClient"]
 
@@ -53,27 +50,22 @@ class LLMClient(LLMReadings):
 
     Args:
         role: "both", "prefill" (gives the first token, then hands the KV over) or "decode" (takes KV over).
-        overhead_ns: Time of the serving stack per request, by kind of stage (`hermes.clients.overhead`).
-        overlapped: Whether that time overlaps with the steps.
-        drafter: Prices steps in place of the hardware model (speculative decoding).
-        parts: What the deployment adds to requests' way in and out (`hermes.clients.parts`).
+        parts: What the deployment adds to requests' way in and out, and to steps (`hermes.clients.parts`).
         frontend_ns: Front-end time before the engine, before it per prompt token, and after it
             (`hermes.clients.frontend`).
     """
 
     __slots__ = (
-        "_flight", "_futile", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen",
-        "_waits", "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
+        "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
+        "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
-        "role", "scheduler", "stack", "stages", "steps", "ticks", "tiers", "tracks",
+        "role", "scheduler", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
     )
 
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         events: ClientEvents, *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
-        overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
-        frontend_ns: tuple[int, float, int] = (0, 0.0, 0), drafter: Drafter | None = None,
-        parts: tuple[ClientPart, ...] = (),
+        frontend_ns: tuple[int, float, int] = (0, 0.0, 0), parts: tuple[ClientPart, ...] = (),
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
@@ -98,12 +90,13 @@ class LLMClient(LLMReadings):
         self._max_run = 1 if every_step else MAX_RUN
         self._flight, self._unseen, self._waits = Flight(), Unseen(), Waits()
         self.limits, self._moved, self._given_up = Limits(), MovedBlocks(), GivenUp()
-        self._price = Pricing(hardware, drafter)
-        self.stack = ServingStack(frontend_ns, overhead_ns, overlapped)
-        self.after_ns = frontend_ns[2]
+        self._price, self.step_parts = Pricing(hardware), StepParts()
+        before_ns, token_ns, self.after_ns = frontend_ns
+        self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
-        self.parts = parts
-        self._futile = 0                  # times in a row that a sequence running alone has preempted itself
+        self.parts: tuple[ClientPart, ...] = ()
+        for part in parts:
+            part.attach(self)
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -140,7 +133,7 @@ class LLMClient(LLMReadings):
             self._accept(stage)
 
     def _accept(self, stage: Generation, first: int = 0) -> None:
-        """Take a sequence into the engine, once the parts from number `first` on, and then the host, let it through."""
+        """Take a sequence into the engine, once the parts from number `first` on let it through."""
         if self._given_up.outside and stage in self._given_up.outside:
             self._given_up.outside.remove(stage)
             return
@@ -148,10 +141,6 @@ class LLMClient(LLMReadings):
             for number in range(first, len(self.parts)):
                 if self.parts[number].keeps(self, stage, partial(self._accept, stage, number + 1)):
                     return
-        stack = self.stack
-        if stack.at_host_ns is not None and first <= len(self.parts) and not stage.transferred:
-            stack.process(self.env, stage, self._waits.stalls, partial(self._accept, stage, len(self.parts) + 1))
-            return
         if stage.max_new_tokens:   # otherwise it ends with the tokens that it asked for, as a prefill alone does
             left = self.limits.max_model_len - stage.prompt_tokens
             if left < stage.max_new_tokens:
@@ -266,13 +255,17 @@ class LLMClient(LLMReadings):
 
     def wake(self) -> None:
         """Start a step after all other events of this instant."""
-        if self._start is None:
+        if self.step_parts.pace is not None:
+            self.step_parts.pace.wake(self)
+        elif self._start is None:
             self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
 
     @property
     def idle(self) -> bool:
         """Whether no step runs or is about to start at this instant, or the running ones make no progress."""
-        return ((self._flight.plan is None and self._start is None) or self.stuck) and not self.parts_wait()
+        pace = self.step_parts.pace
+        starts = self._start is not None if pace is None else pace.starts()
+        return ((self._flight.plan is None and not starts) or self.stuck) and not self.parts_wait()
 
     def parts_wait(self) -> bool:
         """Whether a part keeps requests back."""
@@ -281,13 +274,13 @@ class LLMClient(LLMReadings):
     @property
     def stuck(self) -> bool:
         """Whether steps make no progress: a sequence alone preempts itself again and again."""
-        return self._futile >= FUTILE
+        return self._flight.futile >= FUTILE
 
     def _gave_up_alone(self) -> None:
         """Handle a sequence that preempted itself while running alone. If that repeats (each first chunk fits, the rest
         never does, because KV that waits to move holds the memory), tell the KV transfer that this client is stuck."""
-        self._futile += 1
-        if self._futile >= FUTILE and self.events.room is not None:
+        self._flight.futile += 1
+        if self._flight.futile >= FUTILE and self.events.room is not None:
             self.events.room(self)
 
     # -- runs of steps -------------------------------------------------------------------------------------------
@@ -311,6 +304,8 @@ class LLMClient(LLMReadings):
 
     def _next_plan(self) -> Plan | None:
         """Return the plan of the next run, None if there is nothing to compute."""
+        if self.step_parts.planner is not None:
+            return self.step_parts.planner.next_plan(self)
         unseen = self._unseen
         late = unseen.late
         plan = self._plan_in_view(unseen.seen_ns) if late else self.scheduler.plan(self._max_run)
@@ -343,21 +338,23 @@ class LLMClient(LLMReadings):
             steps.reserve(num_steps)
             pos, last = 0, num_steps
         if num_steps == 1:
-            held_up, overhead = 0, self.stack.in_step_ns
+            parts, history = self.step_parts, price.history
+            held_up = flight.held_up = parts.held_up_ns(self, plan) if parts.holds else 0
             for seq, _n in plan.prefills:
                 if seq.start_ns < 0:
                     seq.start_ns = now
-                    if overhead is not None and not seq.transferred:
-                        held_up += overhead.get(seq.kind, 0)
-            flight.held_up = held_up
-            ns = self.hardware.step_ns(plan) if price.drafter is None else price.drafter.step_ns(plan)
-            history = price.history
-            if history is not None:
-                if plan.prefill_tokens:
-                    ns = history.step_ns(plan, ns, now)
-                if now > flight.ended_ns:
-                    ns += history.idle_ns
-            end = now + held_up + ns
+            load_ns = parts.load_ns(self, plan) if parts.loads else 0
+            if parts.stages is None:
+                ns = self.hardware.step_ns(plan) if parts.drafter is None else parts.drafter.step_ns(plan)
+                ns += load_ns
+                if history is not None:
+                    if plan.prefill_tokens:
+                        ns = history.step_ns(plan, ns, now)
+                    if now > flight.ended_ns:
+                        ns += history.idle_ns
+                end = now + held_up + ns
+            else:
+                end = parts.stages.end_ns(self, plan, now + held_up, load_ns)
             if plan.prefills and self.events.prefill is not None:
                 self.events.prefill(self, plan.prefills, end)
             steps.view[pos] = end
@@ -386,6 +383,9 @@ class LLMClient(LLMReadings):
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
+        if self.step_parts.pace is not None:
+            self.step_parts.pace.cut(self)
+            return
         steps = self.steps
         pos, flight = steps.pos, self._flight
         boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
@@ -416,8 +416,8 @@ class LLMClient(LLMReadings):
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
-        if self._futile and plan.sampled:
-            self._futile = 0
+        if flight.futile and plan.sampled:
+            flight.futile = 0
         if scheduler.asynchronous:
             self._unseen.seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else flight.start_ns
         self.steps.pos += count
@@ -450,6 +450,8 @@ class LLMClient(LLMReadings):
                 track.moved(position, self)
         if finished and self.events.room is not None:
             self.events.room(self)
+        if self.step_parts.planner is not None:
+            self.step_parts.planner.completed(self)
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""

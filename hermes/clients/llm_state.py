@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hermes.core.clock import ARRIVAL, Clock, Tick
+from hermes.core.clock import Tick
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.hardware.base import HardwareModel
@@ -17,15 +16,16 @@ from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
-    from hermes.clients.drafting import Drafter
+    from hermes.clients.llm import LLMClient
+    from hermes.clients.parts import StepPart
 
-__all__ = ["ANY_LENGTH", "ANY_TIME", "Flight", "GivenUp", "HostThread", "Limits", "MovedBlocks", "Pricing",
-           "ServingStack", "Unseen", "Waits"]
+__all__ = ["ANY_LENGTH", "ANY_TIME", "Flight", "GivenUp", "Limits", "MovedBlocks", "Pricing",
+           "ServingStack", "StepParts", "Unseen", "Waits"]
 
 ANY_LENGTH = 1 << 62
 """`max_model_len` of a client without a limit."""
 ANY_TIME = 1 << 62
-_FRONT_END, _KV_MEMORY = int(Reason.FRONT_END), int(Reason.KV_MEMORY)
+_KV_MEMORY = int(Reason.KV_MEMORY)
 
 
 class Flight:
@@ -39,13 +39,14 @@ class Flight:
         held_up: Time in which the serving stack delays it.
         end: Event of its end.
         ended_ns: End of the run before; -1 before the first.
+        futile: How many times in a row a sequence that ran alone has preempted itself.
     """
 
-    __slots__ = ("end", "ended_ns", "held_up", "plan", "planned", "start_ns", "step_range")
+    __slots__ = ("end", "ended_ns", "futile", "held_up", "plan", "planned", "start_ns", "step_range")
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
-        self.planned = self.start_ns = self.held_up = 0
+        self.planned = self.start_ns = self.held_up = self.futile = 0
         self.step_range = (1, 1)
         self.end: Tick | None = None
         self.ended_ns = -1
@@ -57,15 +58,50 @@ class Pricing:
     Attributes:
         write_ends: Function of the hardware model that prices short runs; None if it has none.
         history: What earlier steps cost later ones; None if they cost nothing.
-        drafter: Prices steps in place of the hardware model (speculative decoding).
     """
 
-    __slots__ = ("drafter", "history", "write_ends")
+    __slots__ = ("history", "write_ends")
 
-    def __init__(self, hardware: HardwareModel, drafter: Drafter | None) -> None:
+    def __init__(self, hardware: HardwareModel) -> None:
         self.write_ends = write_ends_of(hardware)
         self.history = history_of(hardware)
-        self.drafter = drafter
+
+
+class StepParts:
+    """A client's parts about steps, by the places where they are called (`hermes.clients.parts.StepPart`).
+
+    Attributes:
+        pace: Starts and cuts its steps; None if the client does.
+        planner: Decides whether a plan starts now; None if each does.
+        holds: Delay its single steps before they compute.
+        loads: Make its single steps longer.
+        drafter: Prices its steps in place of the hardware model (speculative decoding); None without one.
+        stages: Ends its steps; None if a step ends when its time has passed.
+    """
+
+    __slots__ = ("drafter", "holds", "loads", "pace", "planner", "stages")
+
+    def __init__(self) -> None:
+        self.pace: StepPart | None = None
+        self.planner: StepPart | None = None
+        self.drafter: StepPart | None = None
+        self.stages: StepPart | None = None
+        self.holds: tuple[StepPart, ...] = ()
+        self.loads: tuple[StepPart, ...] = ()
+
+    def held_up_ns(self, client: LLMClient, plan: Plan) -> int:
+        """Return by how much the serving stack delays a step."""
+        total = 0
+        for part in self.holds:
+            total += part.held_up_ns(client, plan)
+        return total
+
+    def load_ns(self, client: LLMClient, plan: Plan) -> int:
+        """Return by how much a step takes longer on the device."""
+        total = 0
+        for part in self.loads:
+            total += part.load_ns(client, plan)
+        return total
 
 
 class Limits:
@@ -85,57 +121,20 @@ class Limits:
         self.fits = (0, 0)
 
 
-class HostThread:
-    """The serving stack's thread, which handles one request after the other, for all clients of one engine."""
-
-    __slots__ = ("free_ns",)
-
-    def __init__(self) -> None:
-        self.free_ns = 0   # when it is free again
-
-
 class ServingStack:
-    """Time of the serving stack around the engine.
-
-    Args:
-        frontend_ns: Front-end time before the engine, before it per prompt token, and after it
-            (`hermes.clients.frontend`).
-        overhead_ns: Time per request, by kind of stage (`hermes.clients.overhead`).
-        overlapped: Whether that time overlaps with the steps: a thread of the host takes it for one request after
-            another. Otherwise it is part of the step that a request starts in.
+    """The serving stack around the engine.
 
     Attributes:
-        in_step_ns, at_host_ns: Time per request by kind, in a step or in the host's thread; None for none.
-        host: That thread; the clients of one engine share it.
-        at_host: Requests of this client that it has.
+        before_ns, token_ns: Front-end time before the engine, and before it per prompt token
+            (`hermes.clients.frontend`).
+        at_host: Requests that its own thread has (`hermes.clients.overhead`).
     """
 
-    __slots__ = ("at_host", "at_host_ns", "before_ns", "host", "in_step_ns", "token_ns")
+    __slots__ = ("at_host", "before_ns", "token_ns")
 
-    def __init__(self, frontend_ns: tuple[int, float, int], overhead_ns: dict[str, int] | None,
-                 overlapped: bool) -> None:
-        self.before_ns, self.token_ns, _after = frontend_ns
-        self.in_step_ns = None if overlapped else overhead_ns or None
-        self.at_host_ns = overhead_ns or None if overlapped else None
-        self.host = HostThread()
+    def __init__(self, before_ns: int, token_ns: float) -> None:
+        self.before_ns, self.token_ns = before_ns, token_ns
         self.at_host = 0
-
-    def process(self, env: Clock, stage: Generation, stalls: list[tuple[int, int, int]],
-                go_on: Callable[[], None]) -> None:
-        """Process a request in the host's thread before the scheduler sees it."""
-        def done(tick: Tick) -> None:
-            self.at_host -= 1
-            go_on()
-
-        assert self.at_host_ns is not None
-        now, host = env._now, self.host
-        if host.free_ns > now:   # behind another request
-            if stalls and stalls[-1][0] == _FRONT_END and stalls[-1][2] >= now:
-                now = stalls.pop()[1]
-            stalls.append((_FRONT_END, now, host.free_ns))
-        host.free_ns = max(host.free_ns, env._now) + self.at_host_ns.get(stage.kind, 0)
-        self.at_host += 1
-        env.tick_at(host.free_ns, ARRIVAL, done)
 
 
 class Unseen:

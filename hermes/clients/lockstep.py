@@ -1,9 +1,14 @@
-"""Data-parallel ranks of one engine: LLM clients that take their steps together.
+"""Data-parallel ranks of one engine: clients that take their steps together.
 
 Each rank has its own scheduler, KV memory and requests, and is a client of its own to routers and reports. The layers'
 experts wait for the tokens of all ranks, so all ranks start a step together, and it is as long as the slowest one
 needs. A rank without requests computes padding meanwhile, and records no steps. (vLLM: DPEngineCoreProc in
 vllm/v1/engine/core.py runs a dummy batch on such a rank.)
+
+Ranks of several stages each have as many batches in flight. A batch of one rank meets the same batch of the others in
+every stage, whose layers' experts they share, so that it goes through the stages as one step of all ranks.
+
+What holds up one rank (serial request overhead, loads of adapters) holds up the step of all: they meet in its layers.
 
 Runs of steps: the ranks' plans may last for different numbers of steps; all are cut to the shortest, and made anew.
 """
@@ -11,18 +16,22 @@ Runs of steps: the ranks' plans may last for different numbers of steps; all are
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from hermes.clients.llm import LLMClient
+from hermes.clients.parts import StepPart
 from hermes.core.clock import START, STEP_END, Clock, Tick
 from hermes.hardware.base import IntArray, StepStats
 from hermes.schedulers.cadence import PrefillCadence
 from hermes.schedulers.parts import part_of
 from hermes.schedulers.plan import Plan
 
-__all__ = ["Lockstep", "LockstepHardware", "RankClient"]
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["Lockstep", "LockstepHardware", "lockstep_of"]
 
 
 @runtime_checkable
@@ -34,14 +43,14 @@ class LockstepHardware(Protocol):
         ...
 
 
-class Lockstep:
-    """The steps of the ranks of one engine."""
+class Lockstep(StepPart):
+    """The steps of the ranks of one engine; with pipeline stages, of one of its batches on all ranks."""
 
     def __init__(self, env: Clock, hardware: LockstepHardware) -> None:
         self.env, self.hardware = env, hardware
-        self.ranks: list[RankClient] = []
-        self.running: list[RankClient] = []   # ranks with a batch in the run in flight
-        self.start: Tick | None = None
+        self.ranks: list[LLMClient] = []
+        self.running: list[LLMClient] = []   # ranks with a batch in the run in flight
+        self._start: Tick | None = None
         self._end: Tick | None = None
         self._ended_ns = -1
         # Steps since the ranks began after all of them were idle, and who asks for it (rule 23 of
@@ -49,14 +58,30 @@ class Lockstep:
         self._count = 0
         self.counting: list[PrefillCadence] = []
 
-    def wake(self) -> None:
+    def attach(self, client: LLMClient) -> None:
+        client.step_parts.pace = self
+        self.ranks.append(client)
+        cadence = part_of(client.scheduler, PrefillCadence)
+        if cadence is not None:
+            self.counting.append(cadence)
+
+    def wake(self, client: LLMClient) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
         """Start a step after all other events of this instant, or at the end of the step in flight."""
         if self._end is not None:
-            self.cut()
-        elif self.start is None:
-            self.start = self.env.tick_at(self.env._now, START + self.ranks[0].index, self._on_start)
+            self._cut()
+        elif self._start is None:
+            self._start = self.env.tick_at(self.env._now, START + self.ranks[0].index, self._on_start)
 
-    def cut(self) -> None:
+    def starts(self) -> bool:
+        return self._start is not None
+
+    def cut(self, client: LLMClient) -> None:
+        self._cut()
+
+    def _cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
         if self._end is None:
             return   # it is ending at this instant
@@ -69,7 +94,7 @@ class Lockstep:
             self._end = self.env.tick_at(steps.view[boundary], STEP_END + self.ranks[0].index, self._on_end)
 
     def _on_start(self, tick: Tick) -> None:
-        self.start = None
+        self._start = None
         if self._end is None:
             self._begin()
 
@@ -83,16 +108,31 @@ class Lockstep:
             return
         now, num_steps = self.env._now, min(plan.num_steps for plan in plans if plan is not None)
         batches: list[StepStats | None] = list(plans)
-        durations = self.hardware.lockstep_ns(batches, num_steps)
-        self._by_history(durations, plans, now)
-        ends = np.cumsum(durations) + now
+        held_up, load_ns = self._late(plans)
+        stages = self.ranks[0].step_parts.stages
+        if stages is not None:
+            ends = np.array([stages.common_end_ns(batches, now + held_up, load_ns)], dtype=np.int64)
+        else:
+            durations = self.hardware.lockstep_ns(batches, num_steps)
+            durations[0] += load_ns
+            self._by_history(durations, plans, now)
+            ends = np.cumsum(durations) + (now + held_up)
         for rank, plan in zip(self.ranks, plans, strict=True):
             if plan is not None:
-                rank.launch(plan, ends)
+                _launch(rank, plan, ends, held_up)
         self._end = self.env.tick_at(int(ends[-1]), STEP_END + self.ranks[0].index, self._on_end)
         for rank in self.running:
             for track, position in rank.tracks:
                 track.moved(position, rank)
+
+    def _late(self, plans: list[Plan | None]) -> tuple[int, int]:
+        """Return the time in the serving stack and that of loads of the rank that has most of both: all wait for it."""
+        latest = 0, 0
+        for rank, plan in zip(self.ranks, plans, strict=True):
+            parts = rank.step_parts
+            if plan is not None and (parts.holds or parts.loads):
+                latest = max(latest, (parts.held_up_ns(rank, plan), parts.load_ns(rank, plan)), key=sum)
+        return latest
 
     def _by_history(self, durations: IntArray, plans: list[Plan | None], now: int) -> None:
         """Lengthen steps by what those before them cost: clocks that sank under prompts, an engine that was idle."""
@@ -113,50 +153,32 @@ class Lockstep:
         self._count += self.running[0]._flight.planned
         for rank in self.running:
             rank._complete(now)
-        if self.start is None:
+        if self._start is None:
             queue = self.env._queue
             if not queue or queue[0][0] > now:   # no other event at this instant
                 self._begin()
             else:
-                self.wake()
+                self._wake()
 
 
-class RankClient(LLMClient):
-    """One rank; `group` is set by its configuration."""
+def _launch(client: LLMClient, plan: Plan, ends: IntArray, held_up: int) -> None:
+    """Begin a run of a rank whose steps end at these instants."""
+    count, flight, now = len(ends), client._flight, client.env._now
+    flight.start_ns, flight.plan, flight.planned, flight.held_up = now, plan, count, held_up
+    client._waits.note(client.scheduler, plan, now)
+    for seq, _n in plan.prefills:
+        if seq.start_ns < 0:
+            seq.start_ns = now
+    steps = client.steps
+    if steps.pos + count > steps.size:
+        steps.reserve(count)
+    steps.buffer[steps.pos:steps.pos + count] = ends
+    spans = np.diff(ends, prepend=now)
+    flight.step_range = int(spans.min()), int(spans.max())
+    if plan.prefills and client.events.prefill is not None:
+        client.events.prefill(client, plan.prefills, int(ends[-1]))
 
-    __slots__ = ("group",)
 
-    def __init__(self, *args: Any, group: Lockstep, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.group = group
-        group.ranks.append(self)
-        cadence = part_of(self.scheduler, PrefillCadence)
-        if cadence is not None:
-            group.counting.append(cadence)
-
-    @property
-    def idle(self) -> bool:
-        return ((self._flight.plan is None and self.group.start is None) or self.stuck) and not self.parts_wait()
-
-    def wake(self) -> None:
-        self.group.wake()
-
-    def cut(self) -> None:
-        self.group.cut()
-
-    def launch(self, plan: Plan, ends: IntArray) -> None:
-        """Begin a run whose steps end at these instants."""
-        count, flight, now = len(ends), self._flight, self.env._now
-        flight.start_ns, flight.plan, flight.planned, flight.held_up = now, plan, count, 0
-        self._waits.note(self.scheduler, plan, now)
-        for seq, _n in plan.prefills:
-            if seq.start_ns < 0:
-                seq.start_ns = now
-        steps = self.steps
-        if steps.pos + count > steps.size:
-            steps.reserve(count)
-        steps.buffer[steps.pos:steps.pos + count] = ends
-        spans = np.diff(ends, prepend=now)
-        flight.step_range = int(spans.min()), int(spans.max())
-        if plan.prefills and self.events.prefill is not None:
-            self.events.prefill(self, plan.prefills, int(ends[-1]))
+def lockstep_of(ranks: int, place: Place) -> Lockstep:
+    assert isinstance(place.hardware, LockstepHardware)   # `hermes.engine.compatibility`
+    return Lockstep(place.env, place.hardware)

@@ -1,27 +1,43 @@
 """Request overhead: time of the serving stack per request beside the steps (parsing, tokenizing, copies, Python).
 
-One thread spends a fixed time per request, by kind of stage. `serial`: it is the engine's own thread, so the step in
-which a request first runs starts that much later. `overlapped`: it is a separate thread, first come first served, that
-works while the accelerator runs; a request waits for it before the scheduler sees it. Ranks and batches of one engine
-share it.
+One thread spends a fixed time per request, by kind of stage.
+
+- `serial`: it is the engine's own thread, so the step in which a request first runs starts that much later. Pipeline
+  stages have one scheduler process: while its thread handles a request of one batch, no other batch starts a step, but
+  those under way go on. Data-parallel ranks are processes of their own (vLLM: one EngineCore each), and a step of all
+  of them waits for the rank that is held up longest.
+- `overlapped`: it is a separate thread, first come first served, that works while the accelerator runs; a request waits
+  for it before the scheduler sees it. Ranks and batches of one engine share it, as they share its API server.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from hermes.clients.parts import ClientPart, StepPart
 from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
+from hermes.core.clock import ARRIVAL, Tick
+from hermes.core.generation import Generation
+from hermes.core.reasons import Reason
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.files import find
+from hermes.schedulers.plan import Plan
 from hermes.units import s_to_ns
 
-__all__ = ["OverheadProfile", "PerKind", "RequestOverhead", "load_overhead"]
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["EngineThread", "HostThread", "OverheadProfile", "PerKind", "RequestOverhead", "engine_thread_of",
+           "host_thread_of", "load_overhead"]
 
 Mode = Literal["serial", "overlapped"]
+_FRONT_END = int(Reason.FRONT_END)
 
 
 class PerKind(ConfigModel):
@@ -50,8 +66,8 @@ class RequestOverhead(ConfigModel):
     """Time of the serving stack for each request."""
 
     mode: Mode = "serial"
-    """Whether the time adds to the accelerator's (one thread for both) or overlaps with it; ranks and batches of one
-    engine share the latter's thread."""
+    """Whether the time adds to the accelerator's (one thread for both) or overlaps with it. Batches of one engine share
+    either's thread, ranks of one engine the latter's."""
     profile: Annotated[str, Field(max_length=4096)] = ""
     """Fitted overheads: a shipped name (`hw_profiles/overhead/NAME.yaml`) or a file. Excludes the figures below."""
     generate: Duration = 0.0
@@ -73,3 +89,66 @@ class RequestOverhead(ConfigModel):
                 per_kind = getattr(load_overhead(self.profile, base_dir), self.mode)
         times = {"generate": s_to_ns(per_kind.generate), "embed": s_to_ns(per_kind.embed)}
         return {kind: ns for kind, ns in times.items() if ns}
+
+
+class EngineThread(StepPart):
+    """The engine's own thread (`serial`): of a client, or of the batches of one engine with pipeline stages.
+
+    Args:
+        times_ns: Time per request, by kind of stage.
+    """
+
+    def __init__(self, times_ns: dict[str, int]) -> None:
+        self.times_ns = times_ns
+        self._free_ns = 0   # when it is free again
+
+    def attach(self, client: LLMClient) -> None:
+        client.step_parts.holds += (self,)
+
+    def held_up_ns(self, client: LLMClient, plan: Plan) -> int:
+        now, times = client.env._now, self.times_ns
+        own = sum(times.get(seq.kind, 0) for seq, _n in plan.prefills if seq.start_ns < 0 and not seq.transferred)
+        self._free_ns = max(now, self._free_ns) + own
+        return self._free_ns - now
+
+
+class HostThread(ClientPart):
+    """A thread beside the engine (`overlapped`), which handles one request after the other, for all clients of one
+    engine.
+
+    Args:
+        times_ns: Time per request, by kind of stage.
+    """
+
+    def __init__(self, times_ns: dict[str, int]) -> None:
+        self.times_ns = times_ns
+        self._free_ns = 0   # when it is free again
+
+    def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
+        if stage.transferred or not self.times_ns:
+            return False
+
+        def done(tick: Tick) -> None:
+            client.stack.at_host -= 1
+            go_on()
+
+        now, stalls = client.env._now, client.stalls
+        since = now
+        if self._free_ns > now:   # behind another request
+            if stalls and stalls[-1][0] == _FRONT_END and stalls[-1][2] >= now:
+                since = stalls.pop()[1]
+            stalls.append((_FRONT_END, since, self._free_ns))
+        self._free_ns = max(self._free_ns, now) + self.times_ns.get(stage.kind, 0)
+        client.stack.at_host += 1
+        client.env.tick_at(self._free_ns, ARRIVAL, done)
+        return True
+
+
+def engine_thread_of(overhead: RequestOverhead, place: Place) -> EngineThread:
+    with inside("request_overhead"):
+        return EngineThread(overhead.times_ns(place.base_dir))
+
+
+def host_thread_of(overhead: RequestOverhead, place: Place) -> HostThread:
+    with inside("request_overhead"):
+        return HostThread(overhead.times_ns(place.base_dir))

@@ -6,21 +6,28 @@ the KV memory of its own. Its step goes through the stages one after the other a
 before it has left. So a lone batch takes the sum of the stages, and batches that fill the pipeline one longest stage
 each.
 
+Adapters that a step loads (`hermes.clients.adapter_loads`) are on the devices of every stage: a stage loads its part
+when the one before has loaded and the batch before has left, while the stage before computes. (The worker loads when it
+gets the values of the stage before, whose sender only waits for its own load: execute_model in
+vllm/v1/worker/gpu_worker.py.)
+
 What is simpler than in the engine: a sequence stays with its batch, which a router chooses when the request arrives,
-and the batches do not lend each other KV blocks.
+the batches do not lend each other KV blocks, and each counts its own adapters.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import numpy as np
+from hermes.clients.parts import StepPart
+from hermes.hardware.base import StepStats
+from hermes.schedulers.plan import Plan
 
-from hermes.core.clock import Clock
-from hermes.hardware.base import IntArray, StepStats
-from hermes.hardware.info import HardwareInfo, hardware_info
+if TYPE_CHECKING:
+    from hermes.clients.build import Place
+    from hermes.clients.llm import LLMClient
 
-__all__ = ["Pipeline", "StagedBatch", "StagedHardware"]
+__all__ = ["Pipeline", "StagedHardware", "Stages", "stages_of"]
 
 
 @runtime_checkable
@@ -31,7 +38,9 @@ class StagedHardware(Protocol):
         """Return the time of a batch in each stage, the way there included; `step_ns` is their sum."""
         ...
 
-    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray: ...
+    def lockstep_stages_ns(self, batches: list[StepStats | None]) -> list[int]:
+        """Return the time of a step of all data-parallel ranks in each stage; None stands for an idle rank."""
+        ...
 
 
 class Pipeline:
@@ -40,53 +49,32 @@ class Pipeline:
     def __init__(self, stages: int) -> None:
         self.free_ns = [0] * stages
 
-    def enter(self, now_ns: int, times_ns: list[int]) -> int:
-        """Send a batch through all stages; return when it leaves the last."""
-        at = now_ns
+    def enter(self, now_ns: int, times_ns: list[int], load_ns: int = 0) -> int:
+        """Send a batch through all stages, each of which loads for so long first; return when it leaves the last."""
+        at = loaded = now_ns
         for stage, ns in enumerate(times_ns):
-            at = self.free_ns[stage] = max(at, self.free_ns[stage]) + ns
+            loaded = max(loaded, self.free_ns[stage]) + load_ns
+            at = self.free_ns[stage] = max(at, loaded) + ns
         return at
 
 
-class StagedBatch:
-    """Hardware model of one of the batches in flight: its steps wait for those of the others.
+class Stages(StepPart):
+    """Ends the steps of the batches in flight of one engine: they go through its pipeline."""
 
-    Unlike other hardware models it depends on the clock, so every client has one of its own.
-    """
+    def __init__(self, hardware: StagedHardware, stages: int) -> None:
+        self.hardware, self.pipeline = hardware, Pipeline(stages)
 
-    def __init__(self, env: Clock, hardware: StagedHardware, pipeline: Pipeline) -> None:
-        self.env, self.hardware, self.pipeline = env, hardware, pipeline
+    def attach(self, client: LLMClient) -> None:
+        client.step_parts.stages = self
+        client._max_run = 1   # how long a second step waits is known when it starts
 
-    @property
-    def info(self) -> HardwareInfo:
-        return hardware_info(self.hardware)   # type: ignore[arg-type]
+    def end_ns(self, client: LLMClient, plan: Plan, begin_ns: int, load_ns: int) -> int:
+        return self.pipeline.enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
 
-    @property
-    def pure(self) -> StagedHardware:
-        """The model of one batch alone, which does not depend on the clock."""
-        return self.hardware
+    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int) -> int:
+        return self.pipeline.enter(begin_ns, self.hardware.lockstep_stages_ns(batches), load_ns)
 
-    def step_ns(self, stats: StepStats) -> int:
-        now = self.env._now
-        return self.pipeline.enter(now, self.hardware.stages_ns(stats)) - now
 
-    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Return the duration of one step: how long a second one waits is known when it starts."""
-        if num_steps != 1:
-            raise ValueError("a batch in a pipeline is priced step by step")
-        return np.array([self.step_ns(stats)], dtype=np.int64)
-
-    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        return self.hardware.out_of_range(columns, num_steps)
-
-    def terms_ns(self, stats: StepStats) -> dict[str, float]:
-        terms: dict[str, float] = self._model.terms_ns(stats)
-        return terms
-
-    def sources_of(self) -> dict[str, str]:
-        sources: dict[str, str] = self._model.sources_of()
-        return sources
-
-    @property
-    def _model(self) -> Any:   # Any: what `hermes explain` asks a hardware model for, if it has it
-        return self.hardware
+def stages_of(stages: int, place: Place) -> Stages:
+    assert isinstance(place.hardware, StagedHardware)   # `hermes.engine.compatibility`
+    return Stages(place.hardware, stages)

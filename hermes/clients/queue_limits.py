@@ -13,9 +13,10 @@ from hermes.clients.parts import ClientPart
 from hermes.core.generation import Generation
 
 if TYPE_CHECKING:
+    from hermes.clients.build import Place
     from hermes.clients.llm import LLMClient
 
-__all__ = ["QueueLimits"]
+__all__ = ["QueueLimits", "limits_of"]
 
 
 class QueueLimits(ClientPart):
@@ -43,3 +44,7 @@ class QueueLimits(ClientPart):
 
     def submitted(self, client: LLMClient, stage: Generation) -> None:
         self._in_flight[stage] = stage.width
+
+
+def limits_of(limits: tuple[int | None, int | None], place: Place) -> QueueLimits:
+    return QueueLimits(*limits)

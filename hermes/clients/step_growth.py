@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hermes.core.client import Columns
 from hermes.core.reasons import Reason
 from hermes.hardware.base import HardwareModel, StepStats
-from hermes.hardware.config import prices, pure_model
+from hermes.hardware.config import prices
 
 __all__ = ["step_growth"]
 
@@ -28,12 +28,11 @@ def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.flo
     By the `Reason` for which sequences waited; steps at the token budget count for that. NaN where no step ran.
 
     Args:
-        hardware: The client's hardware model, or one around it.
+        hardware: The client's hardware model.
         columns: The client's rows of the table of runs, with `at_budget`.
     """
     out = np.full((len(Reason), 2), np.nan)
-    model: HardwareModel = pure_model(hardware)
-    if not len(columns["client"]) or not prices(model, "step_ns"):
+    if not len(columns["client"]) or not prices(hardware, "step_ns"):
         return out
     reason = np.where(columns["at_budget"] > 0, int(Reason.TOKEN_BUDGET), columns["stopped"])
     for code in np.unique(reason).tolist():
@@ -42,7 +41,7 @@ def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.flo
             continue
         upto = np.cumsum((columns["end_ns"] - columns["start_ns"])[rows])   # rows by their share of the time
         chosen = rows[np.searchsorted(upto, (np.arange(SAMPLE) + 0.5) / SAMPLE * upto[-1])]
-        times = np.array([[model.step_ns(_scaled(columns, row, *share)) for share in ((1, 1), (2, 1), (1, 2))]
+        times = np.array([[hardware.step_ns(_scaled(columns, row, *share)) for share in ((1, 1), (2, 1), (1, 2))]
                           for row in chosen.tolist()])
         out[code] = (times[:, 1:] / times[:, :1]).mean(axis=0)   # each row stands for an equal part of the time
     return out

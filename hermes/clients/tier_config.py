@@ -3,6 +3,7 @@ engine offloads KV itself (vLLM's OffloadingConnector)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,6 +13,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
 if TYPE_CHECKING:
+    from hermes.memory.blocks import BlockPool
     from hermes.memory.host_cache import HostCache
 
 __all__ = ["HostOffloadConfig", "KvTierConfig", "TiersConfig"]
@@ -102,6 +104,12 @@ class HostOffloadConfig(ConfigModel):
     """Bytes/s between one device and the host, one direction. Left out, the device's `host_bandwidth`."""
     latency: Duration = 0.0
     """Time of a copy before its first byte."""
+
+    def pool(self) -> Callable[..., BlockPool]:
+        """Return the constructor of the device's KV memory, whose blocks are copied."""
+        from hermes.memory.fenced import FencedPool
+
+        return FencedPool
 
     def build(self, block_bytes: float, *, ranked: bool = False) -> HostCache:
         """Return an empty host cache.

@@ -16,20 +16,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
+from hermes.clients.kv_tier import Hierarchy, Tier, block_keys, build_tiers
+from hermes.clients.memory import describe_model
 from hermes.clients.parts import ClientPart
 from hermes.clients.tier_config import TiersConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
+from hermes.errors import InputError
 from hermes.hardware.base import StepStats
-from hermes.hardware.config import pure_model
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from hermes.clients.build import Place
     from hermes.clients.llm import LLMClient
 
-__all__ = ["KvTiers"]
+__all__ = ["KvTiers", "tiers_of"]
 
 
 class KvTiers(ClientPart):
@@ -41,10 +43,14 @@ class KvTiers(ClientPart):
     """
 
     def __init__(self, tiers: list[Tier], config: TiersConfig, kv_bytes_per_token: float, layers: int) -> None:
-        self._config, self.layers = config, layers
+        self._tiers, self._config, self.layers = tiers, config, layers
         self.bytes_per_token = kv_bytes_per_token
         self._hierarchy = Hierarchy(tiers, config)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
+
+    def attach(self, client: LLMClient) -> None:
+        super().attach(client)
+        client.tiers = self._tiers
 
     def waits(self) -> bool:
         return self._fetching > 0
@@ -67,7 +73,7 @@ class KvTiers(ClientPart):
             new = stage.prompt_tokens - have
             stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
                               prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
-            overlap = self.layers, float(pure_model(client.hardware).step_ns(stats)) / NS_PER_S
+            overlap = self.layers, client.hardware.step_ns(stats) / NS_PER_S
         if not self._fetching:
             self._fetching_ns = client.env._now
         self._fetching += 1
@@ -93,6 +99,18 @@ class KvTiers(ClientPart):
         keys = block_keys(stage.content, computed, unit, client.model)
         if keys:   # the last block first, so that it is evicted first
             self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
+
+
+def tiers_of(tiers: TiersConfig, place: Place) -> KvTiers:
+    """Return one client's tiers. Raises `InputError` for entries that are not whole blocks."""
+    config, info, base_dir = place.config, place.info, place.base_dir
+    if tiers.block_tokens % config.memory.tokens_per_block:
+        raise InputError(f"a multiple of the client's block size, {config.memory.tokens_per_block}",
+                         tiers.block_tokens, field="tiers.block_tokens")
+    levels = build_tiers(tiers.levels, place.env, place.number, place.name, place.platform)
+    model = config.memory_model(info, base_dir)
+    return KvTiers(levels, tiers, config.memory.kv_bytes(model, info, base_dir),
+                   describe_model(model, base_dir).num_layers if tiers.overlap else 1)
 
 
 def _nothing() -> None:

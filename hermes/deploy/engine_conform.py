@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.clients.llm import LLMClient
-from hermes.clients.lockstep import RankClient
 from hermes.clients.schedule_replay import Row, compared, row_of, rows_of
 from hermes.core.generation import Generation
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
@@ -221,7 +220,7 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     rules = ChunkedScheduler
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
                  if isinstance(client, LLMClient) and isinstance(client.scheduler, rules)]
-    if any(isinstance(one.client, RankClient) and configs[one.served.client].prefill_schedule_interval > 1
+    if any(one.client.step_parts.pace is not None and configs[one.served.client].prefill_schedule_interval > 1
            for one in listeners):
         raise InputError(Verbatim("the engine's scheduler alone does not know the steps of other ranks; leave it out"),
                          field="clients.scheduler.prefill_schedule_interval")

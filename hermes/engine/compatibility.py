@@ -188,12 +188,9 @@ def _kind(kind: str) -> Option:
 PP = _several("parallel.pp", "pipeline stages")
 DP = _several("parallel.dp", "data-parallel ranks")
 TP = _several("parallel.tp", "tensor parallelism")
-SEVERAL = Option("parallel", "data-parallel ranks or pipeline stages",
-                 lambda case: PP.given(case) or DP.given(case))
 ROLE = _is_not("role", "both", name="a role")
 DECODE = _is("role", "decode")
 ENGINE = _given("engine")
-SERIAL_OVERHEAD = _is("request_overhead.mode", "serial", name="serial request_overhead")
 ADAPTER_BYTES = _given("adapter_bytes")
 TIERS = _given("tiers", "tiers outside the engine")
 
@@ -305,20 +302,14 @@ def _before(version: str, first: tuple[int, int]) -> bool:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 OF_RANKS = (
-    Row(PP, excludes=DP, rule="data-parallel ranks of several stages are not modelled: ranks step together, and the "
-        "hardware prices a common step of whole models only", do="use tp"),
-    Row(PP, excludes=UNPRICED_STAGES, rule="stages need hardware of named terms (`composed`), without `adjust`",
+    Row(PP, excludes=UNPRICED_STAGES, rule="stages need hardware of named terms (`composed`)",
         do="give it pp, or leave it out there"),
-    Row(DP, excludes=UNPRICED_RANKS, rule="ranks need hardware of named terms (`composed`), without `adjust`",
+    Row(DP, excludes=UNPRICED_RANKS, rule="ranks need hardware of named terms (`composed`)",
         do="give it dp and ep, or leave them out there"),
     Row(RANKS_OF_HARDWARE, excludes=ONE_RANK, rule="belongs to the client",
         do="write `parallel.dp`, which makes the ranks"),
     Row(TP, excludes=OTHER_TP, rule="{value} contradicts the hardware model, which has {tp}",
         do="leave `parallel` out"),
-    Row(SERIAL_OVERHEAD, excludes=SEVERAL, missing="time of a request that holds up all ranks or batches of an engine",
-        do="leave it out, or write mode: overlapped", at="request_overhead"),
-    Row(ADAPTER_BYTES, excludes=SEVERAL, missing="loads that hold up all ranks or batches of an engine",
-        do="leave it out"),
     Row(INTERVAL, excludes=PP, missing="an interval that the batches of one engine count together", do="leave it out"),
 )
 OF_LIMITS = (

@@ -6,18 +6,23 @@ step and of each sequence in it.
 `all`, `prompts alone` and `decodes alone` are the model's times of the batch, and of the batches of its prompts and its
 decodes. A step of prompts alone becomes p times as long, one of decodes alone d times; in a mixed step the smaller
 factor applies to what both share, so that more work is never cheaper. `hermes calibrate from-requests` fits the four.
+
+The same holds for a step of data-parallel ranks, whose batches are changed together (`sequences` are those of the rank
+that has the most, since ranks have an engine each), and for each pipeline stage; `fixed` and `per_seq` are the first
+stage's, as the engine's other time is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import FloatArray, HardwareModel, IntArray, StepStats, VectorHardwareModel
-from hermes.hardware.config import history_of, name_of
+from hermes.hardware.config import history_of, name_of, prices
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.units import NS_PER_S
 
@@ -43,7 +48,11 @@ class StepAdjustment(ConfigModel):
 
     def apply(self, model: HardwareModel) -> HardwareModel:
         """Return the changed model; the same one for figures that change nothing."""
-        return model if self == StepAdjustment() else AdjustedModel(model, self)
+        if self == StepAdjustment():
+            return model
+        if prices(model, "stages_ns") and prices(model, "lockstep_ns"):
+            return AdjustedParallel(cast(_Parallel, model), self)
+        return AdjustedModel(model, self)
 
 
 def prompts_alone(stats: StepStats) -> StepStats:
@@ -58,6 +67,19 @@ def decodes_alone(stats: StepStats) -> StepStats:
     """Return the batch of a step's decodes."""
     return StepStats(decode_seqs=stats.decode_seqs, decode_ctx=stats.decode_ctx, decode_ctx_max=stats.decode_ctx_max,
                      sampled=min(stats.sampled, stats.decode_seqs))
+
+
+class _Parallel(HardwareModel, Protocol):
+    """A model that prices pipeline stages and data-parallel ranks too."""
+
+    def stages_ns(self, stats: StepStats) -> list[int]: ...
+
+    def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray: ...
+
+    def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]: ...
+
+
+Alone = Callable[[StepStats], StepStats]   # `prompts_alone` or `decodes_alone`
 
 
 class AdjustedModel(VectorHardwareModel):
@@ -75,20 +97,72 @@ class AdjustedModel(VectorHardwareModel):
         return history_of(self.base)
 
     def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
-        change = self.change
-        prompts, decodes = stats.prefill_tokens > 0, stats.decode_seqs > 0
         ns = self.base.run_ns(stats, num_steps).astype(np.float64)
-        if prompts and decodes:
-            shared = min(change.prompts, change.decodes)
-            ns *= shared
-            if change.prompts > shared:
-                ns += (change.prompts - shared) * self.base.step_ns(prompts_alone(stats))
-            if change.decodes > shared:
-                ns += (change.decodes - shared) * self.base.run_ns(decodes_alone(stats), num_steps)
-        else:
+        self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
+                    lambda alone: self.base.run_ns(alone(stats), num_steps))
+        return np.asarray(ns / NS_PER_S + self._added_s(stats))
+
+    def _scale(self, ns: FloatArray, prompts: bool, decodes: bool, price: Callable[[Alone], IntArray]) -> None:
+        """Scale the base's times of a batch in place. price: The base's times of one kind of its work alone."""
+        change = self.change
+        if not (prompts and decodes):
             ns *= change.prompts if prompts else change.decodes
-        seqs = stats.prefill_seqs + stats.decode_seqs
-        return np.asarray(ns / NS_PER_S + (change.fixed + change.per_seq * seqs))
+            return
+        shared = min(change.prompts, change.decodes)
+        ns *= shared
+        if change.prompts > shared:
+            ns += (change.prompts - shared) * price(prompts_alone)
+        if change.decodes > shared:
+            ns += (change.decodes - shared) * price(decodes_alone)
+
+    def _added_s(self, stats: StepStats) -> float:
+        return self.change.fixed + self.change.per_seq * (stats.prefill_seqs + stats.decode_seqs)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         return self.base.out_of_range(columns, num_steps)
+
+
+class AdjustedParallel(AdjustedModel):
+    """The same, of a model that prices pipeline stages and data-parallel ranks."""
+
+    base: _Parallel
+
+    def stages_ns(self, stats: StepStats) -> list[int]:
+        """Return the nanoseconds of a batch in each pipeline stage; their sum is `step_ns`."""
+        ns = np.array(self.base.stages_ns(stats), dtype=np.float64)
+        self._scale(ns, stats.prefill_tokens > 0, stats.decode_seqs > 0,
+                    lambda alone: np.array(self.base.stages_ns(alone(stats)), dtype=np.int64))
+        return _adding_up_to(self.step_ns(stats), ns)
+
+    def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray:
+        """Return the durations of `num_steps` steps that all data-parallel ranks take together, int64."""
+        ns = self.base.lockstep_ns(batches, num_steps).astype(np.float64)
+        self._scale_common(ns, batches, lambda alone: self.base.lockstep_ns(_each(batches, alone), num_steps))
+        added = max((self._added_s(batch) for batch in batches if batch is not None), default=0.0)
+        return np.maximum(np.rint((ns / NS_PER_S + added) * NS_PER_S).astype(np.int64), 1)
+
+    def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
+        """Return the nanoseconds of one step of all ranks in each pipeline stage; their sum is `lockstep_ns`."""
+        ns = np.array(self.base.lockstep_stages_ns(batches), dtype=np.float64)
+        self._scale_common(ns, batches, lambda alone: np.array(
+            self.base.lockstep_stages_ns(_each(batches, alone)), dtype=np.int64))
+        return _adding_up_to(int(self.lockstep_ns(batches, 1)[0]), ns)
+
+    def _scale_common(self, ns: FloatArray, batches: Sequence[StepStats | None],
+                      price: Callable[[Alone], IntArray]) -> None:
+        own = [batch for batch in batches if batch is not None]
+        self._scale(ns, any(batch.prefill_tokens > 0 for batch in own), any(batch.decode_seqs > 0 for batch in own),
+                    price)
+
+
+def _adding_up_to(total: int, stages: FloatArray) -> list[int]:
+    """Return the stages' times in ns; the first one has what is added to a step, and rounding."""
+    out: list[int] = np.maximum(np.rint(stages).astype(np.int64), 1).tolist()
+    out[0] = max(total - sum(out[1:]), 1)
+    return out
+
+
+def _each(batches: Sequence[StepStats | None], alone: Alone) -> list[StepStats | None]:
+    """Return one kind of work of each rank; None for a rank without any."""
+    parts = [None if batch is None else alone(batch) for batch in batches]
+    return [part if part is not None and part.prefill_seqs + part.decode_seqs else None for part in parts]

@@ -2,7 +2,7 @@
 
 A *box* holds the devices that need no network between them: a scale-up domain (NVLink, Infinity Fabric), or a machine
 whose devices PCIe joins (`DeviceDescription.box`). Engines number their devices with tensor parallelism innermost,
-then stages or data-parallel ranks; boxes are filled in this order, with whole tensor-parallel groups where one fits.
+then stages, then data-parallel ranks; boxes are filled in this order, with whole tensor-parallel groups where one fits.
 
 An all-reduce of b bytes over n = g * m devices, g in each of m boxes, is a reduce-scatter in each box, an all-reduce of
 b / g between the boxes by every device over a port of its own, and an all-gather in each box:

@@ -50,8 +50,8 @@ class ComposedWithLora(ComposedModel):
     def _rank_ns(self, stats: StepStats, rows: int, captured: bool, num_steps: int) -> FloatArray:
         return super()._rank_ns(stats, rows, captured, num_steps) + self._lora_ns(stats)
 
-    def terms_ns(self, stats: StepStats) -> dict[str, float]:
-        out = super().terms_ns(stats)
+    def _work_terms(self, stats: StepStats) -> dict[str, float]:
+        out = super()._work_terms(stats)
         if stats.lora_adapters:
             out[TERM] = self._lora_ns(stats)
         return out

@@ -395,10 +395,28 @@ class ComposedModel:
         Layers are spread as vLLM does (get_pp_indices in vllm/distributed/utils.py): what is left over goes to the
         stages before the last, which has the output head.
         """
+        rows = self.rows(stats.prefill_tokens + stats.decode_seqs + stats.drafts)
+        return self._by_stage(self.terms_ns(stats), rows, self.step_ns(stats))
+
+    def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
+        """Return the nanoseconds of one step of all data-parallel ranks in each pipeline stage; their sum is
+        `lockstep_ns`.
+
+        Ranks meet in every stage, whose layers' experts they share. The terms are spread as those of the slowest rank.
+        """
+        rows, captured = self._common_rows(batches)
+        own = [self._rank_ns(_IDLE if batch is None else batch, n, captured, 1)[0]
+               for batch, n in zip(batches, rows, strict=True)]
+        slowest = int(np.argmax(own))
+        stats = batches[slowest] or _IDLE
+        terms = (self._own_terms(rows[slowest], stats.sampled, captured)
+                 | self._shared_terms(sum(rows), max(rows), captured) | self._work_terms(stats))
+        return self._by_stage(terms, rows[slowest], int(self.lockstep_ns(batches, 1)[0]))
+
+    def _by_stage(self, terms: dict[str, float], rows: int, total: int) -> list[int]:
+        """Spread the terms of a step of so many rows over the stages; `total` is what it takes, the host included."""
         pp, layers = self.base.options.pp, self.base.model.num_layers
-        terms, total = self.terms_ns(stats), self.step_ns(stats)
-        hops = terms.pop("hops", 0.0)
-        ways = self._hops_ns(self.rows(stats.prefill_tokens + stats.decode_seqs + stats.drafts))
+        hops, ways = terms.pop("hops", 0.0), self._hops_ns(rows)
         last = sum(terms.pop(name, 0.0) for name in _SAMPLED)
         first = terms.pop("engine", 0.0)
         share = [layers // pp] * pp
@@ -565,7 +583,12 @@ class ComposedModel:
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
-        out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled)
+        return self.fixed_terms(stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled) | (
+            self._work_terms(stats))
+
+    def _work_terms(self, stats: StepStats) -> dict[str, float]:
+        """Terms that depend on more of a batch than its rows, by name."""
+        out: dict[str, float] = {}
         if stats.prefill_tokens:
             out["attention_of_prompts"] = self._prompts_ns(stats)
         if stats.decode_seqs:
@@ -638,10 +661,7 @@ class ComposedModel:
 
         batches: The batch of each rank, None of an idle one, which computes padding.
         """
-        tokens = [1 if batch is None else batch.prefill_tokens + batch.decode_seqs for batch in batches]
-        most = max(tokens)
-        captured = self._captured(most)
-        rows = [self.rows(most)] * len(tokens) if captured else tokens
+        rows, captured = self._common_rows(batches)
         slowest: FloatArray = np.zeros(num_steps)
         host = 0.0
         for batch, own_rows in zip(batches, rows, strict=True):
@@ -652,6 +672,13 @@ class ComposedModel:
         slowest += self._shared_ns(sum(rows), max(rows), captured)
         slowest = np.maximum(slowest, host) if self.host.asynchronous else slowest + host
         return np.asarray(np.maximum(np.rint(slowest), 1.0).astype(np.int64))
+
+    def _common_rows(self, batches: Sequence[StepStats | None]) -> tuple[list[int], bool]:
+        """Return the rows that each rank computes, and whether all of them fit into a CUDA graph."""
+        tokens = [1 if batch is None else batch.prefill_tokens + batch.decode_seqs for batch in batches]
+        most = max(tokens)
+        captured = self._captured(most)
+        return [self.rows(most)] * len(tokens) if captured else tokens, captured
 
     def _shared_ns(self, tokens: int, most: int, captured: bool) -> float:
         key = tokens, most, captured

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from hermes.hardware.base import HardwareModel, WriteEnds
     from hermes.hardware.history import StepHistory
 
-__all__ = ["ClientTerms", "HardwareConfig", "history_of", "name_of", "prices", "pure_model", "sources_of",
-           "write_ends_of"]
+__all__ = ["ClientTerms", "HardwareConfig", "history_of", "name_of", "prices", "sources_of", "write_ends_of"]
 
 
 class ClientTerms(NamedTuple):
@@ -84,11 +83,6 @@ def write_ends_of(model: Any) -> WriteEnds | None:
     """Return the function that writes the ends of a short run of decode steps; None without one."""
     found: WriteEnds | None = getattr(model, "write_ends", None)
     return found
-
-
-def pure_model(model: Any) -> Any:
-    """Return the model of one batch alone, for one whose times depend on the clock or a scheduler."""
-    return getattr(model, "pure", model)
 
 
 def prices(model: Any, what: str) -> bool:

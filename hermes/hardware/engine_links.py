@@ -107,7 +107,7 @@ class EngineLinks:
         """Return the collectives around the experts of data-parallel ranks; None with one rank."""
         if self.dp == 1:
             return None
-        lie = spread(self.dp, self.tp, self.device.box)
+        lie = spread(self.dp, self.tp * self.pp, self.device.box)
         if lie.boxes == 1:
             return self._gather(self.dp)
         if (whole := self._whole(self.dp)) is not None:

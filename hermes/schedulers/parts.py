@@ -31,13 +31,13 @@ PartT = TypeVar("PartT", bound="SchedulerPart")
 
 class SchedulerPart:
     """Hooks of a part; each does nothing here. A part changes its own state, and of the scheduler only what a hook
-    names. The four hooks that are called for single sequences of a step (`due`, `consider`, `entry`, `padded`) are called
-    of parts that override them only.
+    names. Of the four hooks for single sequences of a step (`due`, `consider`, `entry`, `padded`) only those are called
+    that a part overrides.
 
     Attributes:
         turn: Hooks of several parts are called in this order, which is the engine's: at the head of the queue it asks
-            for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts rows
-            for drafts (3).
+            for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts
+            rows for drafts (3).
     """
 
     turn: ClassVar[int]

@@ -166,7 +166,6 @@ def test_adapters_are_drawn_by_weight():
     ({**ALONE, "engine": "vllm-0.28"}, {"max_num_queued_reqs": 2}, "only 0.29 and later"),
     (ALONE, {"max_num_seqs": 8, "max_num_active_seqs": 9}, "max_num_active_seqs: expected at most max_num_seqs (8)"),
     ({**ALONE, "adapter_bytes": "1 MB"}, {}, "adapter_bytes: needs scheduler.max_loras"),
-    ({**RANKS, "adapter_bytes": "1 MB"}, {"max_loras": 1}, "adapter_bytes: not modelled"),
     ({**ALONE, "role": "decode"}, {"max_num_queued_reqs": 4}, "scheduler.max_num_queued_reqs: not modelled for"),
 ])
 def test_limits_without_a_meaning_are_refused(client, scheduler, said):

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from hermes.api import load_scenario, simulate
 from hermes.errors import InputError
+from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
+from hermes.hardware.devices import load_device
 from hermes.hardware.models import load_model
 
 MODEL = {"model": "qwen3-30b-a3b", "device": "h100-sxm", "parallel": {"dp": 2, "ep": 2}}
@@ -62,12 +64,14 @@ def test_nothing_is_lost_and_ranks_step_together(requests):
         assert start >= end - 1e-12, "runs of the ranks begin and end together"
 
 
-def _by_hand(requests, hardware):
+def _by_hand(requests, hardware, overhead_ns=0, load_ns=0):
     """Serve requests by two ranks in turn, one step after the other; return (first token, last token) of each, in ns.
 
     Every request fits: a rank's step computes one token of each sequence whose prompt is done, then prompts in order.
+    A request holds up its rank in its first step, and a rank loads its one adapter in its first step; the step of both
+    waits for the rank that is held up longer.
     """
-    budget = 512
+    budget, loaded = 512, set()
     state = [SimpleNamespace(arrival=round(at * 1e9), prompt=prompt, output=output, done=0, given=0, rank=i % 2,
                              first=None, last=None) for i, (at, prompt, output) in enumerate(requests)]
     now = 0
@@ -76,7 +80,7 @@ def _by_hand(requests, hardware):
         if not live:
             now = min(one.arrival for one in state if one.last is None)
             continue
-        batches, takes = [], []
+        batches, takes, late = [], [], 0
         for rank in (0, 1):
             left, stats, mine = budget, StepStats(), []
             for one in [one for one in live if one.rank == rank]:
@@ -102,7 +106,10 @@ def _by_hand(requests, hardware):
                 mine.append((one, take))
             batches.append(stats if mine else None)
             takes += mine
-        now += int(hardware.lockstep_ns(batches, 1)[0])
+            new = sum(one.done == 0 for one, _ in mine)
+            late = max(late, overhead_ns * new + load_ns * (bool(mine) and rank not in loaded))
+            loaded |= {rank} if mine else set()
+        now += late + int(hardware.lockstep_ns(batches, 1)[0])
         for one, take in takes:
             if one.done < one.prompt:
                 one.done += take
@@ -126,6 +133,53 @@ def test_two_ranks_against_a_literal_loop(requests):
         "kind": "composed", "dp": 2, "ep": 2, "step": {"exposed": 0.0008, "largest_graph": 512}}))
     expected = np.array(_by_hand(requests, hardware)) / 1e9
     assert columns(found) == pytest.approx(expected, abs=2e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(requests_of_a_trace, st.sampled_from([(0, 7), (3, 0), (3, 7), (9, 5)]))
+def test_what_holds_up_a_rank_holds_up_both(requests, milliseconds):
+    """Serial request overhead and loads of adapters, against the literal loop and in both stepping modes."""
+    requests = requests[:12]
+    overhead, load = milliseconds
+    hardware = Composed(model="qwen3-30b-a3b", device="rtx-pro-6000", dp=2, ep=2, asynchronous=False,
+                        engine="vllm-0.32", step={"exposed": 0.0008, "largest_graph": 512}).build()
+    client = {"device": "rtx-pro-6000", "engine": "vllm-0.32", "hardware": {
+        "kind": "composed", "dp": 2, "ep": 2, "step": {"exposed": 0.0008, "largest_graph": 512}}}
+    if overhead:
+        client["request_overhead"] = {"generate": overhead / 1e3}
+    given = scenario(requests, **client)
+    if load:
+        given["workload"]["adapters"] = {"count": 1}
+        given["clients"][0]["adapter_bytes"] = round(load / 1e3 * load_device("rtx-pro-6000", None).host_bandwidth)
+        given["clients"][0]["scheduler"]["max_loras"] = 1
+        given["clients"][0]["hardware"]["terms"] = {"lora": {"scale": 0.0}}
+    runs, steps = simulate(given), simulate({**given, "stepping": "every_step"})
+    expected = np.array(_by_hand(requests, hardware, round(overhead * 1e6), round(load * 1e6))) / 1e9
+    assert columns(runs) == pytest.approx(expected, abs=2e-9)
+    assert columns(runs).tolist() == columns(steps).tolist()
+
+
+@pytest.mark.parametrize("change", [
+    {"decodes": 1.5}, {"prompts": 2.0, "decodes": 0.5},
+    {"prompts": 0.5, "decodes": 2.0, "fixed": 1e-3, "per_seq": 1e-4}])
+def test_an_adjusted_step_of_ranks(change):
+    """Ranks with like batches take what one takes; by hand for a prompt beside decodes of the other rank."""
+    base = Composed(model="qwen3-30b-a3b", device="h100-sxm", dp=2, ep=2).build()
+    model = StepAdjustment(**change).apply(base)
+    decodes = StepStats(decode_seqs=16, decode_ctx=16_000, decode_ctx_max=1000, sampled=16)
+    prompt = StepStats(prefill_seqs=1, prefill_tokens=900, prefill_attn=405_450, prefill_max=900, sampled=1)
+    mixed = StepStats(1, 900, 0, 405_450, 16, 16_000, 1000, 17, prefill_max=900)
+    for stats in (decodes, prompt, mixed):
+        assert model.lockstep_ns([stats, stats], 1)[0] == model.step_ns(stats)
+    assert model.lockstep_ns([decodes, None], 3) == pytest.approx(
+        change["decodes"] * base.lockstep_ns([decodes, None], 3) + 1e9 * (
+            change.get("fixed", 0) + 16 * change.get("per_seq", 0)), abs=1)
+    p, d = change.get("prompts", 1.0), change["decodes"]
+    whole, one, other = (base.lockstep_ns(batches, 1)[0] for batches in (
+        [prompt, decodes], [prompt, None], [None, decodes]))
+    by_hand = min(p, d) * whole + max(p - d, 0) * one + max(d - p, 0) * other
+    added = 1e9 * (change.get("fixed", 0) + 16 * change.get("per_seq", 0))
+    assert model.lockstep_ns([prompt, decodes], 1)[0] == pytest.approx(by_hand + added, abs=1)
 
 
 def test_a_step_is_the_slowest_ranks():

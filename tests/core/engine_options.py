@@ -149,6 +149,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("block_size", {"client.memory.block_size": 8}),
     Option("roles", {}, keys=("role",), acted=_transfers, roles=True),
     Option("stages", {"client.parallel.pp": 2}),
+    Option("ranks", {"client.model": "mixtral-8x7b", "client.parallel.dp": 2}),
     Option("tp", {"client.parallel.tp": 2}),
     Option("serial_overhead", {"client.request_overhead": {"generate": "2ms"}}, acted=_held_up),
     Option("overlapped_overhead", {"client.request_overhead": {"mode": "overlapped", "generate": "2ms"}}),

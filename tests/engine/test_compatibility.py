@@ -23,7 +23,7 @@ BASE: Data = {
 WINDOWED = {"client.model": "gpt-oss-20b"}
 RANKS = {"client.model": "mixtral-8x7b", "client.parallel.dp": 2}
 DRAFTS = {"num_speculative_tokens": 2, "acceptance_rate": 0.6}
-
+ROOFLINE = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
 
 
 def drafts(method: str) -> Data:
@@ -71,15 +71,13 @@ SETTINGS: dict[str, Data] = {
     "asynchronous scheduling": {"client.scheduler.async_scheduling": True},
     "engines other than vLLM 0.32.0 and 0.33.0": {"client.engine": "vllm-0.27"},
     "a drafter without a `draft_time`": {"client.scheduler.speculative": {"method": "eagle", **DRAFTS}},
-    "hardware that has no price by stage, or other stages": {"client.adjust": {"decodes": 1.3}},
-    "hardware that has no price by rank, or other ranks": {"client.adjust": {"decodes": 1.3}},
+    "hardware that has no price by stage, or other stages": {"client.hardware": ROOFLINE},
+    "hardware that has no price by rank, or other ranks": {
+        "client.model": "mixtral-8x7b", "client.hardware": {**ROOFLINE, "model": "mixtral-8x7b"}},
     "dp of the hardware": {"client.model": "mixtral-8x7b", "client.hardware": {"kind": "composed", "dp": 2}},
     "dp: 1": {"client.parallel.dp": 1},
     "tensor parallelism": {"client.parallel.tp": 2},
-    "hardware of another tensor parallelism": {
-        "client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
-    "data-parallel ranks or pipeline stages": {"client.parallel.pp": 2},
-    "serial request_overhead": {"client.request_overhead": {"generate": "2ms"}},
+    "hardware of another tensor parallelism": {"client.hardware": ROOFLINE},
     "lora": {"client.hardware": {"kind": "composed", "lora": {}}, "client.scheduler.max_loras": 2},
     "max_num_queued_reqs": {"client.scheduler.max_num_queued_reqs": 9},
     "max_num_queued_tokens": {"client.scheduler.max_num_queued_tokens": 900},
@@ -113,7 +111,6 @@ MORE: dict[tuple[str, str], Data] = {
     ("num_blocks", "capacity"): {"client.memory.num_blocks": 400},
     ("kv_offload", "the scheduler `chunked`"): {"client.scheduler.async_scheduling": None},
     ("prefill_schedule_interval", "vLLM before 0.25"): RANKS,
-    ("data-parallel ranks", "hardware that has no price by rank, or other ranks"): RANKS,
 }
 """Settings that a pair needs besides, or the row of another pair would come first."""
 
