@@ -338,16 +338,12 @@ OF_SPECULATION = (
     Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
     Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
     Row(SPECULATIVE, excludes=DP, missing="drafts in steps that ranks take together"),
-    Row(SPECULATIVE, excludes=MAX_LORAS, missing="rules for the slots that adapters leave to drafts"),
-    Row(SPECULATIVE, excludes=INTERVAL, missing="drafts in steps that admit no prompts"),
     Row(DRAFTER, needs=COMPOSED, rule="other hardware cannot price what drafts", do="give the time of one run",
         at="scheduler.speculative.draft_time"),
 )
 OF_HOST_OFFLOAD = (
     Row(HOST_OFFLOAD, needs=CHUNKED, rule="it follows vLLM's offloading", do=""),
     Row(HOST_OFFLOAD, excludes=SPECULATIVE, missing="stores of drafts that are verified later"),
-    Row(HOST_OFFLOAD, excludes=MAX_LORAS, missing="host chunks of each adapter"),
-    Row(HOST_OFFLOAD, excludes=INTERVAL, missing="loads in steps that admit no prompts"),
     Row(HOST_OFFLOAD, excludes=ASYNCHRONOUS, rule="modelled for synchronous scheduling only",
         do="give the scheduler async_scheduling: false"),
     Row(HOST_OFFLOAD, excludes=OTHER_OFFLOAD, rule=f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}",
