@@ -105,13 +105,20 @@ class LLMClient(LLMReadings):
         prompt, output = limits.fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return self._refused_by_part(stage) if self.parts else None
+        reason = self.unfit(stage)
+        return self._refused_by_part(stage) if reason is None and self.parts else reason
+
+    def unfit(self, stage: Generation) -> str | None:
+        """Return why the client can never serve a stage, or None."""
+        limits = self.limits
+        prompt, output = limits.fits
         if stage.prompt_tokens + stage.target_tokens > limits.max_model_len:   # as `vllm serve` does
             return (f"{stage.prompt_tokens} prompt and {stage.target_tokens} output tokens are more than its "
                     f"max_model_len of {limits.max_model_len}")
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
             limits.fits = stage.prompt_tokens, stage.target_tokens
-        return self._refused_by_part(stage) if reason is None and self.parts else reason
+        return reason
 
     def _refused_by_part(self, stage: Generation) -> str | None:
         for part in self.parts:
@@ -122,15 +129,19 @@ class LLMClient(LLMReadings):
 
     def submit(self, stage: Generation) -> None:
         """Take a sequence (with its KV, if `stage.transferred`)."""
-        if self.parts:
-            for part in self.parts:
-                part.submitted(self, stage)
+        if self.parts and not stage.transferred:
+            self.expect(stage)
         stack = self.stack
         if (stack.before_ns or stack.token_ns) and not stage.transferred:
             ready = self.env._now + stack.before_ns + round(stack.token_ns * stage.prompt_tokens)
             self.env.tick_at(ready, ARRIVAL, lambda tick: self._accept(stage))
         else:
             self._accept(stage)
+
+    def expect(self, stage: Generation) -> None:
+        """Note a sequence that the client has taken, before its KV has come from another client."""
+        for part in self.parts:
+            part.submitted(self, stage)
 
     def _accept(self, stage: Generation, first: int = 0) -> None:
         """Take a sequence into the engine, once the parts from number `first` on let it through."""

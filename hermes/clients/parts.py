@@ -39,12 +39,14 @@ class ClientPart:
     def refusal(self, client: LLMClient, stage: Generation) -> str | None:
         """Return why the client turns a request away at this instant, or None.
 
-        Called each time that the coordinator looks for a client, also for requests that go elsewhere.
+        Called each time that the coordinator looks for a client, also for requests that go elsewhere; for one whose
+        prompt another client computes (`stage.transferred`), when that is done, or begins if KV moves layer by layer.
         """
         return None
 
     def submitted(self, client: LLMClient, stage: Generation) -> None:
-        """Note a request that the client has taken. Called once for each, before the front end's time."""
+        """Note a request that the client has taken. Called once for each, before the front end's time, and before KV
+        comes from another client."""
 
     def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         """Whether the part keeps a request back that has come through the front end; it calls `go_on` later, once.

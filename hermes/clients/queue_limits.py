@@ -3,6 +3,10 @@
 `max_num_queued_reqs` limits the requests that wait or run, `max_num_queued_tokens` the prompt tokens of those that have
 no token yet, each with its whole prompt whatever is computed or cached of it. (AsyncLLM.check_admission in
 vllm/v1/engine/async_llm.py, which answers 503, so that a router may try another server; so do routers here.)
+
+A client that prefills for others has a request until its prompt is computed. One that decodes for others is asked when
+the prompt is computed, and counts the request from then on, while its KV moves too. If no such client takes it, the
+request is rejected, and its KV is freed where it was computed.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ class QueueLimits(ClientPart):
         self._in_flight: dict[Generation, int] = {}   # branches of each
 
     def refusal(self, client: LLMClient, stage: Generation) -> str | None:
-        self._in_flight = {one: width for one, width in self._in_flight.items() if not one.done}
+        self._in_flight = {one: width for one, width in self._in_flight.items() if not (one.original or one).done}
         if self.max_requests is not None:
             count = sum(self._in_flight.values())
             if count + stage.width > self.max_requests:
@@ -44,6 +48,10 @@ class QueueLimits(ClientPart):
 
     def submitted(self, client: LLMClient, stage: Generation) -> None:
         self._in_flight[stage] = stage.width
+
+    def done(self, client: LLMClient, stage: Generation) -> None:
+        if stage.hands_over:
+            self._in_flight.pop(stage, None)
 
 
 def limits_of(limits: tuple[int | None, int | None], place: Place) -> QueueLimits:

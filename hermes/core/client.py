@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOADS", "Aborting", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "SequenceDone", "StageDone",
-    "Store", "Track",
+    "Store", "TakingOver", "Track",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -172,7 +172,7 @@ class Client(Protocol):
         ...
 
     def refusal(self, stage: Any) -> str | None:
-        """Return why this client can never serve the stage, or None."""
+        """Return why this client cannot take the stage, now or ever, or None."""
         ...
 
     def load(self, kind: str) -> int:
@@ -234,6 +234,18 @@ class Aborting(Protocol):
 
     def abort(self, stage: Generation) -> None:
         """Cancel a sequence that it has; `ClientEvents.aborted` follows when it has left."""
+        ...
+
+
+class TakingOver(Protocol):
+    """A client that can continue generations that another client began."""
+
+    def unfit(self, stage: Generation) -> str | None:
+        """Return why it can never serve a generation, or None; `refusal` also says why it does not take it now."""
+        ...
+
+    def expect(self, stage: Generation) -> None:
+        """Note a generation that it will continue when its KV has come: its API server has the request."""
         ...
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from hermes.core.client import Aborting, Client, ClientEvents, ClientView
+from hermes.core.client import Aborting, Client, ClientEvents, ClientView, TakingOver
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.generation import Embedding, Generation, Segments
@@ -328,7 +328,7 @@ class Coordinator:
         stage.target_tokens = whole
         first = None
         for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
-            reason = decoder.refusal(stage)
+            reason = cast(TakingOver, decoder).unfit(stage)   # whether it takes it then is asked then
             if reason is None:
                 break
             first = first or f"decode on {decoder.name}: {reason}"
@@ -363,8 +363,15 @@ class Coordinator:
         if target.refusal(stage) is None:
             return target
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-        # Empty where queues have grown to their limits since `_dispatch` checked it: the prompt is computed, and waits.
+        # empty where all queues are at their limits: the target refuses
         return min(accepting, key=lambda c: c.num_assigned) if accepting else target
+
+    def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
+        """No client continues a generation whose prompt `source` has computed: reject its request."""
+        if self._observers:
+            self._observe("refused", source, stage)
+        if not stage.request.over:
+            self._reject(stage.request, reason)
 
     def moved(self, source: Client, stage: Generation) -> None:
         """The KV of a generation has left `source`."""

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
-from hermes.core.client import Client, ClientEvents
+from hermes.core.client import Client, ClientEvents, TakingOver
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.generation import Generation
@@ -61,6 +61,10 @@ class Bookkeeping(Protocol):
         """A transfer from `source` has ended."""
         ...
 
+    def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
+        """No client takes over a generation whose prompt `source` has computed."""
+        ...
+
 
 class _NoBooks:
     """Placeholder until the coordinator sets `Handoff.book`."""
@@ -72,6 +76,9 @@ class _NoBooks:
         raise AssertionError("a KV transfer before the coordinator took over")
 
     def moved(self, source: Client, stage: Generation) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
 
@@ -109,13 +116,20 @@ class Handoff:
             events.prefill = self._prefilling
         # Per client: sequences that wait for memory elsewhere, and where.
         self._leaving: dict[int, dict[Generation, Client]] = {c.index: {} for c in clients}
+        self._turned_away: dict[Generation, str] = {}   # layer by layer: refused when its prefill began, and why
 
     def start(self, source: Client, stage: Generation) -> None:
-        """Find a decode client for `stage`, whose prompt `source` has computed."""
+        """Find a decode client for `stage`, whose prompt `source` has computed. If none takes it, its KV is freed."""
         ahead = self._ahead.get(stage)
         if ahead is None:
-            twin = self._twin(source, stage)
-            target = self.book.route(twin)
+            reason = self._turned_away.pop(stage, "")
+            if not reason:
+                twin = self._twin(source, stage)
+                target, reason = self._taking(twin)
+            if reason:
+                source.forget(stage)
+                self.book.turned_away(source, stage, reason)
+                return
         else:
             twin, target = ahead.twin, ahead.target
         if ahead is not None and ahead.assigned:
@@ -130,6 +144,15 @@ class Handoff:
         queue.append((source, stage, twin))
         if len(queue) == 1:
             self._retry(target)
+
+    def _taking(self, twin: Generation) -> tuple[Client, str]:
+        """Return the client that takes a generation over, which expects it now; or one, and why none does."""
+        target = self.book.route(twin)
+        reason = target.refusal(twin)
+        if reason is not None:
+            return target, f"decode on {target.name}: {reason}"
+        cast(TakingOver, target).expect(twin)
+        return target, ""
 
     def _twin(self, source: Client, stage: Generation) -> Generation:
         """Return the sequence that another client serves for `stage`."""
@@ -164,8 +187,13 @@ class Handoff:
             return   # a step of a nanosecond
         ahead = self._ahead.get(stage)
         if ahead is None:
+            if stage in self._turned_away:
+                return   # its prompt is computed in vain
             twin = self._twin(source, stage)
-            target = self.book.route(twin)
+            target, reason = self._taking(twin)
+            if reason:
+                self._turned_away[stage] = reason
+                return
             assigned = twin.decode_on is None   # otherwise the router that placed it has counted it
             if assigned:
                 self.book.assign(target, twin)

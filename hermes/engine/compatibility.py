@@ -313,9 +313,6 @@ OF_RANKS = (
     Row(INTERVAL, excludes=PP, missing="an interval that the batches of one engine count together", do="leave it out"),
 )
 OF_LIMITS = (
-    *(Row(_given(key), excludes=DECODE, rule="not modelled for clients that only decode: the prompts are computed",
-          do="leave it out, or give it to those that prefill")
-      for key in ("scheduler.max_num_queued_reqs", "scheduler.max_num_queued_tokens")),
     Row(INTERVAL, needs=RANKS_OR_0_33, rule="before 0.33 vLLM reads it with data-parallel ranks only",
         do="leave it out, or set `engine: vllm-0.33`"),
     Row(ADAPTER_BYTES, needs=LORAS_NEEDED, rule="without it requests have no adapters", do="give it"),

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from hermes.api import load_scenario, simulate
 from hermes.core.block_hashes import AdapterText
 from hermes.core.generation import Generation
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
 from hermes.memory import BlockPool
 from hermes.schedulers.adapters import AdapterSlots
 from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.scenario.build import build
 from hermes.schedulers.parts import part_of
 from hermes.workload.attributes import Adapters
 
@@ -103,6 +105,69 @@ def test_prompts_that_wait_for_their_first_token_are_limited():
     assert later.summary["requests"]["completed"] == 8
 
 
+def apart(decode=None, prefill=None, *, decoders=1, transfer="full", **workload):
+    """A client that prefills and some that decode, each with limits of its own."""
+    given = scenario(ALONE, **workload)
+    [client] = given.pop("clients")
+    given["clients"] = [
+        {**client, "name": name, "role": name, "count": count, "scheduler": {**client["scheduler"], **(limits or {})}}
+        for name, count, limits in (("prefill", 1, prefill), ("decode", decoders, decode))]
+    return given | {"kv_transfer": transfer}
+
+
+def assert_conserved(given):
+    """Nothing is held when all is over; the same in both modes."""
+    simulation = build(load_scenario(given))
+    record = simulation.run()
+    steps = build(load_scenario(given | {"stepping": "every_step"})).run()
+    for name in ("status", "finish_ns"):
+        assert getattr(record, name).tolist() == getattr(steps, name).tolist()
+    assert record.reject_reasons == steps.reject_reasons
+    for client in simulation.clients:
+        client.scheduler.plan(1)
+        assert client.scheduler.pool.free_blocks == client.scheduler.pool.num_blocks
+        assert (client.num_assigned, client.input_tokens, client.output_tokens, client.emitted) == (0, 0, 0, 0)
+    return record
+
+
+@pytest.mark.parametrize("transfer", ["full", "layerwise"])
+def test_a_decode_client_turns_requests_away_when_their_prompts_are_computed(transfer):
+    """Ten requests at once: all prompts are computed, the first four are decoded, the others end with their prefill."""
+    given = apart({"max_num_queued_reqs": 4}, transfer=transfer, requests=10, arrivals={"kind": "at_once"},
+                  lengths={"kind": "fixed", "prompt": 500, "output": 400})
+    record = assert_conserved(given)
+    assert record.status.tolist() == [STATUS_COMPLETED] * 4 + [STATUS_REJECTED] * 6
+    assert set(record.reject_reasons.values()) == {
+        "decode on decode: max_num_queued_reqs: no more than 4 requests may wait or run"}
+    assert np.bincount(record.stages["client"]).tolist() == [10, 4]
+    assert len(record.transfers["start_ns"]) == 4
+
+
+def test_another_decode_client_is_tried():
+    load = {"requests": 10, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 500, "output": 400}}
+    record = assert_conserved(apart({"max_num_queued_reqs": 4}, decoders=2, **load))
+    assert (record.status == STATUS_COMPLETED).sum() == 8
+
+
+def test_kv_that_moves_counts_at_the_decode_client():
+    """Each KV takes 0.5 s to move: at most two requests are in flight there, and none has a token for that long."""
+    given = apart({"max_num_queued_reqs": 2}, requests=6, arrivals={"kind": "at_once"},
+                  lengths={"kind": "fixed", "prompt": 512, "output": 2})
+    given["network"] = {"kind": "kv_link", "bandwidth": 512 * 131072 / 0.5}
+    record = assert_conserved(given)
+    assert (record.status == STATUS_COMPLETED).sum() == 2
+    tokens = apart({"max_num_queued_tokens": 1000}, requests=6, arrivals={"kind": "at_once"},
+                   lengths={"kind": "fixed", "prompt": 512, "output": 2}) | {"network": given["network"]}
+    assert (assert_conserved(tokens).status == STATUS_COMPLETED).sum() == 2   # 0 and 512 prompt tokens wait
+
+
+def test_a_prefill_client_has_a_request_until_its_prompt_is_computed():
+    """Requests that are decoded elsewhere for seconds do not count where their prompts were computed."""
+    given = apart(prefill={"max_num_queued_reqs": 1}, requests=8, arrivals={"kind": "uniform", "rate": 2},
+                  lengths={"kind": "fixed", "prompt": 100, "output": 300})
+    assert (assert_conserved(given).status == STATUS_COMPLETED).all()
+
+
 # -- adapters --------------------------------------------------------------------------------------------------------
 
 ADAPTERS = {"adapters": {"count": 5, "fraction": 0.8, "weights": [5, 3, 2, 1, 1]}}
@@ -166,7 +231,6 @@ def test_adapters_are_drawn_by_weight():
     ({**ALONE, "engine": "vllm-0.28"}, {"max_num_queued_reqs": 2}, "only 0.29 and later"),
     (ALONE, {"max_num_seqs": 8, "max_num_active_seqs": 9}, "max_num_active_seqs: expected at most max_num_seqs (8)"),
     ({**ALONE, "adapter_bytes": "1 MB"}, {}, "adapter_bytes: needs scheduler.max_loras"),
-    ({**ALONE, "role": "decode"}, {"max_num_queued_reqs": 4}, "scheduler.max_num_queued_reqs: not modelled for"),
 ])
 def test_limits_without_a_meaning_are_refused(client, scheduler, said):
     with pytest.raises(InputError) as error:
