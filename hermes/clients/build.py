@@ -137,7 +137,7 @@ def build_clients(
         if longest is not None:
             client.limits.max_model_len = longest
         if moves_kv:
-            client.kv_bytes_per_token = config.memory.kv_bytes(model, info, base_dir)
+            client.kv_bytes_per_token = config.moved_kv_bytes(info, base_dir)
             if moves_kv == "layerwise":
                 client.num_layers = describe_model(model, base_dir).num_layers
         clients.append(client)

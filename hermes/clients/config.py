@@ -269,6 +269,16 @@ class LLMClientConfig(ClientConfig):
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
+    def moved_kv_bytes(self, info: HardwareInfo, base_dir: Path | None) -> float:
+        """Return the KV bytes of one token of a sequence that leaves the client, or comes to it, with its drafter's."""
+        own = self.memory.kv_bytes(self.memory_model(info, base_dir), info, base_dir)
+        speculative = self.scheduler.options.speculative
+        if speculative is None:
+            return own
+        from hermes.clients.drafting import drafter_kv_bytes
+
+        return own + drafter_kv_bytes(speculative, self, info, base_dir)
+
     def memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
         """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
         return self.model or described_model(info.model, base_dir)

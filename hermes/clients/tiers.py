@@ -109,7 +109,7 @@ def tiers_of(tiers: TiersConfig, place: Place) -> KvTiers:
                          tiers.block_tokens, field="tiers.block_tokens")
     levels = build_tiers(tiers.levels, place.env, place.number, place.name, place.platform)
     model = config.memory_model(info, base_dir)
-    return KvTiers(levels, tiers, config.memory.kv_bytes(model, info, base_dir),
+    return KvTiers(levels, tiers, config.moved_kv_bytes(info, base_dir),
                    describe_model(model, base_dir).num_layers if tiers.overlap else 1)
 
 

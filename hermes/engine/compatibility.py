@@ -331,10 +331,6 @@ OF_SPECULATION = (
     *(Row(ASYNCHRONOUS, excludes=drafts, rule="vLLM refuses true with the draft method {method}",
           do=f"write false, or use one of {', '.join(methods)}")
       for drafts, methods in ((DRAFTS_BEFORE, PLANNED_AHEAD), (DRAFTS_LATER, PLANNED_AHEAD_LATER))),
-    Row(SPECULATIVE, excludes=ROLE, missing="a drafter's KV that moves with a sequence"),
-    Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
-    Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
-    Row(SPECULATIVE, excludes=DP, missing="drafts in steps that ranks take together"),
     Row(DRAFTER, needs=COMPOSED, rule="other hardware cannot price what drafts", do="give the time of one run",
         at="scheduler.speculative.draft_time"),
 )

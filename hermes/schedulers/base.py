@@ -89,6 +89,7 @@ class LLMScheduler:
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
         self.stopped = -1
+        self.ahead = 0     # steps that it schedules before the results of the one before are known, and keeps
         self.engine = ""   # version of the real engine whose own scheduler decides
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True

@@ -48,7 +48,7 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         drafts = part_of(self, Drafts)
         assert drafts is not None
         self.drafts = drafts
-        self._most_in_flight = 1 + drafts.ahead
+        self.ahead = int(drafts.ahead)
         self._batches: deque[Batch] = deque()   # in flight, the oldest first
         self._bursts = TokenBursts(self.group)
 
@@ -76,10 +76,10 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
 
     def _fill(self) -> bool:
         """Schedule a batch if the engine keeps more in flight; return whether it schedules another one at once."""
-        if not self._anyone or len(self._batches) >= self._most_in_flight:
+        if not self._anyone or len(self._batches) >= 1 + self.ahead:
             return False
         self._batches.append(self.schedule())
-        return len(self._batches) < self._most_in_flight and (bool(self._batches[-1].shares) or self._anyone)
+        return len(self._batches) < 1 + self.ahead and (bool(self._batches[-1].shares) or self._anyone)
 
     def plan(self, max_steps: int) -> Plan | None:
         """Schedule until as many batches are in flight as the engine keeps; return the oldest that computes something.
