@@ -26,7 +26,8 @@ DEFAULTS: dict[str, Any] = {
     "load_steps": 1, "store_steps": 0, "blocks_per_step": 0,
 }
 
-OPTIONAL = ("max_loras", "scheduler_config", "local_interval")   # settings of some recordings
+OPTIONAL = ("max_loras", "scheduler_config", "local_interval", "num_speculative_tokens", "speculative_method",
+            "accepted")   # settings of some recordings
 KEPT = ("scheduled", "free_blocks_after", "host")   # of a step, also if empty or 0
 
 

@@ -123,7 +123,7 @@ def build_clients(
         scheduler = _scheduler(config, pool, model, info, base_dir, every_step=every_step)
         scheduler.seed(seed)
         for own in scheduler.parts:
-            own.placed(config.parallel.dp)
+            own.placed(config.parallel.dp, connected=config.connected)
         if i == 0:   # the others are its equals
             check(Case(config, scheduler=scheduler))
         platform = platform_name(config.platform, i // per_engine)

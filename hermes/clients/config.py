@@ -269,6 +269,11 @@ class LLMClientConfig(ClientConfig):
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
+    @property
+    def connected(self) -> bool:
+        """Whether KV leaves or enters the client's devices, through a connector of the engine."""
+        return self.role != "both" or self.tiers is not None or self.memory.kv_offload is not None
+
     def moved_kv_bytes(self, info: HardwareInfo, base_dir: Path | None) -> float:
         """Return the KV bytes of one token of a sequence that leaves the client, or comes to it, with its drafter's."""
         own = self.memory.kv_bytes(self.memory_model(info, base_dir), info, base_dir)

@@ -6,16 +6,19 @@ complete a given number of steps after it was started (`hermes.deploy.vllm_offlo
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.clients.schedule_replay import (
+    MOST_IDLE,
     Count,
     RecordedSchedule,
     RecordedStep,
     Row,
     config_of,
+    row_of,
     rows_of,
     sequences_of,
     set_interval,
@@ -25,6 +28,7 @@ from hermes.hardware.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache
 from hermes.schedulers.host_offload import HostOffload, Job
+from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.plan import Plan
 
 __all__ = ["RecordedOffload", "replay_offload"]
@@ -87,6 +91,8 @@ class _Replay:
         self.due: dict[Job, int] = {}
 
     def rows(self) -> list[Row]:
+        if isinstance(self.scheduler, InFlightScheduler):
+            return self._rows_of_batches(self.scheduler)
         scheduler, offload, arrivals = self.scheduler, self.offload, sequences_of(self.recorded)
         rows: list[Row] = []
         step = arrived = unfinished = idle = 0
@@ -119,6 +125,48 @@ class _Replay:
                 offload.job_done(job)
         return rows
 
+    def _rows_of_batches(self, scheduler: InFlightScheduler) -> list[Row]:
+        """Drive a scheduler with batches in flight as the engine's loop does."""
+        offload, arrivals = self.offload, sequences_of(self.recorded)
+        most = 1 + scheduler.ahead
+        rows: list[Row] = []
+        in_flight: deque[int] = deque()   # numbers of schedules
+        step = arrived = unfinished = idle = 0
+        ended = False   # since the latest schedule
+        while arrived < len(arrivals) or unfinished or ended or offload.jobs or in_flight:
+            while arrived < len(arrivals) and arrivals[arrived][0] <= step:
+                scheduler.enqueue(arrivals[arrived][1])
+                arrived += 1
+                unfinished += 1
+            busy = bool(unfinished or ended or offload.jobs)
+            if not busy and not in_flight:
+                step = arrivals[arrived][0]
+                continue
+            if busy:
+                batch = scheduler.add_batch()
+                started, flushed = offload.take_jobs()
+                rows += self._with_jobs([row_of(batch, scheduler.pool.free_blocks)] if batch.shares else [],
+                                        batch.plan, started, flushed)
+                self._take_jobs(step, started, flushed)
+                in_flight.append(step)
+                step += 1
+                ended = False
+                idle = 0 if batch.shares or offload.jobs else idle + 1
+                if idle > MOST_IDLE:   # nothing will ever run: report the rows so far instead of looping
+                    break
+                if len(in_flight) < most and batch.shares:
+                    continue
+            number = in_flight.popleft()
+            finished = scheduler.complete(Plan(), 1, 0, 0)
+            for seq in finished:
+                scheduler.release(seq)
+            unfinished -= len(finished)
+            ended |= bool(finished)
+            for job in [job for job, due in self.due.items() if due <= number]:
+                del self.due[job]
+                offload.job_done(job)
+        return rows
+
     def _take_jobs(self, step: int, started: list[Job], flushed: list[Job]) -> None:
         recorded = self.recorded
         for job in started:
@@ -129,18 +177,21 @@ class _Replay:
 
     def _rows(self, plan: Plan | None, started: list[Job], flushed: list[Job]) -> list[Row]:
         scheduler = self.scheduler
-
-        def name(seq: Generation) -> Any:   # Any: a recording has only the id
-            return seq.request
-
         rows: list[Row] = []
         if plan is not None:
             scheduler.take_blocks(plan, 1)
             rows = rows_of(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
+        return self._with_jobs(rows, plan, started, flushed)
+
+    def _with_jobs(self, rows: list[Row], plan: Plan | None, started: list[Job], flushed: list[Job]) -> list[Row]:
+        """Return the rows of a plan with its jobs, which the first one starts, and the state of the host."""
+        def name(seq: Generation) -> Any:   # Any: a recording has only the id
+            return seq.request
+
         jobs = [(job.load, [name(job.seq), len(job.blocks), len(job.keys)]) for job in started]
         if not rows and (jobs or flushed):
             rows = [{"scheduled": [], "preempted": [] if plan is None else [name(seq) for seq in plan.preempted],
-                     "free_blocks_after": scheduler.pool.free_blocks}]
+                     "free_blocks_after": self.scheduler.pool.free_blocks}]
         host = self.offload.host
         for i, row in enumerate(rows):
             row |= {

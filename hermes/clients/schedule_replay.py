@@ -274,7 +274,7 @@ def set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> Non
     """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
     if recorded.local_interval:
         for part in scheduler.parts:
-            part.placed(ranks=1)
+            part.placed(ranks=1, connected=recorded.offloads)
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:

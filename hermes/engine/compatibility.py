@@ -336,9 +336,6 @@ OF_SPECULATION = (
 )
 OF_HOST_OFFLOAD = (
     Row(HOST_OFFLOAD, needs=CHUNKED, rule="it follows vLLM's offloading", do=""),
-    Row(HOST_OFFLOAD, excludes=SPECULATIVE, missing="stores of drafts that are verified later"),
-    Row(HOST_OFFLOAD, excludes=ASYNCHRONOUS, rule="modelled for synchronous scheduling only",
-        do="give the scheduler async_scheduling: false"),
     Row(HOST_OFFLOAD, excludes=OTHER_OFFLOAD, rule=f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}",
         do="leave `engine` out"),
     Row(HOST_OFFLOAD, needs=CACHED, rule="the host memory extends the prefix cache", do=""),

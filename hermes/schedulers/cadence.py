@@ -42,7 +42,7 @@ class PrefillCadence(SchedulerPart):
         self._backlog = False             # whether the latest step that deferred nothing left sequences waiting
         self._lost_one = False            # whether the step being planned preempts
 
-    def placed(self, ranks: int) -> None:
+    def placed(self, ranks: int, *, connected: bool) -> None:
         self.local = ranks == 1
 
     def before_plan(self, max_steps: int) -> int:

@@ -63,10 +63,10 @@ class ChunkedScheduler(LLMScheduler):
         self._ending: dict[Generation, bool | None] = {}
         # All that leave when the next step is planned, in the order in which they free their blocks.
         self._leaving: list[Generation] = []
-        # `hermes.schedulers.parts` sets these: whether parts are asked about each sequence; KV slots held past a
-        # sequence's tokens, and rows of the input that each sequence takes beside its own (both for drafting).
+        # `hermes.schedulers.parts` sets these: whether parts are asked about each sequence; drafts of a step, KV slots
+        # held past a sequence's tokens, and rows of the input that each sequence takes besides its own for drafting.
         self._limited = False
-        self.lookahead = self.draft_rows = 0
+        self.draft_tokens = self.lookahead = self.draft_rows = 0
         self._returned = 0   # tokens of this step that the latest victim gave back
         self._emptied = _TOKEN_BUDGET   # why sequences wait although the queue has been gone through
 
@@ -256,6 +256,10 @@ class ChunkedScheduler(LLMScheduler):
         """Return the rows that such a sequence takes, if they are more than its tokens."""
         raise AssertionError("without parts nothing asks")
 
+    def _may_preempt(self, seq: Generation) -> bool:
+        """Return whether a victim may be preempted."""
+        raise AssertionError("without parts nothing asks")
+
     def _out_of_blocks(self) -> int:
         """Return the `Reason` for which the blocks of the sequence at the head of the queue are not free."""
         raise AssertionError("without parts nothing asks")
@@ -287,12 +291,17 @@ class ChunkedScheduler(LLMScheduler):
             known = seq.num_computed if seq in in_flight else None
             if lookahead:
                 known = min(seq.num_computed + n, seq.num_tokens)
+            short = False
             while not pool.grow(seq, seq.num_computed + n + lookahead, known):
-                may_admit = False
                 if self._ending and (ended := self._preempt_ending(order)) is not None:
+                    may_admit = False
                     skipped += self.by_priority and self.keeps_its_place and ended.run_order < seq.run_order
                     continue
                 victim = max(order, key=urgency) if self.by_priority else order[-1]
+                if self._limited and not self._may_preempt(victim):
+                    short = True
+                    break
+                may_admit = False
                 if order.index(victim) < index and (victim in scheduled or not self.keeps_its_place):
                     index -= 1
                 order.remove(victim)
@@ -303,6 +312,8 @@ class ChunkedScheduler(LLMScheduler):
                 self.preempt(victim, plan)
                 if victim is seq:
                     break
+            if short:
+                break
             if seq not in running:   # it preempted itself
                 if self.goes_on:
                     continue

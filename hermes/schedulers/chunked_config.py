@@ -279,14 +279,17 @@ class ChunkedConfig(SchedulerConfig):
 
     def build_with(self, pool: BlockPool, parts: Sequence[SchedulerPart], *, every_step: bool) -> ChunkedScheduler:
         """Return a scheduler with the parts of its own options, and those that other options of the client bring."""
-        kind = self.scheduler_type
         if not parts:
-            return kind(self, pool, every_step=every_step)
-        from hermes.schedulers.parts import AsyncPartedScheduler, PartedScheduler, WithParts
+            return self.scheduler_type(self, pool, every_step=every_step)
+        from hermes.schedulers.drafts import Drafts
+        from hermes.schedulers.in_flight import InFlightScheduler
+        from hermes.schedulers.parts import PartedScheduler
 
-        if not issubclass(kind, WithParts):
-            kind = AsyncPartedScheduler if self.async_scheduling else PartedScheduler
-        return kind(self, pool, every_step=every_step, parts=parts)
+        if self.speculative is not None:
+            return InFlightScheduler(self, pool, parts=parts)
+        if self.async_scheduling:
+            return InFlightScheduler(self, pool, parts=(*parts, Drafts(self, None)))
+        return PartedScheduler(self, pool, every_step=every_step, parts=parts)
 
     @property
     def scheduler_type(self) -> type[ChunkedScheduler]:

@@ -6,7 +6,8 @@ accepted is drawn for each sequence (`hermes.schedulers.acceptance`), so no two 
 planned alone, by the engine's literal loop. `hermes.schedulers.in_flight` keeps the batches in flight.
 
 With `async_scheduling` a step is scheduled when the one before begins: it counts on all drafts in flight, and learns
-later which of them were rejected. A sequence may so be computed in one step more after its last token.
+later which of them were rejected. A sequence may so be computed in one step more after its last token. Without drafts
+these are the counts of vLLM's AsyncScheduler, for options under which a step cannot be planned late.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermes.core.generation import Generation
+from hermes.schedulers.acceptance import Acceptance
 from hermes.schedulers.parts import SchedulerPart, WithParts
 from hermes.schedulers.plan import Plan
 
@@ -58,6 +60,9 @@ class Share:
 class Drafts(SchedulerPart):
     """See the module's docstring.
 
+    Args:
+        speculative: None for steps without drafts.
+
     Attributes:
         ahead: Whether a batch is scheduled before the results of the one before it are known.
         shares: What the batch just planned computes.
@@ -65,15 +70,17 @@ class Drafts(SchedulerPart):
 
     turn = 3
 
-    def __init__(self, config: ChunkedConfig, speculative: Speculation) -> None:
-        self.most = speculative.num_speculative_tokens
-        self.method = speculative.method
-        self.acceptance = speculative.acceptance()
+    def __init__(self, config: ChunkedConfig, speculative: Speculation | None) -> None:
         self.ahead = bool(config.async_scheduling)
         self.hashes_results = config.hashes_results or self.ahead
-        self._lookahead, self._rows = speculative.lookahead, speculative.slots
-        self._drops_last_hit = speculative.drops_last_hit and not config.hashes_ahead
-        self._hash_lookahead = int(speculative.drops_last_hit and config.hashes_ahead)
+        self.most = self._lookahead = self._rows = 0
+        self._ahead_of_blocks, self.method, self.acceptance = False, "", Acceptance([], [0])
+        if speculative is not None:
+            self.most, self.method = speculative.num_speculative_tokens, speculative.method
+            self.acceptance = speculative.acceptance()
+            self._lookahead, self._rows = speculative.lookahead, speculative.slots
+            self._ahead_of_blocks = speculative.drops_last_hit
+        self._hashes_ahead = config.hashes_ahead
         self.shares: dict[Generation, Share] = {}
         self._progress: dict[Generation, _Progress] = {}
         self._padding: set[Generation] = set()   # sequences of the batch being planned that have rows of padding
@@ -81,8 +88,17 @@ class Drafts(SchedulerPart):
 
     def attach(self, scheduler: WithParts) -> None:
         super().attach(scheduler)
-        scheduler.lookahead, scheduler.draft_rows = self._lookahead, self._rows
-        scheduler.pool.drop_last_hit, scheduler.pool.hash_lookahead = self._drops_last_hit, self._hash_lookahead
+        scheduler.draft_tokens, scheduler.lookahead, scheduler.draft_rows = self.most, self._lookahead, self._rows
+        self._set_hashes(connected=any(part.connects for part in scheduler.parts))
+
+    def placed(self, ranks: int, *, connected: bool) -> None:
+        self._set_hashes(connected=connected)
+
+    def _set_hashes(self, *, connected: bool) -> None:
+        """Set what the prefix cache does for hidden states. With a KV connector blocks keep their own hashes."""
+        ahead, pool = self._hashes_ahead and not connected, self.scheduler.pool
+        pool.drop_last_hit = self._ahead_of_blocks and not ahead
+        pool.hash_lookahead = int(self._ahead_of_blocks and ahead)
 
     def seed(self, seed: int) -> None:
         self.acceptance.seed(seed)
@@ -123,7 +139,7 @@ class Drafts(SchedulerPart):
     def padded(self, seq: Generation, num_tokens: int, past: int) -> int:
         """Return the rows of a sequence: in a step without prompts one with a single token left to compute gets rows
         for drafts all the same, so that all sequences have as many rows, and the step its captured graph."""
-        pads = num_tokens == 1 and not self._prefilling and (self._others or past > 0)
+        pads = num_tokens == 1 and self.most > 0 and not self._prefilling and (self._others or past > 0)
         if pads:
             self._padding.add(seq)   # it leaves the set if it is not admitted: the next plan clears it
         return num_tokens + self.most if pads else num_tokens

@@ -12,6 +12,7 @@ they are complete. The rules have numbers in docs/background/kv-offload.md.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 
 from hermes.core.generation import Generation
@@ -77,6 +78,7 @@ class HostOffload(SchedulerPart):
     """
 
     turn = 1
+    connects = True
 
     def __init__(self, host: HostCache, *, blocks_per_chunk: int = 1, prompt_only: bool = True,
                  offers_anew: bool = True) -> None:
@@ -86,12 +88,15 @@ class HostOffload(SchedulerPart):
         self.offers_anew = offers_anew
         self.jobs: dict[Job, None] = {}
         self.loaded_tokens = 0
-        self._started: list[Job] = []
+        self._started: list[Job] = []   # by the plan being made
         self._flushed: list[Job] = []
+        self._of_plans: deque[tuple[list[Job], list[Job]]] = deque()   # plans whose jobs were not taken yet
         self._progress: dict[Generation, _Progress] = {}
         self._loading: dict[Generation, None] = {}   # waiting for their load
         self._loaded: dict[Generation, None] = {}    # load complete, blocks not hashed yet
         self._taken_out: list[Generation] = []       # out of the queue in this step, for their load
+        self._prefills: dict[Generation, None] = {}  # loading, or in their prompt after their latest step
+        self._admitted: dict[Generation, None] = {}  # to the step being planned
         self._to_store: dict[Generation, None] = {}  # running sequences that may have chunks to offer
         self._ended: list[Generation] = []           # since the latest plan
         self._being_loaded: set[Hashable] = set()
@@ -110,6 +115,7 @@ class HostOffload(SchedulerPart):
 
     def before_plan(self, max_steps: int) -> int:
         self.pool.taken.clear()
+        self._admitted.clear()
         self._watched = bool(self.jobs or self._ended or self._offers_again)
         self._offers_again = False
         if self._watched:
@@ -121,12 +127,23 @@ class HostOffload(SchedulerPart):
     def after_plan(self, plan: Plan | None) -> Plan | None:
         if plan is not None and (self._watched or not self.prompt_only):
             self.scheduler.take_blocks(plan, 1)   # or a block that this step takes and fills would not be stored
+        for seq, _n in () if plan is None else plan.prefills:
+            if seq.num_computed < seq.num_tokens:
+                self._prefills[seq] = None
+            else:
+                self._prefills.pop(seq, None)
         self._flush(plan)
         self._store_scheduled(plan)
         self._store_ended()
+        self._of_plans.append((self._started, self._flushed))
+        self._started, self._flushed = [], []
         if plan is not None and (self.jobs or self._offers_again):
             plan.num_steps = 1
         return plan
+
+    @property
+    def unsettled(self) -> bool:
+        return bool(self._ended)
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         for seq in finished:
@@ -135,16 +152,15 @@ class HostOffload(SchedulerPart):
             for job in progress.jobs:
                 job.fenced = True
             self._to_store.pop(seq, None)
+            self._prefills.pop(seq, None)
         self._ended += finished
 
     def take_jobs(self) -> tuple[list[Job], list[Job]]:
-        """Return the jobs that the latest plan started, and those that have to be complete before its step runs.
+        """Return the jobs that a plan started, and those that have to be complete before its step runs.
 
-        Call it after each `plan`, also if that is None.
+        Call it after each `plan`, also if that is None: it returns those of the oldest plan not asked for.
         """
-        jobs = self._started, self._flushed
-        self._started, self._flushed = [], []
-        return jobs
+        return self._of_plans.popleft() if self._of_plans else ([], [])
 
     def job_done(self, job: Job) -> None:
         """Note that the engine knows that a job is complete. Call it after the `complete` of the step in which the
@@ -205,6 +221,10 @@ class HostOffload(SchedulerPart):
         if not seq.num_computed:   # it comes from the queue, not from its load
             self._count_lookup(seq, self._past, 0)
         self._to_store[seq] = None
+        self._admitted[seq] = None
+
+    def preempted(self, seq: Generation, returned: int) -> None:
+        self._prefills.pop(seq, None)
 
     def after_admission(self) -> None:
         holding = self.scheduler.holding
@@ -228,7 +248,9 @@ class HostOffload(SchedulerPart):
     def _holders(self) -> Iterator[Generation]:
         """Yield the sequences that hold blocks and still need some: prompts under way, and those that do not run."""
         scheduler = self.scheduler
-        yield from scheduler.partial
+        for seq in scheduler.partial:
+            if seq in self._prefills or (seq in self._admitted and seq.num_computed < seq.num_tokens):
+                yield seq
         yield from scheduler.holding
         yield from (seq for seq in scheduler.skipped if seq.num_blocks)
         yield from self._taken_out
@@ -270,7 +292,10 @@ class HostOffload(SchedulerPart):
         spare = scheduler.watermark_blocks if scheduler.running or scheduler._ending else 0
         if scheduler.whole_must_fit and pool.missing_blocks(seq, seq.num_tokens) + spare > pool.free_blocks:
             return False
-        reserved = sum(max(0, pool.blocks_for(s.num_tokens) - s.num_blocks) for s in self._holders())
+        # slots of each one's next step with drafts
+        drafting = scheduler.draft_tokens and 1 + scheduler.draft_tokens + scheduler.lookahead
+        reserved = pool.blocks_for(drafting) + sum(
+            max(0, pool.blocks_for(s.num_tokens + drafting) - s.num_blocks) for s in self._holders())
         return pool.missing_blocks(seq, num_tokens) + spare <= pool.free_blocks - reserved
 
     def _load(self, seq: Generation, past: int, found: int) -> None:
@@ -286,7 +311,7 @@ class HostOffload(SchedulerPart):
         progress.next_chunk = (past + found) // size
         self.host.load(keys, past // size, progress.chunks)
         self._being_loaded.update(keys)
-        self._loading[seq] = None
+        self._loading[seq] = self._prefills[seq] = None
         self.loaded_tokens += found
         blocks = pool.blocks_of(seq)
         self._start(Job(seq, load=True, keys=keys, blocks=blocks[past // pool.block_size:], fenced=False))
@@ -327,8 +352,8 @@ class HostOffload(SchedulerPart):
         chunks = {seq for seq, _n in plan.prefills}
         clock = self.scheduler.group.clock
         for seq in sorted(self._to_store, key=run_order):
-            if seq in chunks:
-                tokens = seq.num_computed
+            if seq in chunks:   # tokens in flight, and drafts, have no hash yet
+                tokens = min(seq.num_computed, seq.num_tokens - self.pool.hash_lookahead)
             elif seq.grouped and plan.decodes:
                 tokens = clock + seq.base + 1
             else:

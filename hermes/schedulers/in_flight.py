@@ -1,7 +1,12 @@
 """A chunked scheduler that keeps the engine's batches in flight, as vLLM's EngineCore does.
 
 Results of a step with drafts cannot be foreseen, so a batch that is scheduled ahead of them is kept as it is until its
-turn comes. (Without drafts `AsyncChunkedScheduler` plans each step late and forgets what the engine cannot know yet.)
+turn comes; so is one with copies of KV blocks. (Otherwise `AsyncChunkedScheduler` plans each step late and forgets what
+the engine cannot know yet.)
+
+With a KV connector and two batches in flight, the blocks of a sequence that ends, or is given up, while a batch
+computes it come back when the batches in flight are done. A victim whose blocks would come back late is not preempted:
+the loop over running sequences ends there.
 """
 
 from __future__ import annotations
@@ -27,12 +32,13 @@ MOST_EMPTY = 5   # empty batches in a row
 
 
 class Batch:
-    """One scheduled step: its plan, each sequence's share, and why it admits no more."""
+    """One scheduled step: its plan, each sequence's share, why it admits no more, and whose blocks it gives back."""
 
-    __slots__ = ("plan", "shares", "stopped")
+    __slots__ = ("frees", "plan", "shares", "stopped")
 
     def __init__(self, plan: Plan, shares: dict[Generation, Share], stopped: int) -> None:
         self.plan, self.shares, self.stopped = plan, shares, stopped
+        self.frees: list[Generation] = []
 
 
 class InFlightScheduler(WithParts, ChunkedScheduler):
@@ -49,12 +55,14 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         assert drafts is not None
         self.drafts = drafts
         self.ahead = int(drafts.ahead)
+        self._connected = any(part.connects for part in self.parts)
+        self._num_empty = 0   # batches in a row that computed nothing
         self._batches: deque[Batch] = deque()   # in flight, the oldest first
         self._bursts = TokenBursts(self.group)
 
     @property
     def _anyone(self) -> bool:
-        return bool(self.running or self.waiting or self.holding)
+        return bool(self.running or self.waiting or self.holding) or any(part.unsettled for part in self.parts)
 
     @property
     def at_rest(self) -> bool:
@@ -74,19 +82,27 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         plan = super().plan(1) or Plan()
         return Batch(plan, self.drafts.shares, self.stopped)
 
+    def add_batch(self) -> Batch:
+        """Schedule a batch, which is in flight then."""
+        self._batches.append(self.schedule())
+        return self._batches[-1]
+
     def _fill(self) -> bool:
         """Schedule a batch if the engine keeps more in flight; return whether it schedules another one at once."""
         if not self._anyone or len(self._batches) >= 1 + self.ahead:
             return False
-        self._batches.append(self.schedule())
-        return len(self._batches) < 1 + self.ahead and (bool(self._batches[-1].shares) or self._anyone)
+        batch = self.add_batch()
+        return len(self._batches) < 1 + self.ahead and (bool(batch.shares) or self._anyone)
 
     def plan(self, max_steps: int) -> Plan | None:
         """Schedule until as many batches are in flight as the engine keeps; return the oldest that computes something.
 
-        An empty batch takes no time: its results are there at once.
+        An empty batch takes no time: its results are there at once. With a KV connector it is returned as well, since
+        it may start jobs.
         """
         empty, victims = 0, []
+        if self._connected:
+            return self._next_batch()
         while True:
             if self._fill():
                 continue
@@ -106,6 +122,22 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         plan = Plan()
         plan.preempted = victims
         return plan
+
+    def _next_batch(self) -> Plan | None:
+        """Return the oldest batch, empty or not; None after many empty ones, or if nothing is left to schedule."""
+        while self._fill():
+            pass
+        if not self._batches:
+            self._num_empty = 0
+            return None
+        batch = self._batches[0]
+        self.stopped = batch.stopped
+        self._num_empty = 0 if batch.shares else self._num_empty + 1
+        if self._num_empty > MOST_EMPTY:
+            self._num_empty = 0
+            self._batches.popleft()
+            return None
+        return self._plan_of(batch, batch.plan.preempted)
 
     def advance(self, before_results: Callable[[], None]) -> tuple[bool, bool]:
         """Take a step of the engine's loop without a client: schedule if there is room, else give results.
@@ -133,16 +165,21 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         plan.lora_tokens, plan.lora_adapters = batch.plan.lora_tokens, batch.plan.lora_adapters
         for share in batch.shares.values():
             plan.add_verified(share.seq, share.num_tokens, share.past, share.drafts)
-        plan.decodes = True   # a step, even if all its sequences have ended meanwhile
+        plan.decodes = bool(batch.shares)   # a step, even if all its sequences have ended meanwhile
         plan.prefills = [(seq, n) for seq, n in plan.prefills if knows(seq)]
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         if not self._batches or not self._batches[0].shares:
+            if self._connected and self._batches:
+                self._batches.popleft()
             return []   # the plan only preempted
         drafts, finished = self.drafts, []
         given: dict[Generation, int] = {}
-        for share in self._batches.popleft().shares.values():
+        batch = self._batches.popleft()
+        for seq in batch.frees:
+            super().release(seq)
+        for share in batch.shares.values():
             if drafts.knows(share.seq):
                 tokens = drafts.result(share)
                 if tokens:
@@ -161,6 +198,19 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         for part in self.parts:
             part.completed(plan, num_steps, finished)
         return finished
+
+    def release(self, seq: Generation) -> None:
+        if self._connected and self._computes(seq):
+            next(batch for batch in reversed(self._batches) if batch.shares).frees.append(seq)
+        else:
+            super().release(seq)
+
+    def _computes(self, seq: Generation) -> bool:
+        """Whether a batch in flight computes a sequence."""
+        return any(seq in batch.shares for batch in self._batches)
+
+    def _may_preempt(self, seq: Generation) -> bool:
+        return not (self._connected and self._computes(seq)) and super()._may_preempt(seq)
 
     def abort(self, seq: Generation) -> None:
         self._bursts.forget(seq)

@@ -38,20 +38,26 @@ class SchedulerPart:
         turn: Hooks of several parts are called in this order, which is the engine's: at the head of the queue it asks
             for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts
             rows for drafts (3).
+        connects: Whether it stands for a KV connector, whose copies may write to blocks beside the steps.
     """
 
     turn: ClassVar[int]
+    connects: ClassVar[bool] = False
     scheduler: WithParts
 
     def attach(self, scheduler: WithParts) -> None:
-        """Join a scheduler; called once, before anything else. May set its `lookahead` and `draft_rows`."""
+        """Join a scheduler; called once, before anything else. May set its `draft_tokens`, `lookahead`
+        and `draft_rows`."""
         self.scheduler = scheduler
 
     def seed(self, seed: int) -> None:
         """Take the scenario's seed; called once, before the first plan."""
 
-    def placed(self, ranks: int) -> None:
-        """Hear how many data-parallel ranks the engine has; called once, before the first plan."""
+    def placed(self, ranks: int, *, connected: bool) -> None:
+        """Note the engine's deployment; called once, before the first plan.
+
+        ranks: Its data-parallel ranks. connected: Whether KV leaves or enters its devices through a connector.
+        """
 
     def refusal(self, seq: Generation) -> str | None:
         """Return why a sequence can never be served, or None. Called when it arrives. Must not modify anything."""
@@ -123,6 +129,17 @@ class SchedulerPart:
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         """Called when steps of a plan have run, with the sequences that ended in them."""
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a step has to be planned for this part alone, although no sequence waits or runs. Asked before each
+        batch of a scheduler that keeps batches in flight."""
+        return False
+
+    def may_preempt(self, seq: Generation) -> bool:
+        """Return whether the victim that the loop has chosen may be preempted. If not, its loop over running sequences
+        ends there. Called in the literal loop only, each time that blocks are lacking. Must not modify anything."""
+        return True
 
     # -- at any time in between --------------------------------------------------------------------------------------
 
@@ -267,6 +284,9 @@ class WithParts(Base):
         for part in self._that_pad:
             num_tokens = part.padded(seq, num_tokens, past)
         return num_tokens
+
+    def _may_preempt(self, seq: Generation) -> bool:
+        return all(part.may_preempt(seq) for part in self.parts)
 
     def _out_of_blocks(self) -> int:
         for part in self.parts:
