@@ -16,7 +16,6 @@ from hermes.clients.consistency import check_agreement, longest_request
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import describe_model
 from hermes.clients.parts import ClientPart
-from hermes.clients.pools import pool_of
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
@@ -114,9 +113,9 @@ def build_clients(
     model = config.memory_model(info, base_dir)
     longest = longest_request(config, model, base_dir)
     memory = config.resources(hardware, base_dir).memory
-    make_pool = pool_of(config.memory, config.memory.groups(model, base_dir),
-                        config.scheduler.options.max_num_batched_tokens or 0, every_step=every_step,
-                        unhashed_to_front=config.scheduler.unhashed_to_front)
+    make_pool = config.memory.pool(
+        config.memory.groups(model, base_dir), config.scheduler.options.max_num_batched_tokens or 0,
+        every_step=every_step, unhashed_to_front=config.scheduler.unhashed_to_front)
     per_engine, parts, clients = config.parallel.dp * config.parallel.pp, _Parts(config), []
     for i, name in enumerate(config.names):
         pool = make_pool(memory.num_blocks, config.memory.tokens_per_block)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +20,7 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.eviction import PrefixEviction, Recency
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
 DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # for schedulers without such a limit
 ALIKE = 1.25   # numbers of layers that differ by less make groups of the larger number
 DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # for schedulers that follow no engine
+MakePool = Callable[..., BlockPool]
 
 
 def describe_model(model: str, base_dir: Path | None) -> ModelDescription:
@@ -141,6 +145,25 @@ class MemoryConfig(ConfigModel):
             return None
         return groups
 
+    def pool(self, groups: WindowGroups | None, budget: int, *, every_step: bool, unhashed_to_front: bool) -> MakePool:
+        """Return the constructor of the client's KV memory, of a number of blocks and their tokens.
+
+        Args:
+            groups: The model's groups of layers; None if every layer keeps every token.
+            budget: Most tokens of a step; 0 without a limit.
+            every_step: Whether to use the literal pool where there is a faster one.
+            unhashed_to_front: See `PrefixBlockPool`.
+        """
+        if not self.prefix_caching:
+            return BlockPool if groups is None else _windows(groups, budget, cached=False)
+        if self.kv_offload is not None:
+            made = self.kv_offload.pool()
+        elif groups is not None:
+            made = _windows(groups, budget, cached=True)
+        else:
+            made = _EVICTIONS[self.prefix_eviction](self, every_step)
+        return partial(made, unhashed_to_front=unhashed_to_front)
+
     @property
     def tokens_per_block(self) -> int:
         """`block_size` after `completed`."""
@@ -250,3 +273,35 @@ class MemoryConfig(ConfigModel):
         if info.memory is not None and self.activations is None:
             return Part(0, "part of the profile's activations")
         return Part(kv.engine_bytes(info.tp), f"estimate for TP{info.tp}")
+
+
+def _windows(groups: WindowGroups, budget: int, *, cached: bool) -> MakePool:
+    from hermes.memory.windows import WindowPool, WindowPrefixPool
+
+    return partial(WindowPrefixPool if cached else WindowPool, groups=groups._replace(ahead=budget))
+
+
+def _lru(memory: MemoryConfig, every_step: bool) -> MakePool:
+    if not every_step:
+        return PrefixBlockPool
+    from hermes.memory.reference import ReferencePrefixPool
+
+    return ReferencePrefixPool
+
+
+def _tamm(memory: MemoryConfig, every_step: bool) -> MakePool:
+    from hermes.memory.prefix_eviction import TammPrefixPool
+
+    return partial(TammPrefixPool, recency=memory.prefix_recency)
+
+
+def _ranked(memory: MemoryConfig, every_step: bool) -> MakePool:
+    from hermes.memory.prefix_eviction import RankedPrefixPool
+
+    assert memory.prefix_eviction in ("gdsf", "lfu", "fifo")
+    return partial(RankedPrefixPool, policy=memory.prefix_eviction)
+
+
+_EVICTIONS: dict[str, Callable[[MemoryConfig, bool], MakePool]] = {
+    "lru": _lru, "tamm": _tamm, "gdsf": _ranked, "lfu": _ranked, "fifo": _ranked}
+"""Pools with a prefix cache, by its order of eviction."""

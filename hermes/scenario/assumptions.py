@@ -159,7 +159,7 @@ def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
             yield Assumption("adapter rank", f"{client.hardware.lora.rank}, vLLM's max_lora_rank", f"{HIGH_RANK}",
                              {f"{path}.hardware.kind": "composed", f"{path}.hardware.lora.rank": HIGH_RANK},
                              Change(hardware={number: {"lora": lora.model_dump()}}))
-    elif not scenario.source.chosen(f"{path}.adjust.fixed") and client.parallel.dp * client.parallel.pp == 1:
+    elif not scenario.source.chosen(f"{path}.adjust.fixed"):
         seconds = 8 * model.num_layers * KERNEL_S   # two kernels for each of the four products of a layer
         kernels = f"two kernels of {KERNEL_S * 1e6:g} us a product"
         yield Assumption("adapter work", "none", f"{kernels}, {_ms(seconds)} a step",

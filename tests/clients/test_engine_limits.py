@@ -12,9 +12,9 @@ from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
 from hermes.memory import BlockPool
+from hermes.scenario.build import build
 from hermes.schedulers.adapters import AdapterSlots
 from hermes.schedulers.chunked_config import ChunkedConfig
-from hermes.scenario.build import build
 from hermes.schedulers.parts import part_of
 from hermes.workload.attributes import Adapters
 
