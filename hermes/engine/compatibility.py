@@ -414,12 +414,8 @@ OF_WORKLOADS = (
     Row(BRANCHES, excludes=HOST_OFFLOAD, rule="branches are not modelled beside a client's memory.kv_offload"),
     Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt",
         do="use `chunked` without speculation"),
-    Row(PATIENCE, excludes=BRANCHES, rule="requests of several branches are not given up: not modelled",
-        do="leave it out"),
-    Row(PATIENCE, excludes=NO_ABORTS, rule="{name} cannot cancel requests whose clients give up",
-        do="use the scheduler `chunked`, `continuous` or `vllm`"),
-    Row(PATIENCE, excludes=ROLE, rule="{name} cannot cancel requests whose clients give up while their KV moves to "
-        "another client", do="leave it out"),
+    Row(PATIENCE, excludes=NO_ABORTS, rule="{name} cannot cancel requests whose clients give up: SGLang's rule for "
+        "them is not recorded", do="use another scheduler"),
 )
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
         *OF_WORKLOADS)

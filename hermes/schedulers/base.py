@@ -52,7 +52,7 @@ class LLMScheduler:
     returns_together: ClassVar[bool] = False
     # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
     keeps_stopped: ClassVar[bool] = False
-    # can take a sequence out that its client gives up
+    # can take a sequence out that its client gives up; a batch that returns together goes on with it
     aborts: ClassVar[bool] = False
     # takes it out before it learns the results of the step in flight, and not with them
     aborts_first: ClassVar[bool] = False
@@ -122,6 +122,10 @@ class LLMScheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding) if self.waiting or self.holding else 0
+
+    def has(self, seq: Generation) -> bool:
+        """Whether a sequence waits or runs here."""
+        return seq in self.running or seq in self.holding or seq in self.waiting
 
     def next_waiting(self) -> Generation:
         """Return the sequence that may be admitted next."""
@@ -242,6 +246,9 @@ class LLMScheduler:
 
     def _leave_queue(self, seq: Generation) -> None:
         """Take a sequence out of the queue."""
+        if seq in self.holding:
+            self.holding.remove(seq)
+            return
         rest = [other for other in _popped(self.waiting) if other is not seq]
         for other in rest:
             self.waiting.push(other)
