@@ -239,7 +239,10 @@ class Coordinator:
             lead = branches.lead
             emitted = lead.assigned_outputs - branches.not_emitted
         elif stage.hands_over:
-            self._left_prefill(client, stage)
+            assert self.handoff is not None
+            self.handoff.left(client, stage)
+            if self._observers:
+                self._observe("transferred", client, stage)
             gives = self.prefill_gives if emitted else 0
             if branches is None:
                 self._write_row(client, stage, "prefill", gives, stage.preemptions, stage.cached_tokens, -1, -1)
@@ -251,17 +254,9 @@ class Coordinator:
             self._write_row(client, stage, kind, emitted, stage.preemptions, stage.cached_tokens, -1, -1)
         (lead.original or lead).done = True
         client.emitted -= emitted
-        outputs = lead.target_tokens - lead.given if branches is None else lead.assigned_outputs
-        self._loads.add(client, -lead.prompt_tokens, -outputs, -1)
+        self.unassign(client, lead)
         if self._observers:
             self._observe("done", client, lead)
-
-    def _left_prefill(self, client: Client, stage: Generation) -> None:
-        """Handle a generation that leaves its prefill client before its KV moves."""
-        assert self.handoff is not None
-        if self._observers:
-            self._observe("transferred", client, stage)
-        self.handoff.left(client, stage)
 
     def given_up(self, client: Client, stage: Generation) -> None:
         """A generation that was given up leaves the client that was to take it over."""
@@ -424,6 +419,11 @@ class Coordinator:
         stage.assigned_ns = self.env._now
         outputs = stage.target_tokens - stage.given if stage.branches is None else stage.branches.assign(stage)
         self._loads.add(client, stage.prompt_tokens, outputs, 1)
+
+    def unassign(self, client: Client, stage: Generation) -> None:
+        """Stop counting a generation that was given up."""
+        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
+        self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
 
     # -- completions ---------------------------------------------------------------------------------------------
 

@@ -57,6 +57,10 @@ class Bookkeeping(Protocol):
         """Count a generation at this client from now on."""
         ...
 
+    def unassign(self, client: Client, stage: Generation) -> None:
+        """Stop counting a generation that was given up."""
+        ...
+
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """A transfer from `source` has ended; `target` serves the generation as `twin`."""
         ...
@@ -73,6 +77,9 @@ class _NoBooks:
         raise AssertionError("a KV transfer before the coordinator took over")
 
     def assign(self, client: Client, stage: Generation) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def unassign(self, client: Client, stage: Generation) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
@@ -284,7 +291,7 @@ class Handoff:
         if sent:
             self._record(source, stage, ahead.target, sent, self.env._now)
         if ahead.assigned:
-            self.book.given_up(ahead.target, ahead.twin)
+            self.book.unassign(ahead.target, ahead.twin)
 
     def _record(self, source: Client, stage: Generation, target: Client, num_bytes: int, asked: int) -> None:
         now = self.env._now

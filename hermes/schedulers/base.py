@@ -239,9 +239,9 @@ class LLMScheduler:
             else:
                 self.partial.pop(seq, None)
             self._close_segment(seq)
-            seq.join_tick = self.group.clock
         else:
             self._leave_queue(seq)
+        seq.join_tick = self.group.clock   # no more tokens
         self.release(seq)
 
     def _leave_queue(self, seq: Generation) -> None:
