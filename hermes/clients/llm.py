@@ -237,13 +237,14 @@ class LLMClient(LLMReadings):
 
         It leaves when the step in flight has ended, and its blocks are free then, before those of the sequences that
         end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
-        Static batches go on with it.
+        Engines that cannot take it out then go on with it (`LLMScheduler.ends_later`).
         """
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
         late = [item for item in unseen.late if item[1] is stage]
         seqs = sequences_of(stage)
-        if late and (late[0][0] > seen_ns or (stage.transferred and stage.width > 1)):   # a plan would split it
+        between = flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now)
+        if late and (late[0][0] > seen_ns or between or (stage.transferred and stage.width > 1)):   # that would split
             unseen.late.remove(late[0])
             if not unseen.late and waits.since_ns > self.env._now:
                 waits.reason = 0   # no other sequence would have waited
@@ -253,21 +254,21 @@ class LLMClient(LLMReadings):
         elif not late and not any(scheduler.has(seq) for seq in seqs):
             self._given_up.outside.add(stage)   # the front end or the host has it
             self.events.aborted(self, stage)
-        elif scheduler.returns_together and stage in scheduler.running:
-            self._given_up.in_step.append(stage)   # until its batch ends
-        elif flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now):
+        elif flight.plan is not None or (between and scheduler.ends_later(stage)):
+            for seq in seqs:
+                scheduler.give_up(seq)
+            self._given_up.in_step.append(stage)
+            if flight.plan is not None and flight.planned > 1:
+                self.cut()
+        elif between:
             for seq in seqs:
                 scheduler.abort(seq)
                 self.events.aborted(self, seq)
             self.memory_freed()
-        elif flight.plan is None:
+        else:
             for seq in seqs:   # the next step, which was planned when this one began, computes it
                 scheduler.abort_between(seq)
                 self.events.aborted(self, seq)
-        else:
-            self._given_up.in_step.append(stage)
-            if flight.planned > 1:
-                self.cut()
 
     def wake(self) -> None:
         """Start a step after all other events of this instant."""
@@ -436,12 +437,13 @@ class LLMClient(LLMReadings):
         finished = scheduler.complete(plan, count, first + count - 1, now)
         self._record(plan, first, count, now)
         if given_up and not scheduler.aborts_first:
-            if scheduler.returns_together:   # what its batch goes on with stays
-                self._given_up.in_step = [stage for stage in given_up if stage in scheduler.running]
-                given_up = [stage for stage in given_up if stage not in scheduler.running]
-            for seq in [seq for stage in given_up for seq in sequences_of(stage)]:
-                scheduler.abort_in_step(seq, finished)
-                self.events.aborted(self, seq)
+            for stage in given_up:
+                if scheduler.ends_later(stage):
+                    self._given_up.in_step.append(stage)
+                    continue
+                for seq in sequences_of(stage):
+                    scheduler.abort_in_step(seq, finished)
+                    self.events.aborted(self, seq)
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:

@@ -214,11 +214,22 @@ class Coordinator:
         if number == 0 and serving and self._answers(next(reversed(serving))):
             return
         self._reject(request, reason)
-        for stage, client in serving.items():
-            if client is None or (stage.original or stage).done:
-                continue
-            if self.handoff is None or not self.handoff.give_up(client, stage):
-                cast(Aborting, client).abort(stage)   # the scenario was checked for it
+        if serving:
+            self._serving[request] = serving
+            self._cancel(request)
+
+    def _cancel(self, request: Request, tick: Tick | None = None) -> None:
+        """Cancel the generations of a request one after the other: each may end a step at this instant."""
+        serving = self._serving[request]
+        stage = next(iter(serving))
+        client = serving.pop(stage)
+        if client is not None and not (stage.original or stage).done and (
+                self.handoff is None or not self.handoff.give_up(client, stage)):
+            cast(Aborting, client).abort(stage)   # the scenario was checked for it
+        if serving:
+            self.env.tick_at(self.env._now, ARRIVAL, partial(self._cancel, request))
+        else:
+            del self._serving[request]
 
     def _answers(self, stage: Generation) -> bool:
         """Whether the user has the first token of a generation."""
@@ -408,8 +419,8 @@ class Coordinator:
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """The KV of a generation has left `source`; `target` serves it as `twin`."""
-        if stage.request in self._serving:
-            serving = self._serving[stage.request]
+        serving = self._serving.get(stage.request)
+        if serving is not None and stage in serving:
             del serving[stage]
             serving[twin] = target
         self._observe("transferred", source, stage)
@@ -421,8 +432,10 @@ class Coordinator:
         self._loads.add(client, stage.prompt_tokens, outputs, 1)
 
     def unassign(self, client: Client, stage: Generation) -> None:
-        """Stop counting a generation that was given up."""
-        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
+        """Stop counting a generation that was given up; its client may have lowered its target."""
+        outputs = stage.assigned_outputs
+        if stage.branches is None:
+            outputs = (1 if stage.hands_over else stage.output_tokens) - stage.given
         self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
 
     # -- completions ---------------------------------------------------------------------------------------------

@@ -52,9 +52,7 @@ class LLMScheduler:
     returns_together: ClassVar[bool] = False
     # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
     keeps_stopped: ClassVar[bool] = False
-    # can take a sequence out that its client gives up; a batch that returns together goes on with it
-    aborts: ClassVar[bool] = False
-    # takes it out before it learns the results of the step in flight, and not with them
+    # takes a sequence that its client gives up out before it learns the results of the step in flight
     aborts_first: ClassVar[bool] = False
     # serves several branches of one prompt
     splits: ClassVar[bool] = True
@@ -229,6 +227,16 @@ class LLMScheduler:
     def release(self, seq: Generation) -> None:
         """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
+
+    def give_up(self, seq: Generation) -> None:
+        """Note that a sequence is given up, while a step runs or right after it. Called once, before the others."""
+
+    def ends_later(self, seq: Generation) -> bool:
+        """Whether a sequence that was given up stays until `complete` returns it, as the engine cannot take it out.
+
+        Called between two steps, after `complete`, and after each following step as long as the answer is yes.
+        """
+        return False
 
     def abort(self, seq: Generation) -> None:
         """Take out an unfinished sequence, between two steps; its blocks are free at once."""

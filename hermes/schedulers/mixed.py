@@ -51,8 +51,6 @@ class MixedScheduler(LLMScheduler):
         left: Decodes that started, but are not in the present batch, in the order in which they return.
     """
 
-    aborts = True
-
     def __init__(self, config: MixedConfig, pool: BlockPool) -> None:
         self.up_front = config.reservation == "up_front"
         super().__init__(

@@ -48,7 +48,6 @@ class StaticScheduler(LLMScheduler):
 
     takes_over_kv = False
     returns_together = True
-    aborts = True
 
     def __init__(self, config: StaticConfig, pool: BlockPool) -> None:
         super().__init__(
@@ -171,6 +170,9 @@ class StaticScheduler(LLMScheduler):
         finished = list(self.running)
         self.running.clear()
         return finished
+
+    def ends_later(self, seq: Generation) -> bool:
+        return seq in self.running
 
     def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         if seq in finished:
