@@ -14,6 +14,11 @@ own, when the prefill starts. KV that arrives before the memory is taken waits i
 LMCache); the size of this buffer is not modelled. The request waits only for the bytes that are left when the prefill
 has ended and the memory is taken.
 
+A request that its client gives up frees its KV at once while it waits for memory at the destination: the decode engine
+notifies the prefill engine. KV that moves arrives first, and then both ends free theirs. (vLLM's NixlConnector:
+nixl/pull_scheduler.py, and finish_requests in
+v1/core/sched/scheduler.py. The time of the notification is not modelled.)
+
 Clients that do both phases can deadlock: each is full of KV that is to go to the other, and nothing runs. Such a
 transfer gives its KV up, and the destination computes the prompt again.
 """
