@@ -52,6 +52,7 @@ LOADS: tuple[Data, ...] = (
      "client.memory.num_blocks": 24, "workload.prefixes": {"groups": 10, "tokens": 16}, "workload.lengths": {
         "kind": "independent", "prompt": {"kind": "uniform", "min": 8, "max": 50},
         "output": {"kind": "uniform", "min": 2, "max": 40}}},
+    {"workload.requests": 200, "workload.arrivals": {"kind": "gamma", "rate": 15, "cv": 2}},
 )
 """Changes of the load, tried in turn until both options of a pair act: one with little memory at the same time makes
 some rare, and one that turns requests away leaves too little for others."""
