@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 from engine_options import COMPLETED, LOADS, NO_EFFECT, OPTIONS, Option, apart, completed, scenario_with
-from outcomes import Outcome, assert_same, digest, run
+from outcomes import Outcome, assert_same, digest, in_steps, run, simulated
 
 from hermes.engine.compatibility import ROWS
 from hermes.errors import InputError
+from hermes.scenario import load_scenario
 
 PARTS = 12   # tests that the pairs are dealt to
 PAIRS = [pair for pair in combinations(OPTIONS, 2) if apart(*pair)]
@@ -60,9 +61,9 @@ def what_becomes_of(pair: tuple[Option, ...]) -> str:
     """Return "runs", or "refused". Raises `AssertionError` for anything else, an untested pair included."""
     names, shortfall = " + ".join(option.name for option in pair), []
     for load, settings in enumerate(LOADS):
-        scenario = scenario_with(*pair, load=settings)
         try:
-            outcome = run(scenario)
+            scenario = load_scenario(scenario_with(*pair, load=settings))
+            outcome = simulated(scenario)
         except InputError as error:
             text = str(error)
             assert any(name.rsplit(".", 1)[-1] in text for option in pair for name in option.names), (
@@ -78,7 +79,7 @@ def what_becomes_of(pair: tuple[Option, ...]) -> str:
         if idles or done < COMPLETED:
             shortfall.append(f"{idles or 'few requests'}: {done} completed")
             continue
-        assert_same(outcome, run(scenario, "every_step"))
+        assert_same(outcome, in_steps(scenario))
         return "runs"
     raise AssertionError(f"{names}: untested: {shortfall}")
 
