@@ -12,11 +12,14 @@ from mutations import Mutation, table
 
 from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder, RankedOrder
 from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.drafts import Drafts
 from hermes.schedulers.host_offload import HostOffload
+from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.parts import WithParts
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
 S, W, C = HostOffload, WithParts, ChunkedScheduler
+F, D = InFlightScheduler, Drafts
 H, L, A, R = HostCache, LruOrder, ArcOrder, RankedOrder
 
 MUTATIONS = [
@@ -51,7 +54,7 @@ MUTATIONS = [
     Mutation("7", "a prompt loaded whole needs no step", S, "consider",
              r"seq\.num_computed -= 1", "seq.num_tokens += 1; seq.num_computed -= 0", "whole-prompts-4"),
     Mutation("8", "blocks are stored a step later", S, "_store_scheduled",
-             r"tokens = seq\.num_computed\n", "tokens = seq.num_computed - 1\n", "arc-again-2"),
+             r"tokens = min\(seq\.num_computed,", "tokens = min(seq.num_computed - 1,", "arc-again-2"),
     Mutation("8", "loaded chunks are offered again", S, "_load",
              r"progress\.next_chunk = .*", "pass", "small-host-2001"),
     Mutation("9", "blocks with outputs are stored always", S, "_store_scheduled",
@@ -91,6 +94,16 @@ MUTATIONS = [
     Mutation("15", "blocks are taken before they are stored", S, "_flush", r"job\.fenced and not taken",
              "False and not taken",
              "no-room-answers-1"),
+    Mutation("17", "blocks that a batch in flight writes come back at once", F, "release",
+             r"self\._connected and", "False and", "async-drafts-tight-2001"),
+    Mutation("18", "a victim whose blocks come back late is preempted", F, "_may_preempt",
+             r"self\._connected and", "False and", "async-tight-2001"),
+    Mutation("19", "a load leaves no room for the drafts of prompts under way", S, "_room_for_load",
+             r"drafting = .*", "drafting = 0", "async-drafts-tight-2001"),
+    Mutation("20", "hashes cover the token after the block", D, "_set_hashes", r" and not connected", "",
+             "drafts-eagle-2001"),
+    Mutation("21", "tokens in flight are offered", S, "_store_scheduled", r"min\(seq\.num_computed, .*\)",
+             "seq.num_computed", "async-answers-2001"),
     Mutation("15", "blocks of running requests are fenced", S, "_flush", r"job\.fenced and not taken", "not taken",
              "first-chunks-2001"),
 ]

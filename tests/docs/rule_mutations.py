@@ -225,8 +225,8 @@ DRAFT_MUTATIONS = [
              "speculation/draft-model-3031@0.31.0"),
     Mutation("S5", "drafts are hashed", P, "grow", r"min\(num_tokens, seq\.num_tokens\)", "num_tokens",
              "speculation/ngram-tight-3002@0.31.0"),
-    Mutation("S5", "the last block of a hit is not computed again", S, "__init__",
-             r"speculative\.drops_last_hit and not", "False and not", "speculation/eagle-tight-3012@0.31.0"),
+    Mutation("S5", "the last block of a hit is not computed again", S, "_set_hashes",
+             r"self\._ahead_of_blocks and not ahead", "False", "speculation/eagle-tight-3012@0.31.0"),
     Mutation("S6", "no rows of padding", S, "padded", r"pads = .*", "pads = False",
              "speculation/spec-pad-3581@0.31.0"),
     Mutation("S6", "rows of padding beside sequences admitted in this step", S, "padded",
@@ -288,7 +288,7 @@ STOP_MUTATIONS = [
              "ends/stop-eagle-async-51130"),
 ]
 G = PrefixBlockPool
-MIXTURES = ("mixtures", "speculation", "talks")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
+MIXTURES = ("mixtures", "drafted", "speculation", "talks")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
 LATER_MUTATIONS = [
     Mutation("11", "from 0.33 on the loop ends at a self-preemption", C, "__init__", r"self\.goes_on = .*",
              "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),
@@ -311,13 +311,16 @@ LATER_MUTATIONS = [
              r"< seq\.num_tokens - 1", "< seq.num_tokens", "mixtures/mixture-33001@0.33.0"),
     Mutation("23", "without ranks, prefills are deferred in spite of a backlog", PC, "before_plan",
              r" and not self\._backlog", "", "mixtures/mixture-33001@0.33.0"),
+    Mutation("23", "batches in flight are counted with their results", PC, "after_plan",
+             r"self\._executed \+= bool\(plan\.prefills\)", "pass", "drafted/drafted-33111@0.33.0"),
+    Mutation("23", "ranks count batches in flight with their results", PC, "after_plan",
+             r"self\.step_counter \+= 1", "pass", "drafted/drafted-33121@0.33.0"),
     Mutation("24", "a prompt given up counts as under way", PC, "aborted", r"self\._chunks\.pop\(seq, None\)", "pass",
              "mixtures/mixture-300111@0.33.0"),
-    Mutation("S5", "from 0.33 on the last block of a hit is computed again", S, "__init__",
-             r"(?s)speculative\.drops_last_hit and not .*?config\.hashes_ahead\)",
-             "speculative.drops_last_hit; self._hash_lookahead = 0", "speculation/eagle-tight-3012@0.33.0"),
-    Mutation("S5", "hashes cover their block alone", S, "__init__", r"self\._hash_lookahead = .*",
-             "self._hash_lookahead = 0", "speculation/mtp-3021@0.33.0"),
+    Mutation("S5", "from 0.33 on the last block of a hit is computed again", S, "_set_hashes",
+             r"self\._hashes_ahead and not connected", "False", "speculation/eagle-tight-3012@0.33.0"),
+    Mutation("S5", "hashes cover their block alone", S, "_set_hashes", r"pool\.hash_lookahead = .*",
+             "pool.hash_lookahead = 0", "speculation/mtp-3021@0.33.0"),
     Mutation("S5", "a block is hashed before the token after it is known", G, "grow",
              r"known = min\(known, seq\.num_tokens - self\.hash_lookahead\)", "pass",
              "mixtures/mixture-async-301020@0.33.0", False),
