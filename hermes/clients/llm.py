@@ -254,7 +254,8 @@ class LLMClient(LLMReadings):
         elif not late and not any(scheduler.has(seq) for seq in seqs):
             self._given_up.outside.add(stage)   # the front end or the host has it
             self.events.aborted(self, stage)
-        elif flight.plan is not None or (between and scheduler.ends_later(stage)):
+        elif flight.plan is not None or (
+                (not between or not scheduler.asynchronous) and scheduler.ends_later(stage)):
             for seq in seqs:
                 scheduler.give_up(seq)
             self._given_up.in_step.append(stage)

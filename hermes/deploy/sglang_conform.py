@@ -80,8 +80,11 @@ class _Listener:
         self._scheduler, self._names = scheduler, names
         self._numbers: dict[Generation, int] = {}
         self._plans = 0
-        self._enqueue, self._plan = scheduler.enqueue, scheduler.plan
-        scheduler.enqueue, scheduler.plan = self.enqueue, self.plan   # type: ignore[method-assign]
+        self._in_flight = False
+        self._given_up: dict[Generation, int] = {}   # and the plans made before the engine knows of it
+        self._enqueue, self._plan, self._give_up = scheduler.enqueue, scheduler.plan, scheduler.give_up
+        scheduler.enqueue, scheduler.plan, scheduler.give_up = (   # type: ignore[method-assign]
+            self.enqueue, self.plan, self.give_up)
 
     def enqueue(self, seq: Generation) -> None:
         number = self._numbers[seq] = len(self._numbers)
@@ -91,11 +94,22 @@ class _Listener:
             "output_tokens": seq.target_tokens, "max_new_tokens": asked, "runs": self._names.runs(seq)})
         settings = self.served.settings
         settings["longest"] = max(settings["longest"], seq.prompt_tokens + asked + SLACK)
+        if seq in self._given_up:
+            self.served.requests[number]["abort_step"] = self._given_up[seq]
         self._enqueue(seq)
+
+    def give_up(self, seq: Generation) -> None:
+        if seq not in self._given_up:
+            at = self._given_up[seq] = self._plans + self._scheduler.asynchronous
+            if seq in self._numbers:
+                self.served.requests[self._numbers[seq]]["abort_step"] = at
+        self._give_up(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
         plan = self._plan(1)
-        self._plans += 1
+        # with overlap the engine plans once more, before it is idle, beside a batch that computes nothing new
+        self._plans += 1 + (plan is None and self._in_flight and self._scheduler.asynchronous)
+        self._in_flight = plan is not None and bool(plan.prefills or plan.decodes)
         if plan is not None and (plan.prefills or plan.decodes):
             self.served.steps += [dict(zip(COLUMNS, row, strict=True)) for row in batches_of(
                 self._scheduler, plan, self._numbers.__getitem__)]

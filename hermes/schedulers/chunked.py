@@ -38,8 +38,6 @@ DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a cli
 class ChunkedScheduler(LLMScheduler):
     """See the module's docstring. every_step: always use the literal loop."""
 
-    aborts = True
-
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         self.input_budget = config.max_num_batched_tokens or DEFAULT_BUDGET   # the adaptive cap is a share of this
         super().__init__(

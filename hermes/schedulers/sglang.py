@@ -472,22 +472,23 @@ class SglangScheduler(LLMScheduler):
     # -- requests that are given up (rule 25) ----------------------------------------------------------------------
 
     def give_up(self, seq: Generation) -> None:
-        self._given_up[seq] = 0
+        self._given_up.setdefault(seq, 0)
 
     def _knows(self, seq: Generation) -> bool:
         """Whether the engine knows, when it plans the next batch, that a sequence is given up."""
         return self._given_up.get(seq, -1) >= int(self.asynchronous)
 
     def ends_later(self, seq: Generation) -> bool:
-        if seq not in self._given_up:
-            self.give_up(seq)
+        self.give_up(seq)
         if seq in self.running and seq is not self.chunk:
             if seq not in self._asked:
                 self._end_with_next(seq)
             if self._knows(seq):
                 self._given_up[seq] = KNOWN
             return True
-        return self.has(seq) and (self._given_up[seq] == KNOWN or not self._knows(seq))
+        if seq in self.ending:
+            return False
+        return not self._knows(seq) or (self._given_up[seq] == KNOWN and self.has(seq))   # or it is yet to be queued
 
     def _end_with_next(self, seq: Generation) -> None:
         """Let a running sequence end with its next token, as with a stop token."""

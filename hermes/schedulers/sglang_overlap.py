@@ -64,7 +64,7 @@ class OverlapSglangScheduler(SglangScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         results = bool(self._computed)
-        plan = self._plan_unknowing(1 if results else max_steps)
+        plan = self._plan_unknowing(1 if results or self._given_up else max_steps)
         self._see(plan)
         for seq in self._given_up:
             self._given_up[seq] += 1

@@ -21,10 +21,24 @@ from random_scenarios import FAMILIES, Data, scenarios
 from hermes.core.record import STATUS_COMPLETED
 
 
+def sglang() -> st.SearchStrategy[Data]:
+    return st.fixed_dictionaries({
+        "kind": st.just("sglang"), "disable_overlap_schedule": st.booleans(),
+        "chunked_prefill_size": st.sampled_from([-1, 16, 64]), "max_running_requests": st.sampled_from([2, 5, 64]),
+        "schedule_conservativeness": st.sampled_from([0.1, 1.0]), "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+    })
+
+
 @st.composite
 def impatient(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     """A random scenario whose clients give up after as many units as its steps, transfers and gaps take."""
-    data = draw(scenarios(family, most))
+    data = draw(scenarios("continuous" if family == "sglang" else family, most))
+    if family == "sglang":
+        for client in data["clients"]:
+            client["scheduler"] = draw(sglang())
+        for workload in data["workload"]:
+            workload.pop("branches", None)
+            workload.pop("branch_spread", None)
     slow = any(client["hardware"]["kind"] == "polynomial" for client in data["clients"])
     for workload in data["workload"]:
         for name in draw(st.sampled_from([("total",), ("first_token",), ("first_token", "total")])):
@@ -89,7 +103,7 @@ def every_token_is_in_a_row(outcome: Outcome) -> None:
     assert (tokens == record.output_tokens)[single].all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "sglang"])
 @quick(40)
 @given(data=st.data())
 def test_nothing_is_left_of_requests_that_were_given_up(family: str, data: st.DataObject) -> None:
@@ -100,7 +114,7 @@ def test_nothing_is_left_of_requests_that_were_given_up(family: str, data: st.Da
 
 
 @when_asked_for
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "sglang"])
 @thorough
 @given(data=st.data())
 def test_nothing_is_left_of_requests_that_were_given_up_thoroughly(family: str, data: st.DataObject) -> None:
