@@ -320,14 +320,14 @@ def tier(draw: Draw) -> Case:
     one = llm(draw, hardware=SMALL, model="llama-3.1-8b", device="h100-sxm", blocks=3000)
     one["memory"]["prefix_caching"] = True
     bandwidth = draw.between(1.5e9, 3e9)
-    one["kv_offload"] = {"tiers": [{"name": "store", "capacity": "2 TB", "bandwidth": bandwidth}]}
+    one["tiers"] = {"levels": [{"name": "store", "capacity": "2 TB", "bandwidth": bandwidth}]}
     work = {"lengths": {"kind": "fixed", "prompt": tokens + 100, "output": draw.whole(10, 30)},
             "prefixes": {"groups": 60, "tokens": tokens}}
     # an overload of the store alone: many prefixes are there when they come again
     case = alone("tier", one, work, requests=700, rate=2.0 * bandwidth / (tokens * 131072))
 
     def faster(data: Data) -> None:
-        client(data, "llm")["kv_offload"]["tiers"][0]["bandwidth"] *= 2
+        client(data, "llm")["tiers"]["levels"][0]["bandwidth"] *= 2
 
     case.doubled["tier"] = faster
     return case

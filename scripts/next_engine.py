@@ -4,8 +4,8 @@
 
 PYTHON is an interpreter that has the new version. Its own scheduler serves (1) the cases of
 scripts/vllm-schedules/versions.json, (2) the requests of every other committed recording, (3) random mixtures of
-settings, and of conversations with drafts, as many synchronous as asynchronous. Each is replayed with the rules of
-that version, or of the newest known.
+settings, of drafts with adapters and intervals of prefills, and of conversations with drafts, as many synchronous as
+asynchronous. Each is replayed with the rules of that version, or of the newest known.
 The command prints, for each feature, how many replays are identical, and for each recording that is not the first step
 that differs: what the engine scheduled, and what HERMES would have. Then it lists fields of the engine's configurations
 that have no answer (hermes/schedulers/vllm_fields.py).
@@ -29,7 +29,7 @@ from typing import Any
 from engine_matrix import CASES, asked, recording
 from engine_sources import package, report
 from record_vllm_schedules import read_cases
-from schedule_mixtures import mixtures, talks
+from schedule_mixtures import DRAFTED, mixtures, talks
 
 from hermes.clients.schedule_replay import RecordedSchedule, compared, find_files, replay
 from hermes.deploy.engine_conform import ask
@@ -41,11 +41,12 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests" / "data" / "vllm-schedules"
 OTHERS = ("given", "recorded", "recorded-options", "async", "fields", "aborts")   # besides those of versions.json
+DRAWN = ("mixtures", "drafted", "talks")   # features that are drawn at random
 KEPT = ("case", "seed", "counts", "empty_steps", "engine", "engine_version", "steps")   # no settings
 
 
 def plans(count: int, seed: int) -> list[tuple[str, Row]]:
-    """Return (feature, recording without steps) of all that the engine is asked."""
+    """Return (feature, recording without steps) of all that the engine is asked. count: Mixtures of each kind."""
     features = {case["case"]: case["feature"] for case in json.loads(CASES.read_text())}
     found = [(features[plan["case"]], plan) for plan in read_cases(CASES, "*")]
     for folder in OTHERS:
@@ -55,6 +56,8 @@ def plans(count: int, seed: int) -> list[tuple[str, Row]]:
             found.append((folder, {"case": f"{folder}/{path.stem}", "seed": "", **settings}))
     found += [("mixtures", plan) for asynchronous in (False, True)
               for plan in mixtures(count, seed, asynchronous=asynchronous)]
+    found += [("drafted", plan) for asynchronous in (False, True)
+              for plan in mixtures(count // 3, seed, asynchronous=asynchronous, parts=DRAFTED)]
     found += [("talks", plan) for asynchronous in (False, True)
               for plan in talks(count // 3, seed, asynchronous=asynchronous)]
     return found
@@ -110,10 +113,10 @@ def new_fields(python: str) -> list[str]:
 
 
 def write(asked_for: Iterable[tuple[str, Row]], answers: Iterable[Row], version: str, folder: Path) -> None:
-    """Write the mixtures and the talks as recordings."""
+    """Write what was drawn at random as recordings."""
     folder.mkdir(parents=True, exist_ok=True)
     for (feature, plan), answer in zip(asked_for, answers, strict=True):
-        if feature in ("mixtures", "talks") and "steps" in answer:
+        if feature in DRAWN and "steps" in answer:
             text = json.dumps(recording(plan, [version], answer["steps"]), separators=(",", ":"))
             (folder / f"{name_of(plan)}@{version}.json").write_text(text + "\n", encoding="utf-8")
 

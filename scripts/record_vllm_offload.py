@@ -26,6 +26,8 @@ DEFAULTS: dict[str, Any] = {
     "load_steps": 1, "store_steps": 0, "blocks_per_step": 0,
 }
 
+OPTIONAL = ("max_loras", "scheduler_config", "local_interval", "num_speculative_tokens", "speculative_method",
+            "accepted")   # settings of some recordings
 KEPT = ("scheduled", "free_blocks_after", "host")   # of a step, also if empty or 0
 
 
@@ -36,6 +38,7 @@ def between(rng: random.Random, span: list[int]) -> int:
 def requests_of(workload: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     """Draw requests: single ones that share prefixes, or conversations whose turns repeat what came before."""
     rng = random.Random(seed)
+    adapters = random.Random(f"adapters {seed}")   # of their own: cases without adapters stay as they are
     out: list[dict[str, Any]] = []
     unit = workload.get("prefix_unit", 1)
     shared = [unit * between(rng, workload.get("prefix", [0, 0])) for _ in range(workload.get("groups", 1))]
@@ -49,13 +52,14 @@ def requests_of(workload: dict[str, Any], seed: int) -> list[dict[str, Any]]:
             text = shared[group]
         if turns > 1:
             group = 1000 + number
+        adapter = {"adapter": adapters.randint(0, workload["adapters"])} if "adapters" in workload else {}
         for turn in range(turns):
             text = text + prompt if turns > 1 else text
             own = prompt if turns == 1 else 0
             out.append({
                 "id": 0, "arrival_step": start, "prompt_tokens": text + own, "output_tokens": output,
                 "priority": rng.randrange(workload.get("priorities", 1)), "prefix_group": group,
-                "prefix_tokens": text + (output if turns > 1 else 0)})
+                "prefix_tokens": text + (output if turns > 1 else 0), **adapter})
             text += output
             start += output + between(rng, workload.get("think", [20, 60])) + turn
             prompt, output = between(rng, workload.get("next", workload["prompt"])), between(rng, workload["output"])
@@ -109,7 +113,8 @@ def main() -> None:
     if args.replay:
         files = [json.loads(path.read_text()) for path in args.replay]
         version, steps = record(args.python, [
-            {"settings": {name: one[name] for name in DEFAULTS}, "requests": one["requests"]} for one in files])
+            {"settings": {name: one[name] for name in (*DEFAULTS, *OPTIONAL) if name in one},
+             "requests": one["requests"]} for one in files])
         same = sum([{name: value for name, value in step.items() if value or name in KEPT} for step in theirs]
                    == one["steps"] for theirs, one in zip(steps, files, strict=True))
         print(f"vllm {version}: {same} of {len(files)} recordings come out the same")

@@ -15,19 +15,29 @@ Row = dict[str, Any]
 DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
 
 
-def mixtures(count: int, seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS) -> list[Row]:
-    """Return so many mixtures. drafters: Methods of speculative decoding to draw from."""
-    return [mixture(seed + number, asynchronous=asynchronous, drafters=drafters) for number in range(count)]
+PARTS = ("drafts", "adapters", "local", "ranks", "adapters local", "")
+"""What one mixture has of the options that are parts of the scheduler's loop; `local` and `ranks` are the interval of
+prefills of an engine without ranks and of one with them."""
+DRAFTED = ("drafts adapters", "drafts local", "drafts ranks", "drafts adapters local")
+"""Drafts with each of the others."""
 
 
-def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS) -> Row:
+def mixtures(count: int, seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS,
+             parts: tuple[str, ...] = PARTS) -> list[Row]:
+    """Return so many mixtures. drafters: Methods of speculative decoding to draw from; parts: As `PARTS`."""
+    return [mixture(seed + number, asynchronous=asynchronous, drafters=drafters, parts=parts)
+            for number in range(count)]
+
+
+def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTERS,
+            parts: tuple[str, ...] = PARTS) -> Row:
     """Return one mixture."""
     draw = random.Random(f"{seed} {asynchronous}")
     size = draw.choice((4, 8, 16, 16, 32))
     requests = _requests(draw)
     longest = max(-(-(one["prompt_tokens"] + one["output_tokens"] + 24) // size) for one in requests)
     plan: Row = {
-        "case": f"mixture{'-async' if asynchronous else ''}", "seed": seed,
+        "case": f"{'mixture' if parts == PARTS else 'drafted'}{'-async' if asynchronous else ''}", "seed": seed,
         "max_num_batched_tokens": draw.choice((48, 96, 128, 192, 256)), "max_num_seqs": draw.choice((6, 8, 12, 16)),
         "num_blocks": int(longest * draw.uniform(1.1, 3.5)) + 1, "block_size": size,
         "prefix_caching": draw.random() < 0.5, "scheduling_policy": draw.choice(("fcfs", "priority", "priority")),
@@ -41,8 +51,8 @@ def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTE
         plan["adaptive_cap"] = True
     if asynchronous:
         plan["async_scheduling"] = True
-    part = draw.choice(("drafts", "adapters", "local", "ranks", "both", ""))
-    if part == "drafts":
+    part = draw.choice(parts)
+    if "drafts" in part:
         drafts = draw.randint(1, 4)
         plan |= {"num_speculative_tokens": drafts,
                  "speculative_method": draw.choice(drafters),
@@ -52,17 +62,17 @@ def mixture(seed: int, *, asynchronous: bool, drafters: tuple[str, ...] = DRAFTE
         options["max_num_scheduled_tokens"] = plan["max_num_batched_tokens"] * 3 // 4
     if draw.random() < 0.15:
         options["max_num_active_seqs"] = draw.randint(3, plan["max_num_seqs"])
-    if part in ("adapters", "both"):
+    if "adapters" in part:
         plan["max_loras"] = draw.randint(1, 3)
         for one in requests:
             one["adapter"] = draw.randint(0, 4)
-    if part in ("local", "ranks", "both"):
+    if "local" in part or "ranks" in part:
         options["prefill_schedule_interval"] = draw.randint(2, 9)
-        if part != "ranks":
+        if "local" in part:
             plan["local_interval"] = True
     if options:
         plan["scheduler_config"] = options
-    if part != "drafts" and draw.random() < 0.2:
+    if "drafts" not in part and draw.random() < 0.2:
         for one in requests:
             if draw.random() < 0.25:
                 one["abort_step"] = one["arrival_step"] + draw.randint(1, 30)

@@ -95,8 +95,8 @@ def cache(
     capacities: Annotated[
         list[int], typer.Option("--capacity", metavar="BLOCKS", min=1, help="Capacity in blocks; repeatable.")
     ] = [],  # noqa: B006
-    policies: Annotated[
-        list[str], typer.Option("--policy", metavar="NAME", help="Eviction policy; repeatable [lru lfu fifo].")
+    evictions: Annotated[
+        list[str], typer.Option("--eviction", metavar="NAME", help="Eviction policy; repeatable [lru lfu fifo].")
     ] = [],  # noqa: B006
     block_tokens: Annotated[
         int | None, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens per block, for a trace with "
@@ -122,12 +122,12 @@ def cache(
     else:
         size, prompts = table.hash_block_tokens, list(table.hash_ids)
     whole = replay(prompts)
-    rows: list[dict[str, Any]] = [{"capacity_blocks": None, "policy": "any", "hits": whole.hits,
+    rows: list[dict[str, Any]] = [{"capacity_blocks": None, "eviction": "any", "hits": whole.hits,
                                    "hit_rate": whole.hit_rate, "evictions": 0}]
     for capacity in capacities:
-        for policy in policies or ["lru", "lfu", "fifo"]:
-            found = replay(prompts, capacity, policy)
-            rows.append({"capacity_blocks": capacity, "policy": policy, "hits": found.hits,
+        for eviction in evictions or ["lru", "lfu", "fifo"]:
+            found = replay(prompts, capacity, eviction)
+            rows.append({"capacity_blocks": capacity, "eviction": eviction, "hits": found.hits,
                          "hit_rate": found.hit_rate, "evictions": found.evictions})
     if as_json:
         print_json({"requests": len(table), "blocks": whole.blocks, "distinct": whole.distinct,
@@ -135,8 +135,8 @@ def cache(
         return
     title = (f"{whole.blocks:,} blocks of {size} tokens in {len(table):,} prompts, "
              f"{whole.distinct:,} of them distinct")
-    print_table(title, ["capacity (blocks)", "policy", "hits", "hit rate", "evictions"], [
-        ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["policy"],
+    print_table(title, ["capacity (blocks)", "eviction", "hits", "hit rate", "evictions"], [
+        ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["eviction"],
          f"{row['hits']:,}", f"{row['hit_rate']:.4%}", f"{row['evictions']:,}"] for row in rows
     ])
 

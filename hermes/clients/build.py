@@ -69,7 +69,7 @@ class PartOption(NamedTuple):
 PARTS: tuple[PartOption, ...] = (
     # requests pass these in this order
     PartOption(lambda client: client.scheduler.options.queue_limits, "hermes.clients.queue_limits:limits_of", "engine"),
-    PartOption(lambda client: client.kv_offload, "hermes.clients.offload:tiers_of"),
+    PartOption(lambda client: client.tiers, "hermes.clients.tiers:tiers_of"),
     PartOption(lambda client: client.overhead("overlapped"), "hermes.clients.overhead:host_thread_of", "engine"),
     # about steps
     PartOption(lambda client: client.overhead("serial"), "hermes.clients.overhead:engine_thread_of", "rank"),
@@ -122,7 +122,7 @@ def build_clients(
         scheduler = _scheduler(config, pool, model, info, base_dir, every_step=every_step)
         scheduler.seed(seed)
         for own in scheduler.parts:
-            own.placed(config.parallel.dp)
+            own.placed(config.parallel.dp, connected=config.connected)
         if i == 0:   # the others are its equals
             check(Case(config, scheduler=scheduler))
         platform = platform_name(config.platform, i // per_engine)
@@ -136,7 +136,7 @@ def build_clients(
         if longest is not None:
             client.limits.max_model_len = longest
         if moves_kv:
-            client.kv_bytes_per_token = config.memory.kv_bytes(model, info, base_dir)
+            client.kv_bytes_per_token = config.moved_kv_bytes(info, base_dir)
             if moves_kv == "layerwise":
                 client.num_layers = describe_model(model, base_dir).num_layers
         clients.append(client)
@@ -149,9 +149,10 @@ def _scheduler(config: LLMClientConfig, pool: BlockPool, model: str, info: Hardw
     if offload is None:
         built: LLMScheduler = config.scheduler.build(pool, every_step=every_step)
         return built
-    from hermes.clients.host_offload import offloading_scheduler
+    from hermes.clients.host_offload import host_offload_of
 
     with inside("memory.kv_offload"):
-        host = offload.build(config.memory.kv_bytes(model, info, base_dir) * pool.block_size,
-                             ranked=config.scheduler.ranks_chunks)
-    return offloading_scheduler(offload, config.scheduler, pool, host, every_step=every_step)
+        part = host_offload_of(offload, config.memory.kv_bytes(model, info, base_dir) * pool.block_size,
+                               config.scheduler)
+    with_part: LLMScheduler = config.scheduler.build_with(pool, (part,), every_step=every_step)
+    return with_part

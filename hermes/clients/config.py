@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from hermes.clients.base import ClientConfig
 from hermes.clients.build import build_clients
@@ -19,7 +19,7 @@ from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
-from hermes.clients.tier_config import OffloadConfig
+from hermes.clients.tier_config import TiersConfig
 from hermes.config import Bytes, Component, ConfigModel, Name
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -124,7 +124,7 @@ class LLMClientConfig(ClientConfig):
     frontend: FrontEnd | None = None
     """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
     none."""
-    kv_offload: OffloadConfig | None = None
+    tiers: Annotated[TiersConfig, AfterValidator(TiersConfig.without_hit_rates)] | None = None
     """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
     """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
@@ -222,7 +222,7 @@ class LLMClientConfig(ClientConfig):
         device = self.device_of(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self.num_devices(info)))
         memory = self.memory.completed(defaults)
-        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.kv_offload is not None):
+        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.tiers is not None):
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self.memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
@@ -268,6 +268,21 @@ class LLMClientConfig(ClientConfig):
         """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
+
+    @property
+    def connected(self) -> bool:
+        """Whether KV leaves or enters the client's devices, through a connector of the engine."""
+        return self.role != "both" or self.tiers is not None or self.memory.kv_offload is not None
+
+    def moved_kv_bytes(self, info: HardwareInfo, base_dir: Path | None) -> float:
+        """Return the KV bytes of one token of a sequence that leaves the client, or comes to it, with its drafter's."""
+        own = self.memory.kv_bytes(self.memory_model(info, base_dir), info, base_dir)
+        speculative = self.scheduler.options.speculative
+        if speculative is None:
+            return own
+        from hermes.clients.drafting import drafter_kv_bytes
+
+        return own + drafter_kv_bytes(speculative, self, info, base_dir)
 
     def memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
         """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""

@@ -1,7 +1,7 @@
 """Jobs of an engine that offloads KV to host memory (vLLM's OffloadingConnector), on the clock.
 
-The scheduler (`hermes.schedulers.offloading`) starts jobs. `HostJobs` gives them their time on the device's host link
-and tells the scheduler when the engine hears that they are complete:
+A part of the scheduler (`hermes.schedulers.host_offload`) starts jobs. `HostJobs` gives them their time on the link to
+the host and tells that part when the engine learns that they are complete:
 
 - Jobs of one direction follow each other; both directions run at the same time. A job takes latency + bytes /
   bandwidth, the bytes of one device.
@@ -16,19 +16,16 @@ vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py, vllm/v1/kv_of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hermes.clients.parts import StepPart
 from hermes.clients.tier_config import HostOffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.record import TierInfo
 from hermes.errors import InputError, Verbatim
-from hermes.memory.blocks import BlockPool
-from hermes.memory.fenced import FencedPool
-from hermes.memory.host_cache import HostCache
-from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
-from hermes.schedulers.offloading import Job, OffloadingScheduler
+from hermes.schedulers.host_offload import HostOffload, Job
+from hermes.schedulers.parts import part_of
 from hermes.schedulers.plan import Plan
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -36,34 +33,14 @@ if TYPE_CHECKING:
     from hermes.clients.build import Place
     from hermes.clients.llm import LLMClient
 
-__all__ = ["HostJobs", "HostLink", "Offloading", "jobs_of", "offloading_scheduler"]
-
-
-class Offloading(Protocol):
-    """What decides on jobs.
-
-    Attributes:
-        host: The host cache.
-        loaded_tokens: Tokens loaded so far.
-    """
-
-    host: HostCache
-    loaded_tokens: int
-
-    def take_jobs(self) -> tuple[list[Job], list[Job]]:
-        """Return the jobs that the latest plan started, and those that its step waits for."""
-        ...
-
-    def job_done(self, job: Job) -> None:
-        """Note that the engine knows a job to be complete."""
-        ...
+__all__ = ["HostJobs", "HostLink", "host_offload_of", "jobs_of"]
 
 
 class HostLink:
     """The link between a client's devices and its host, and what the record says about the host cache.
 
     Args:
-        offloading: What starts the jobs.
+        offload: Starts the jobs.
         bandwidth: Bytes/s of one device, one direction.
         latency: Seconds before the first byte of a job.
         block_bytes: KV bytes of a block, of all devices.
@@ -74,9 +51,9 @@ class HostLink:
         busy_ns: Time with at least one job.
     """
 
-    def __init__(self, name: str, offloading: Offloading, *, bandwidth: float, latency: float,
+    def __init__(self, name: str, offload: HostOffload, *, bandwidth: float, latency: float,
                  block_bytes: float, chunk_bytes: int, devices: int) -> None:
-        self.name, self.offloading = name, offloading
+        self.name, self.offload = name, offload
         self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency)
         self.block_bytes, self.chunk_bytes, self.devices = block_bytes, chunk_bytes, devices
         self.read_bytes = self.written_bytes = self.busy_ns = 0
@@ -99,13 +76,13 @@ class HostLink:
 
     def info(self, names: list[str]) -> TierInfo:
         """Return the record's entry of the host cache."""
-        host, size = self.offloading.host, self.chunk_bytes
+        host, size = self.offload.host, self.chunk_bytes
         return TierInfo(
             name="host", where=self.name, scope="client", clients=(self.name,), capacity_bytes=host.capacity * size,
             bandwidth=self.bandwidth, policy=host.policy, busy_ns=self.busy_ns, read_bytes=self.read_bytes,
             written_bytes=self.written_bytes, hits=host.hits, misses=host.misses, evictions=host.evictions,
             refused=host.refused, used_bytes=host.used * size, peak_bytes=host.peak * size,
-            hit_tokens=self.offloading.loaded_tokens,
+            hit_tokens=self.offload.loaded_tokens,
         )
 
 
@@ -115,7 +92,7 @@ class HostJobs(StepPart):
     _client: LLMClient   # set when it joins
 
     def __init__(self, link: HostLink) -> None:
-        self._link, self._offloading = link, link.offloading
+        self._link, self._offload = link, link.offload
         self._loads: list[Job] = []      # planned by the step that runs
         self._stores: list[Job] = []     # planned by it too: submitted with the next step
         self._moving: set[Job] = set()   # submitted, not complete
@@ -178,13 +155,13 @@ class HostJobs(StepPart):
         """Tell the scheduler of all complete jobs; return whether there are any."""
         jobs, self._complete_jobs = self._complete_jobs, []
         for job in jobs:
-            self._offloading.job_done(job)
+            self._offload.job_done(job)
         return bool(jobs)
 
     def completed(self, client: LLMClient) -> None:
         heard, self._heard = self._heard, []
         for job in heard:
-            self._offloading.job_done(job)
+            self._offload.job_done(job)
         for job in self._loads:
             self._submit(job)
         self._loads.clear()
@@ -195,7 +172,7 @@ class HostJobs(StepPart):
         """Take the jobs of a new plan, and submit those of the plan before that it did not start yet."""
         for job in self._stores:
             self._submit(job)
-        started, flushed = self._offloading.take_jobs()
+        started, flushed = self._offload.take_jobs()
         self._stores = [job for job in started if not job.load]
         for job in started:
             if job.load and computes:
@@ -222,18 +199,18 @@ class HostJobs(StepPart):
             self._client.wake()
 
 
-def offloading_scheduler(offload: HostOffloadConfig, config: ChunkedConfig, pool: BlockPool, host: HostCache, *,
-                         every_step: bool) -> LLMScheduler:
-    """Return a scheduler that starts jobs."""
-    assert isinstance(pool, FencedPool)   # `HostOffloadConfig.pool`
-    return OffloadingScheduler(config, pool, host, blocks_per_chunk=offload.blocks_per_chunk,
-                               prompt_only=offload.offload_prompt_only, every_step=every_step)
+def host_offload_of(offload: HostOffloadConfig, block_bytes: float, config: ChunkedConfig) -> HostOffload:
+    """Return the part of the scheduler that starts jobs. block_bytes: KV bytes of a block, of all devices."""
+    host = offload.build(block_bytes, ranked=config.ranks_chunks)
+    return HostOffload(host, blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only,
+                       offers_anew=config.offers_anew)
 
 
 def jobs_of(offload: HostOffloadConfig, place: Place) -> HostJobs:
     """Return the jobs of one client. Raises `InputError` if the bandwidth to its host is unknown."""
     config, info, base_dir, scheduler = place.config, place.info, place.base_dir, place.scheduler
-    assert isinstance(scheduler, OffloadingScheduler)
+    part = part_of(scheduler, HostOffload)
+    assert part is not None   # `hermes.clients.build` gave it
     device = config.device_of(info, base_dir)
     bandwidth = offload.bandwidth or (device.host_bandwidth if device is not None else None)
     if bandwidth is None:
@@ -242,5 +219,5 @@ def jobs_of(offload: HostOffloadConfig, place: Place) -> HostJobs:
     per_token = config.memory.kv_bytes(config.memory_model(info, base_dir), info, base_dir)
     block_bytes = scheduler.pool.block_size * per_token
     return HostJobs(HostLink(
-        place.name, scheduler, bandwidth=bandwidth, latency=offload.latency, block_bytes=block_bytes,
+        place.name, part, bandwidth=bandwidth, latency=offload.latency, block_bytes=block_bytes,
         chunk_bytes=offload.chunk_bytes(block_bytes), devices=config.num_devices(info)))

@@ -33,7 +33,7 @@ from pydantic import Field, model_validator
 from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tiers
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
+from hermes.clients.tier_config import TiersConfig
 from hermes.config import Component, ConfigModel, request_stream
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import STEP_END, Clock
@@ -76,8 +76,9 @@ class KvRetrievalClient(TaskClient):
         self.tiers, self.config, self.prefill, self.home, self._seed = tiers, config, prefill, home, seed
         self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
         self.num_layers = model.num_layers
-        self._hierarchy = Hierarchy(tiers, write=config.write, promote=config.promote, demote=config.demote)
-        self._levels = [Level(t.lookup, t.bandwidth, t.hit_rate or 0.0) for t in config.tiers]   # hits: `expected` only
+        self._hierarchy = Hierarchy(tiers, config.tiers)
+        self._levels = [Level(tier.lookup, tier.bandwidth, tier.hit_rate or 0.0)   # hit rates: `expected` only
+                        for tier in config.tiers.levels]
         warming = config.warming
         self._hot = None if warming is None else HotKeys(warming.entries, warming.sample)
         self._fetches = 0
@@ -91,7 +92,7 @@ class KvRetrievalClient(TaskClient):
     def needs_prefill(self) -> bool:
         """Whether it needs the duration of a prefill."""
         charged = self.config.mode == "expected" and self.config.misses == "averaged"
-        return self.config.overlap or (charged and self.config.tiers[-1].hit_rate != 1)
+        return self.config.tiers.overlap or (charged and self.config.tiers.levels[-1].hit_rate != 1)
 
     def submit(self, stage: Stage) -> None:
         """Take a fetch or a write-back. Any number of them run in parallel."""
@@ -144,7 +145,7 @@ class KvRetrievalClient(TaskClient):
 
     def _exposed(self, stage: ServiceStage, num_bytes: int) -> Callable[[float], float] | None:
         """Return a function from bytes/s to the bytes of a read that the prefill cannot hide; None without overlap."""
-        if not self.config.overlap:
+        if not self.config.tiers.overlap:
             return None
         hidden_s = self._prefill_s(stage.request.prompt_tokens, stage.tokens)
         stage.overlap = self.num_layers, hidden_s
@@ -176,7 +177,7 @@ class KvRetrievalClient(TaskClient):
         self._read(stage, [], wait_ns)
 
     def _find_blocks(self, stage: ServiceStage) -> None:
-        unit = self.config.block_tokens
+        unit = self.config.tiers.block_tokens
         keys = block_keys(stage.content, stage.tokens, unit, self.model)
         self._ask(keys)
         reads, num_found = self._hierarchy.find(keys, round(unit * self.kv_bytes_per_token))
@@ -202,7 +203,7 @@ class KvRetrievalClient(TaskClient):
             self._hierarchy.warm(self._hot.keys())
 
     def _judge_overlap(self, stage: ServiceStage, new_tokens: int) -> None:
-        if self.config.overlap:
+        if self.config.tiers.overlap:
             stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
 
     def _key(self, stage: ServiceStage) -> Hashable:
@@ -221,7 +222,7 @@ class KvRetrievalClient(TaskClient):
 
     def _store(self, stage: ServiceStage) -> None:
         if self.config.entries == "blocks":
-            unit = self.config.block_tokens
+            unit = self.config.tiers.block_tokens
             size = round(unit * self.kv_bytes_per_token)
             # the last block first, so that it is evicted first
             keys = block_keys(stage.content, stage.tokens, unit, self.model)
@@ -285,8 +286,8 @@ class KvRetrievalClientConfig(TaskClientConfig):
     """Model whose KV the client holds; its description gives the bytes of a token."""
     kv_bits: float = Field(default=16, gt=0, le=64)
     """Bits per KV element."""
-    tiers: list[KvTierConfig] = Field(min_length=1)
-    """The hierarchy, nearest first."""
+    tiers: TiersConfig
+    """The hierarchy, and what moves in it."""
     mode: Literal["expected", "stateful"] = "stateful"
     """`expected`: times from given hit rates. `stateful`: tiers hold keys."""
     misses: Literal["averaged", "recompute"] = "averaged"
@@ -296,20 +297,9 @@ class KvRetrievalClientConfig(TaskClientConfig):
     entries: Literal["contexts", "blocks"] = "contexts"
     """Unit of storage: the context that a request carries, as one entry, or the blocks of its prompt, by their hashes
     (traces with block hashes, prefix groups)."""
-    block_tokens: int = Field(default=512, ge=1, le=2**20)
-    """Tokens of a block, for `entries: blocks`."""
     recompute: Annotated[Any, Component(HARDWARE)] | None = None   # Any: of a plug-in, too
     """Hardware model for the cost of a prefill, for `misses: averaged` and `overlap`. Left out, that of the first LLM
     client of the model."""
-    overlap: bool = False
-    """Start a generation while the rest of its KV is read, layer by layer; it does not wait for what the prefill
-    hides."""
-    write: Literal["all", "nearest"] = "all"
-    """Tiers that a write-back goes to. It moves only what a tier does not have yet."""
-    promote: bool = True
-    """Write what a lower tier had to the tiers above it, once read."""
-    demote: bool = False
-    """Write what a tier evicts to the tier below."""
     warming: WarmingConfig | None = None
     """Write the most requested entries that are in lower tiers only to the nearest tier, in the background."""
     charge_misses: bool = False
@@ -324,16 +314,17 @@ class KvRetrievalClientConfig(TaskClientConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.mode == "expected":
-            for i, tier in enumerate(self.tiers):
+            for i, tier in enumerate(self.tiers.levels):
                 if tier.hit_rate is None:
                     raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
-                                     field=f"tiers.{i}.hit_rate")
+                                     field=f"tiers.levels.{i}.hit_rate")
         else:
-            check_no_hit_rates(self.tiers, "tiers")
+            with inside("tiers"):
+                self.tiers.without_hit_rates()
             if self.misses != "averaged":
                 raise InputError(Verbatim("applies to `mode: expected` only: in stateful tiers the LLM client always "
                                           "computes what is missing; leave it out"), field="misses")
-        if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
+        if self.warming is not None and (self.mode != "stateful" or len(self.tiers.levels) < 2):
             raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
             raise InputError(Verbatim(f"{self.start} needs mode: stateful and entries: contexts; write start: empty"),
@@ -352,7 +343,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
-            tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
+            tiers = build_tiers(self.tiers.levels, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
                 home=(i, self.count), seed=seed,

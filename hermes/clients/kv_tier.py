@@ -1,7 +1,7 @@
 """KV tiers on the clock: the entries of a tier, and the link over which it is read and written.
 
 Used by clients that serve whole contexts (`hermes.clients.kv_retrieval`) and by LLM clients that keep blocks of their
-prefix cache in tiers (`hermes.clients.offload`).
+prefix cache in tiers (`hermes.clients.tiers`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import NamedTuple
 
-from hermes.clients.tier_config import KvTierConfig
+from hermes.clients.tier_config import KvTierConfig, TiersConfig
 from hermes.core.block_hashes import PromptContent
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
@@ -37,7 +37,7 @@ class Tier:
     def __init__(self, config: KvTierConfig, env: Clock, where: str) -> None:
         self.config, self.env, self.where = config, env, where
         frequency = Frequency(config.admission_sample) if config.admission == "frequency" else None
-        self.store = Store(config.capacity, config.eviction(), frequency)
+        self.store = Store(config.capacity, config.build_eviction(), frequency)
         self.lookup_ns = s_to_ns(config.lookup)
         self.clients: list[int] = []
         self.read_bytes = self.written_bytes = self.busy_ns = 0
@@ -56,7 +56,7 @@ class Tier:
         return TierInfo(
             name=config.name, where=self.where, scope=config.scope,
             clients=tuple(names[index] for index in dict.fromkeys(self.clients)), capacity_bytes=config.capacity,
-            bandwidth=config.bandwidth, policy=config.policy, busy_ns=self.busy_until_now_ns(),
+            bandwidth=config.bandwidth, policy=config.eviction, busy_ns=self.busy_until_now_ns(),
             read_bytes=self.read_bytes, written_bytes=self.written_bytes, hits=store.hits, misses=store.misses,
             evictions=store.evictions, refused=store.refused, used_bytes=store.used_bytes, peak_bytes=store.peak_bytes,
             link=self.link_use(),
@@ -114,10 +114,10 @@ def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, 
         tier: Tier = env.shared[key]
         if tier.config != config:
             raise InputError(Verbatim(f"shared tier {config.name!r} is described in two ways; give it one capacity, "
-                                      "bandwidth and policy"), field="tiers")
+                                      "bandwidth and eviction"), field="tiers.levels")
         if tier in tiers:
             raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
-                             field=f"tiers.{i}.name")
+                             field=f"tiers.levels.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers
@@ -147,17 +147,11 @@ def block_keys(content: PromptContent | None, num_tokens: int, unit: int, model:
 
 
 class Hierarchy:
-    """The tiers of one client, and the movement of entries between them.
+    """The tiers of one client, and the movement of entries between them."""
 
-    Args:
-        write: Tiers that stored entries go to: "all", or the "nearest".
-        promote: Write what a lower tier had to the tiers above it.
-        demote: Write what a tier evicts to the tier below.
-    """
-
-    def __init__(self, tiers: list[Tier], *, write: str, promote: bool, demote: bool) -> None:
-        self.tiers, self.promote, self.demote = tiers, promote, demote
-        self._written = tiers if write == "all" else tiers[:1]
+    def __init__(self, tiers: list[Tier], config: TiersConfig) -> None:
+        self.tiers, self.promote, self.demote = tiers, config.promote, config.demote
+        self._written = tiers if config.write == "all" else tiers[:1]
 
     def find(self, keys: list[Hashable], size: int) -> tuple[list[Read], int]:
         """Return the reads for the leading blocks of a chain that some tier has, and the number of these blocks."""

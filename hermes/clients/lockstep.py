@@ -99,8 +99,8 @@ class Lockstep(StepPart):
             self._begin()
 
     def _begin(self) -> None:
-        for cadence in self.counting:
-            cadence.step_counter = self._count
+        for cadence in self.counting:   # a rank that schedules a step ahead has scheduled the one that begins now
+            cadence.step_counter = self._count + (cadence.scheduler.ahead if self._count else 0)
         plans = [rank._next_plan() for rank in self.ranks]
         self.running = [rank for rank, plan in zip(self.ranks, plans, strict=True) if plan is not None]
         if not self.running:
@@ -109,12 +109,16 @@ class Lockstep(StepPart):
         now, num_steps = self.env._now, min(plan.num_steps for plan in plans if plan is not None)
         batches: list[StepStats | None] = list(plans)
         held_up, load_ns = self._late(plans)
-        stages = self.ranks[0].step_parts.stages
+        stages, drafter, drafting_ns = self.ranks[0].step_parts.stages, self.ranks[0].step_parts.drafter, 0
+        if drafter is not None:
+            batches = [None if plan is None else drafter.verified(plan) for plan in plans]
+            drafting_ns = drafter.common_drafting_ns(plans)
         if stages is not None:
-            ends = np.array([stages.common_end_ns(batches, now + held_up, load_ns)], dtype=np.int64)
+            end = stages.common_end_ns(batches, now + held_up, load_ns, drafting_ns)
+            ends = np.array([end], dtype=np.int64)
         else:
             durations = self.hardware.lockstep_ns(batches, num_steps)
-            durations[0] += load_ns
+            durations[0] += load_ns + drafting_ns
             self._by_history(durations, plans, now)
             ends = np.cumsum(durations) + (now + held_up)
         for rank, plan in zip(self.ranks, plans, strict=True):

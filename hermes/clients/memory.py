@@ -105,7 +105,7 @@ class MemoryConfig(ConfigModel):
 
     kv_offload: HostOffloadConfig | None = None
     """Host memory that the engine itself copies KV blocks to (vLLM's OffloadingConnector). Left out, none. The client's
-    `kv_offload` has tiers outside the engine instead."""
+    `tiers` are outside the engine instead."""
     hybrid: bool | None = None
     """Whether layers with a sliding window keep the KV of their window only (vLLM's hybrid KV cache manager). Left out,
     as vLLM does: on, but not where KV moves between clients or tiers. Off, every layer keeps every token."""
@@ -173,9 +173,10 @@ class MemoryConfig(ConfigModel):
         """Return the KV bytes of one token on the whole client."""
         if self.kv_bytes_per_token is not None:
             return self.kv_bytes_per_token
-        return float(describe_model(model, base_dir).kv_bytes_per_token(self._value_bytes(info), info.tp))
+        return float(describe_model(model, base_dir).kv_bytes_per_token(self.value_bytes(info), info.tp))
 
-    def _value_bytes(self, info: HardwareInfo) -> float:
+    def value_bytes(self, info: HardwareInfo) -> float:
+        """Return the bytes of one KV element."""
         if self.kv_bits is not None:
             return self.kv_bits / 8
         return kv_value_bytes(info.kv_dtype, info.dtype or "bf16")
@@ -224,7 +225,7 @@ class MemoryConfig(ConfigModel):
         per_token = self.kv_bytes(model, info, base_dir)
         if info.pp > 1 and self.kv_bytes_per_token is None:  # the fullest pipeline stage decides
             shape = describe_model(model, base_dir)
-            per_token = devices * kv.stage_kv_bytes_per_token(shape, self._value_bytes(info), info.tp, info.pp)
+            per_token = devices * kv.stage_kv_bytes_per_token(shape, self.value_bytes(info), info.tp, info.pp)
         if self.weights is not None:
             return per_token, Part(round(self.weights / devices), "given"), self.weights
         if self.capacity is None and info.memory is not None and self.weight_bits is None:

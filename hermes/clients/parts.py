@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hermes.compiled import mypyc_attr
@@ -115,7 +115,20 @@ class StepPart(ClientPart):
 
     def step_ns(self, plan: Plan) -> int:
         """Return how long a step takes, in place of the hardware model. Called once for each, all of them single
-        steps. Must not modify the plan."""
+        steps; `verified` and one of the two others are called instead of steps of pipeline stages or of ranks. Must not
+        modify the plan, as the others must not."""
+        raise NotImplementedError
+
+    def verified(self, plan: Plan) -> StepStats:
+        """Return a step as the hardware model prices it."""
+        raise NotImplementedError
+
+    def drafting_ns(self, plan: Plan) -> int:
+        """Return the time of what follows a step before its results are complete."""
+        raise NotImplementedError
+
+    def common_drafting_ns(self, plans: Sequence[Plan | None]) -> int:
+        """Return the same after a step that clients with a `pace` take together; None stands for an idle one."""
         raise NotImplementedError
 
     # -- place `stages`: ends steps --------------------------------------------------------------------------------
@@ -125,6 +138,9 @@ class StepPart(ClientPart):
         for each, in the order in which the steps of all its clients start. Must not modify the plan."""
         raise NotImplementedError
 
-    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int) -> int:
-        """Return the same for a step that clients with a `pace` take together; None stands for an idle one."""
+    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int, drafting_ns: int) -> int:
+        """Return the same for a step that clients with a `pace` take together; None stands for an idle one.
+
+        drafting_ns: Time of the drafting after it, on the last stage.
+        """
         raise NotImplementedError

@@ -69,10 +69,17 @@ class Stages(StepPart):
         client._max_run = 1   # how long a second step waits is known when it starts
 
     def end_ns(self, client: LLMClient, plan: Plan, begin_ns: int, load_ns: int) -> int:
-        return self.pipeline.enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
+        drafter = client.step_parts.drafter
+        if drafter is None:
+            return self.pipeline.enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
+        times = self.hardware.stages_ns(drafter.verified(plan))
+        times[-1] += drafter.drafting_ns(plan)
+        return self.pipeline.enter(begin_ns, times, load_ns)
 
-    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int) -> int:
-        return self.pipeline.enter(begin_ns, self.hardware.lockstep_stages_ns(batches), load_ns)
+    def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int, drafting_ns: int) -> int:
+        times = self.hardware.lockstep_stages_ns(batches)
+        times[-1] += drafting_ns
+        return self.pipeline.enter(begin_ns, times, load_ns)
 
 
 def stages_of(stages: int, place: Place) -> Stages:

@@ -39,8 +39,8 @@ from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = [
     "FileResult", "RecordedSchedule", "Row", "compared", "config_of", "conform_file", "find_files", "load_schedule",
@@ -258,21 +258,23 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
     config = config_of(recorded, engine)
     pool = _pool(recorded, config, every_step=every_step)
     if config.speculative is not None:
-        return _replay_batches(recorded, _BatchRecorder(config, pool))
+        batches = _BatchRecorder(config, pool)
+        set_interval(recorded, batches)
+        return _replay_batches(recorded, batches)
     if recorded.async_scheduling:
         recorder = _recorder(config.scheduler_type)(config, pool, every_step=every_step)
-        _set_interval(recorded, recorder)
+        set_interval(recorded, recorder)
         return _replay_client(recorded, recorder, every_step=every_step)
     scheduler = config.scheduler_type(config, pool, every_step=every_step)
-    _set_interval(recorded, scheduler)
+    set_interval(recorded, scheduler)
     return _replay_steps(recorded, scheduler, every_step=every_step)
 
 
-def _set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
+def set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> None:
     """Let the scheduler count its steps for itself, as an engine without ranks does, if the recording is of one."""
     if recorded.local_interval:
         for part in scheduler.parts:
-            part.placed(ranks=1)
+            part.placed(ranks=1, connected=recorded.offloads)
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
@@ -408,20 +410,24 @@ class _Recorder(AsyncChunkedScheduler):
         return seq
 
 
-class _BatchRecorder(SpeculativeScheduler):
+class _BatchRecorder(InFlightScheduler):
     """A scheduler that records every batch when it is scheduled."""
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool) -> None:
         super().__init__(config, pool)
         self.rows: list[Row] = []
 
-    def _schedule(self) -> SpeculativeBatch:
-        batch = super()._schedule()
+    def schedule(self) -> Batch:
+        batch = super().schedule()
         if batch.shares:
-            self.rows.append({
-                "scheduled": [[share.seq.request, share.num_tokens, share.past] for share in batch.shares.values()],
-                "preempted": [seq.request for seq in batch.preempted], "free_blocks_after": self.pool.free_blocks})
+            self.rows.append(row_of(batch, self.pool.free_blocks))
         return batch
+
+
+def row_of(batch: Batch, free_blocks: int, name: Callable[[Generation], Any] = attrgetter("request")) -> Row:
+    """Return the row of a batch that was just scheduled. name: Returns what stands for a sequence."""
+    return {"scheduled": [[name(share.seq), share.num_tokens, share.past] for share in batch.shares.values()],
+            "preempted": [name(seq) for seq in batch.plan.preempted], "free_blocks_after": free_blocks}
 
 
 def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> list[Row]:

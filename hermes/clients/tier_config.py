@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hermes.memory.blocks import BlockPool
     from hermes.memory.host_cache import HostCache
 
-__all__ = ["HostOffloadConfig", "KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
+__all__ = ["HostOffloadConfig", "KvTierConfig", "TiersConfig"]
 
 PAGE = 4096   # bytes; a chunk takes whole pages of host memory
 
@@ -35,10 +35,10 @@ class KvTierConfig(ConfigModel):
     scope: Literal["client", "platform", "rack", "all"] = "client"
     """Clients that share the tier: one client alone, those of one platform, of one rack (the platform up to its first
     slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
+    eviction: Annotated[str, Named(EVICTION)] = "lru"
     """Eviction policy: which entry leaves a full tier."""
     recency: Recency = "rank"
-    """Meaning of recency in `policy: tamm`: the place in the order of last use (`rank`), 1 / accesses since the last
+    """Meaning of recency in `eviction: tamm`: the place in the order of last use (`rank`), 1 / accesses since the last
     use (`age`), or the number of the access that was the last use (`counter`)."""
     admission: Literal["all", "frequency"] = "all"
     """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
@@ -50,44 +50,39 @@ class KvTierConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.recency != "rank" and self.policy != "tamm":
-            raise InputError(Verbatim("applies to `policy: tamm` only; leave it out"), field="recency")
+        if self.recency != "rank" and self.eviction != "tamm":
+            raise InputError(Verbatim("applies to `eviction: tamm` only; leave it out"), field="recency")
         return self
 
-    def eviction(self) -> EvictionPolicy:
+    def build_eviction(self) -> EvictionPolicy:
         """Return a new eviction policy for a store of this tier."""
-        options = {"recency": self.recency} if self.policy == "tamm" else {}
-        made: EvictionPolicy = EVICTION.get(self.policy)(**options)
+        options = {"recency": self.recency} if self.eviction == "tamm" else {}
+        made: EvictionPolicy = EVICTION.get(self.eviction)(**options)
         return made
 
 
-def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
-    for i, tier in enumerate(tiers):
-        if tier.hit_rate is not None:
-            raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine its "
-                                      "hits; leave it out"), field=f"{field}.{i}.hit_rate")
+class TiersConfig(ConfigModel):
+    """Tiers that hold KV outside the device, and what moves between them."""
 
-
-class OffloadConfig(ConfigModel):
-    """Tiers that hold blocks of the prefix cache besides the device."""
-
-    tiers: list[KvTierConfig] = Field(min_length=1)
-    """The hierarchy, nearest first."""
+    levels: list[KvTierConfig] = Field(min_length=1)
+    """The tiers, nearest first."""
     block_tokens: int = Field(default=512, ge=1, le=2**20)
     """Tokens of an entry: whole blocks of this size are stored and found."""
     overlap: bool = False
-    """Start a prefill while the rest of its KV is read, layer by layer."""
+    """Start a prefill while the rest of its KV is read, layer by layer; it does not wait for what it hides."""
     write: Literal["all", "nearest"] = "all"
-    """Tiers that stored blocks go to. Only what a tier does not have yet is moved."""
+    """Tiers that what is stored goes to. Only what a tier does not have yet is moved."""
     promote: bool = True
     """Write what a lower tier had to the tiers above it, once read."""
     demote: bool = False
     """Write what a tier evicts to the tier below."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_no_hit_rates(self.tiers, "tiers")
+    def without_hit_rates(self) -> Self:
+        """Return this. Raises `InputError` for hit rates of stateful tiers: their entries determine what they find."""
+        for i, tier in enumerate(self.levels):
+            if tier.hit_rate is not None:
+                raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine "
+                                          "its hits; leave it out"), field=f"levels.{i}.hit_rate")
         return self
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.clients.llm import LLMClient
-from hermes.clients.schedule_replay import Row, compared, rows_of
+from hermes.clients.schedule_replay import Row, compared, row_of, rows_of
 from hermes.core.generation import Generation
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim
@@ -28,8 +28,8 @@ from hermes.scenario.build import build
 from hermes.schedulers.adapters import adapter_of
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = ["ClientResult", "Served", "as_list", "ask", "conform_scenario", "served_of"]
 
@@ -74,7 +74,7 @@ class _Listener:
 
     def __init__(self, client: LLMClient, config: ChunkedConfig, names: BlockNames) -> None:
         scheduler = client.scheduler
-        assert isinstance(scheduler, ChunkedScheduler | SpeculativeScheduler)
+        assert isinstance(scheduler, ChunkedScheduler)
         pool = scheduler.pool
         self.served = Served(client.name, {
             "max_num_batched_tokens": scheduler.input_budget,
@@ -88,8 +88,8 @@ class _Listener:
                                  if (value := getattr(config, name)) != ChunkedConfig.model_fields[name].default},
             "local_interval": True,
             **({} if config.max_loras is None else {"max_loras": config.max_loras}),
-            **({"num_speculative_tokens": scheduler.drafts, "speculative_method": scheduler.method}
-               if isinstance(scheduler, SpeculativeScheduler) else {})})
+            **({"num_speculative_tokens": scheduler.drafts.most, "speculative_method": scheduler.drafts.method}
+               if isinstance(scheduler, InFlightScheduler) else {})})
         self._scheduler, self._names, self.client = scheduler, names, client
         self._numbers: dict[Generation, int] = {}
         self._early: dict[Generation, Row] = {}   # given up before the scheduler had them
@@ -101,9 +101,9 @@ class _Listener:
         self._in_step, self._between, self._abort = scheduler.abort_in_step, scheduler.abort_between, scheduler.abort
         scheduler.abort_in_step, scheduler.abort_between, scheduler.abort = (   # type: ignore[method-assign]
             self.abort_in_step, self.abort_between, self.abort)
-        if isinstance(scheduler, SpeculativeScheduler):
-            self._schedule = scheduler._schedule
-            scheduler.enqueue, scheduler._schedule = self.enqueue, self.schedule   # type: ignore[method-assign]
+        if isinstance(scheduler, InFlightScheduler):
+            self._schedule = scheduler.schedule
+            scheduler.enqueue, scheduler.schedule = self.enqueue, self.schedule   # type: ignore[method-assign]
             return
         self._plan, self._preempt = scheduler.plan, scheduler.preempt
         scheduler.enqueue, scheduler.plan, scheduler.preempt = (   # type: ignore[method-assign]
@@ -128,7 +128,7 @@ class _Listener:
 
     def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         scheduler = self._scheduler
-        ahead = len(scheduler._batches) if isinstance(scheduler, SpeculativeScheduler) else 1
+        ahead = len(scheduler._batches) if isinstance(scheduler, InFlightScheduler) else 1
         self._note_end(seq, abort_in_step=self._plans - ahead)
         self._in_step(seq, finished)
 
@@ -153,20 +153,16 @@ class _Listener:
     def _accepted(self, seq: Generation) -> Row:
         """Return how many drafts the engine is to accept, one number for each time that it verifies some."""
         scheduler = self._scheduler
-        if not isinstance(scheduler, SpeculativeScheduler):
+        if not isinstance(scheduler, InFlightScheduler):
             return {}
-        return {"accepted": scheduler.acceptance.first(seq.arrival_order, seq.target_tokens)}
+        return {"accepted": scheduler.drafts.acceptance.first(seq.arrival_order, seq.target_tokens)}
 
-    def schedule(self) -> SpeculativeBatch:
-        """Note what a batch of a speculative scheduler holds."""
+    def schedule(self) -> Batch:
+        """Note what a batch with drafts holds."""
         self._plans += 1
         batch = self._schedule()
         if batch.shares:
-            name = self._numbers.__getitem__
-            self.served.steps.append({
-                "scheduled": [[name(share.seq), share.num_tokens, share.past] for share in batch.shares.values()],
-                "preempted": [name(seq) for seq in batch.preempted],
-                "free_blocks_after": self._scheduler.pool.free_blocks})
+            self.served.steps.append(row_of(batch, self._scheduler.pool.free_blocks, self._numbers.__getitem__))
         return batch
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -221,7 +217,7 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     simulation = build(checked)
     names = BlockNames()
     configs = {name: config.scheduler for config in checked.clients for name in config.names}
-    rules = ChunkedScheduler | SpeculativeScheduler
+    rules = ChunkedScheduler
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
                  if isinstance(client, LLMClient) and isinstance(client.scheduler, rules)]
     if any(one.client.step_parts.pace is not None and configs[one.served.client].prefill_schedule_interval > 1

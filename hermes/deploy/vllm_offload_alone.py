@@ -129,12 +129,13 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
     from vllm.v1.request import Request
 
     init_none_hash(sha256)
     scheduler = make(settings, alone)
-    hasher = get_request_block_hasher(settings["block_size"], sha256)
+    ahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)   # from 0.33 on
+    hasher = get_request_block_hasher(settings["block_size"], sha256, *([ahead] if ahead else []))
     preempted: list[int] = []
     preempt = scheduler._preempt_request
 
@@ -147,7 +148,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
     by_id = {str(one["id"]): one for one in requests}
     waiting = sorted(requests, key=lambda one: (one["arrival_step"], one["id"]))
     batches = 2 if settings["async_scheduling"] else 1   # in flight
-    queue: deque[tuple[int, Any, list[str], list[list[int]]]] = deque()
+    drafts, verified = settings.get("num_speculative_tokens", 0), dict.fromkeys(by_id, 0)
+    queue: deque[tuple[int, Any, dict[str, int]]] = deque()   # number, plan, tokens that it gives
     workers = Workers(settings)
     step = arrived = 0
     out: list[dict[str, Any]] = []
@@ -158,7 +160,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
                 Request.__init__, request_id=str(one["id"]), pooling_params=None,
                 prompt_token_ids=[token(one, place) for place in range(one["prompt_tokens"])],
                 sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True),
-                eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher)))
+                eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher,
+                lora_request=alone.adapter(one))))
             arrived += 1
         if not scheduler.has_requests() and not queue:
             step = waiting[arrived]["arrival_step"]
@@ -166,6 +169,7 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
         if scheduler.has_requests():   # vllm/v1/engine/core.py: step, step_with_batch_queue
             preempted.clear()
             promised = {name: one.num_output_placeholders for name, one in scheduler.requests.items()}
+            going_on = {one.request_id for one in scheduler.running}
             plan = scheduler.schedule()
             scheduler.finished_req_ids = InOrder()
             row = row_of(scheduler, plan, preempted)
@@ -173,17 +177,23 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
                 out.append(row)
             workers.take(step, plan.kv_connector_metadata)
             counts, held = plan.num_scheduled_tokens, scheduler.requests
-            answers = []
+            gives = {}
             for name in counts:
-                one, before = held[name], promised[name]
-                gives = (one.num_output_placeholders > before if batches > 1
-                         else one.num_computed_tokens >= one.num_tokens)
-                answers.append([token(by_id[name], one.num_tokens + before)] if gives else [])
-            queue.append((step, plan, list(counts), answers))
+                one, drafted = held[name], plan.scheduled_spec_decode_tokens.get(name, ())
+                gives[name] = int(one.num_output_placeholders > promised[name] if batches > 1
+                                  else one.num_computed_tokens >= one.num_tokens)
+                if gives[name] and drafted and name in going_on:   # else the drafts only pad the batch
+                    draws = settings["accepted"]
+                    gives[name] += min(draws[verified[name] % len(draws)], len(drafted))
+                    verified[name] += 1
+            queue.append((step, plan, gives))
             step += 1
             if len(queue) < batches and counts:
                 continue
-        number, plan, ids, answers = queue.popleft()
+        number, plan, gives = queue.popleft()
+        ids, held = list(gives), scheduler.requests
+        answers = [[token(by_id[name], held[name].num_tokens + i) for i in range(count)] if name in held
+                   else [OWN] * count for name, count in gives.items()]   # the engine ignores those of ended requests
         done, loaded = workers.complete(number)
         scheduler.update_from_output(plan, ModelRunnerOutput(**alone.accepted(
             ModelRunnerOutput.__init__, req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)},
@@ -191,6 +201,9 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
             kv_connector_output=KVConnectorOutput(
                 finished_recving=loaded or None,
                 kv_connector_worker_meta=OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(done, 1))))))
+        if drafts and batches == 1:   # what drafts proposes after each step
+            proposed = [[OWN] * drafts if answer else [] for answer in answers]
+            scheduler.update_draft_token_ids(DraftTokenIds(ids, proposed))
     return out
 
 

@@ -192,7 +192,7 @@ ROLE = _is_not("role", "both", name="a role")
 DECODE = _is("role", "decode")
 ENGINE = _given("engine")
 ADAPTER_BYTES = _given("adapter_bytes")
-TIERS = _given("kv_offload", "tiers outside the engine")
+TIERS = _given("tiers", "tiers outside the engine")
 
 CHUNKED, SGLANG, VLLM = _kind("chunked"), _kind("sglang"), _kind("vllm")
 MAX_LORAS = _given("scheduler.max_loras")
@@ -331,22 +331,11 @@ OF_SPECULATION = (
     *(Row(ASYNCHRONOUS, excludes=drafts, rule="vLLM refuses true with the draft method {method}",
           do=f"write false, or use one of {', '.join(methods)}")
       for drafts, methods in ((DRAFTS_BEFORE, PLANNED_AHEAD), (DRAFTS_LATER, PLANNED_AHEAD_LATER))),
-    Row(SPECULATIVE, excludes=ROLE, missing="a drafter's KV that moves with a sequence"),
-    Row(SPECULATIVE, excludes=TIERS, missing="a drafter's KV in tiers"),
-    Row(SPECULATIVE, excludes=PP, missing="drafts that follow the last stage"),
-    Row(SPECULATIVE, excludes=DP, missing="drafts in steps that ranks take together"),
-    Row(SPECULATIVE, excludes=MAX_LORAS, missing="rules for the slots that adapters leave to drafts"),
-    Row(SPECULATIVE, excludes=INTERVAL, missing="drafts in steps that admit no prompts"),
     Row(DRAFTER, needs=COMPOSED, rule="other hardware cannot price what drafts", do="give the time of one run",
         at="scheduler.speculative.draft_time"),
 )
 OF_HOST_OFFLOAD = (
     Row(HOST_OFFLOAD, needs=CHUNKED, rule="it follows vLLM's offloading", do=""),
-    Row(HOST_OFFLOAD, excludes=SPECULATIVE, missing="stores of drafts that are verified later"),
-    Row(HOST_OFFLOAD, excludes=MAX_LORAS, missing="host chunks of each adapter"),
-    Row(HOST_OFFLOAD, excludes=INTERVAL, missing="loads in steps that admit no prompts"),
-    Row(HOST_OFFLOAD, excludes=ASYNCHRONOUS, rule="modelled for synchronous scheduling only",
-        do="give the scheduler async_scheduling: false"),
     Row(HOST_OFFLOAD, excludes=OTHER_OFFLOAD, rule=f"follows vLLM {' and '.join(OFFLOAD_VERSIONS)}",
         do="leave `engine` out"),
     Row(HOST_OFFLOAD, needs=CACHED, rule="the host memory extends the prefix cache", do=""),
@@ -356,7 +345,7 @@ OF_HOST_OFFLOAD = (
         "hosts"),
     Row(HOST_OFFLOAD, excludes=PP, missing="host memory that batches of one engine share", do="use tp"),
     Row(HOST_OFFLOAD, excludes=DP, missing="host memory of each rank", do="use tp"),
-    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's kv_offload)",
+    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's `tiers`)",
         do=""),
 )
 OF_MEMORY = (

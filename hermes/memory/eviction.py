@@ -1,7 +1,9 @@
 """Eviction policies by name: the entry that leaves a full store.
 
 A store tells its policy of entries that it adds, reads and removes, and asks for the next victim. The store decides
-whether an entry fits.
+whether an entry fits. The prefix cache on a device has orders of its own under the same names
+(`hermes.memory.prefix_eviction`): it ranks blocks that no sequence holds by the sequences that held them, which an
+entry of a store does not know, so a registered policy is for tiers alone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ EVICTION: Registry[Any] = Registry("eviction", "an eviction policy", {
     "tamm": "hermes.memory.size_aware:Tamm",
 })
 PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
-"""Policies of a prefix cache on the device (`hermes.memory.prefix_eviction`)."""
+"""Orders of eviction of a prefix cache on the device (`hermes.memory.prefix_eviction`)."""
 Recency = Literal["rank", "age", "counter"]
 """Readings of recency in token-aware LRU, `tamm` (`hermes.memory.recency`)."""
 

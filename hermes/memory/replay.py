@@ -29,17 +29,17 @@ class Replay(NamedTuple):
         return self.hits / self.blocks if self.blocks else 0.0
 
 
-def replay(prompts: Iterable[Sequence[Hashable]], capacity_blocks: int | None = None, policy: str = "lru") -> Replay:
+def replay(prompts: Iterable[Sequence[Hashable]], capacity_blocks: int | None = None, eviction: str = "lru") -> Replay:
     """Replay prompts through one store.
 
     Args:
         prompts: Chained block hashes of each prompt.
         capacity_blocks: Size of the store, None for no limit.
-        policy: A name of `EVICTION`.
+        eviction: A name of `EVICTION`.
 
     A block counts as found if all blocks before it are found as well.
     """
-    store = Store(1 << 62 if capacity_blocks is None else capacity_blocks, EVICTION.get(policy)())
+    store = Store(1 << 62 if capacity_blocks is None else capacity_blocks, EVICTION.get(eviction)())
     blocks = hits = 0
     distinct: set[Hashable] = set()
     for keys in prompts:

@@ -1,6 +1,7 @@
-"""Keys of LLM clients that are rewritten before validation: deprecated names, and `count: 3P1D`.
+"""Keys of clients that are rewritten before validation: deprecated names, and `count: 3P1D`.
 
-A deprecated key moves to its new name, with a warning. The next release refuses the old names.
+A deprecated key moves to its new name, with a warning. The next release refuses the old names, as it does those of
+`tiers`: the message says what to write.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ _SPLIT = re.compile(r"(\d+)\s*P\s*/?\s*(\d+)\s*D\Z")
 
 
 def rename_deprecated_keys(root: Node, *, warn: bool = True) -> Node:
-    """Return the document with deprecated keys of LLM clients under their new names."""
+    """Return the document with deprecated keys of LLM clients under their new names. Raises `InputError` for old keys
+    that have none."""
     clients = root.child("clients")
     if clients is None or not isinstance(clients.value, list):
         return root
+    for i, client in enumerate(clients.value):
+        _refuse_old_tiers(client, f"clients.{i}")
     items = [_client(client, f"clients.{i}", warn) for i, client in enumerate(clients.value)]
     if all(new is old for new, old in zip(items, clients.value, strict=True)):
         return root
@@ -50,6 +54,26 @@ def _client(client: Node, path: str, warn: bool) -> Node:
             (value.key or value.mark).warn(f"{path}.{section}.{old} is deprecated; write {new_path}: {value.plain()} "
                                            "instead (the next release refuses the old key)")
     return client
+
+
+def _refuse_old_tiers(client: Node, path: str) -> None:
+    """Raise `InputError` for the names that tiers of KV and their eviction had."""
+    kind = client.child("kind")
+    if kind is not None and kind.value not in ("llm", "kv_retrieval"):
+        return
+    old, tiers = client.child("kv_offload"), client.child("tiers")
+    if old is not None:
+        raise (old.key or old.mark).error(Verbatim("write `tiers`, with `levels` for its list of tiers: this key of a "
+                                                   "client has a new name"), field=f"{path}.kv_offload")
+    if tiers is not None and isinstance(tiers.value, list):
+        raise (tiers.key or tiers.mark).error(Verbatim("write tiers: {levels: [...]}; `write`, `promote` and the "
+                                                       "like stand beside `levels`"), field=f"{path}.tiers")
+    levels = None if tiers is None else tiers.child("levels")
+    for i, level in enumerate(levels.value if levels is not None and isinstance(levels.value, list) else ()):
+        policy = level.child("policy")
+        if policy is not None:
+            raise (policy.key or policy.mark).error(Verbatim("write `eviction`: this key of a tier has a new name"),
+                                                    field=f"{path}.tiers.levels.{i}.policy")
 
 
 def _moves(client: Node) -> Iterator[tuple[str, str, str, str]]:

@@ -69,6 +69,8 @@ class AdapterSlots(SchedulerPart):
         counts_all: Whether adapters of all running sequences count.
     """
 
+    turn = 0
+
     def __init__(self, max_loras: int, *, counts_all: bool) -> None:
         self.max_loras, self.counts_all = max_loras, counts_all
         self.num_loads = 0                     # adapters loaded since it was last read
@@ -92,9 +94,10 @@ class AdapterSlots(SchedulerPart):
         if plan is not None:   # with those that the step computes although they have ended
             self._count(plan)
 
-    def after_plan(self, plan: Plan | None) -> None:
+    def after_plan(self, plan: Plan | None) -> Plan | None:
         if plan is not None and not self._counted:
             self._count(plan)
+        return plan
 
     def _count(self, plan: Plan) -> None:
         count_adapters(plan, self.scheduler.group.members if plan.decodes else (), self._number_of)
@@ -111,7 +114,7 @@ class AdapterSlots(SchedulerPart):
             self._active |= dict.fromkeys(self._number_of(seq) for seq, _n in plan.prefills)
         self._active.pop(0, None)
 
-    def entry(self, seq: Generation, num_tokens: int) -> int:
+    def entry(self, seq: Generation, num_tokens: int, past: int) -> int:
         number = adapter_of(seq)
         return SKIP if number and number not in self._active and len(self._active) >= self.max_loras else ENTER
 

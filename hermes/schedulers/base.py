@@ -48,6 +48,8 @@ class LLMScheduler:
     takes_over_kv: ClassVar[bool] = True       # can continue a sequence that another client has prefilled
     # plans a step while the one before runs, and sees arrivals one plan later
     asynchronous: ClassVar[bool] = False
+    # a step may give a sequence several tokens or none, which `hermes.schedulers.bursts` notes
+    bursts: ClassVar[bool] = False
     # sequences come back when their batch ends, possibly long after their last token
     returns_together: ClassVar[bool] = False
     # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
@@ -87,6 +89,7 @@ class LLMScheduler:
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
         self.stopped = -1
+        self.ahead = 0     # steps that it schedules before the results of the one before are known, and keeps
         self.engine = ""   # version of the real engine whose own scheduler decides
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
@@ -464,7 +467,8 @@ class LLMScheduler:
             self.group.remove(seq)
         else:
             self.partial.pop(seq, None)
-        self._close_segment(seq)
+        if not self.bursts:   # otherwise tokens may still come of steps in flight
+            self._close_segment(seq)
         self.pool.free(seq)
         seq.num_computed = 0
         seq.preemptions += 1

@@ -29,6 +29,8 @@ class PrefillCadence(SchedulerPart):
         local: Whether this engine has no ranks, so that it counts for itself.
     """
 
+    turn = 2
+
     def __init__(self, interval: int) -> None:
         self.interval, self.local = interval, False
         self.step_counter = 0
@@ -40,7 +42,7 @@ class PrefillCadence(SchedulerPart):
         self._backlog = False             # whether the latest step that deferred nothing left sequences waiting
         self._lost_one = False            # whether the step being planned preempts
 
-    def placed(self, ranks: int) -> None:
+    def placed(self, ranks: int, *, connected: bool) -> None:
         self.local = ranks == 1
 
     def before_plan(self, max_steps: int) -> int:
@@ -51,15 +53,21 @@ class PrefillCadence(SchedulerPart):
         self._defers = throttled and not self._backlog and decodes
         self._lost_one = self._prefilled = False
         scheduler.every_step = scheduler.literal or self._defers
-        scheduler._held = dict(self._chunks) if self._defers else {}
         # While sequences wait or are in their prompts, each step has a rule of its own.
         return 1 if scheduler.partial or scheduler.num_waiting else max_steps
 
-    def after_plan(self, plan: Plan | None) -> None:
+    def due(self, seq: Generation, num_tokens: int) -> int:
+        return 0 if self._defers and seq in self._chunks else num_tokens
+
+    def after_plan(self, plan: Plan | None) -> Plan | None:
+        if self.scheduler.bursts:   # batches are kept in flight: the engine counts them when it schedules them
+            self.step_counter += 1
         if plan is None:
-            return
+            return None
         if self._prefilled or any(map(self._is_prefill, plan.prefills)):
             self._last_prefill = self._executed + bool(plan.prefills or plan.decodes)
+        if self.scheduler.bursts:
+            self._executed += bool(plan.prefills)
         for seq, _n in plan.prefills:
             if seq.num_computed < seq.num_tokens:
                 self._chunks[seq] = None
@@ -67,6 +75,7 @@ class PrefillCadence(SchedulerPart):
                 self._chunks.pop(seq, None)
         if not (self._defers or self._lost_one):
             self._backlog = self.scheduler.num_waiting > len(self.scheduler.passed_over)
+        return plan
 
     def _is_prefill(self, item: tuple[Generation, int]) -> bool:
         """Whether a sequence of a plan computed prompts: more than one token was left, or its latest step left some."""
@@ -75,13 +84,14 @@ class PrefillCadence(SchedulerPart):
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         scheduler = self.scheduler
-        self.step_counter += num_steps
-        if plan.prefills or plan.decodes:
-            self._executed += num_steps
+        if not scheduler.bursts:
+            self.step_counter += num_steps
+            if plan.prefills or plan.decodes:
+                self._executed += num_steps
         if not (scheduler.running or scheduler.num_waiting or scheduler._ending):   # arrivals may be there unseen
             self.step_counter = 0
 
-    def entry(self, seq: Generation, num_tokens: int) -> int:
+    def entry(self, seq: Generation, num_tokens: int, past: int) -> int:
         return STOP if self._defers and num_tokens > 1 else ENTER
 
     def wants_cut(self, seq: Generation) -> bool:

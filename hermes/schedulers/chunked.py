@@ -25,9 +25,11 @@ from hermes.schedulers.plan import Plan
 if TYPE_CHECKING:
     from hermes.schedulers.chunked_config import ChunkedConfig
 
-__all__ = ["AsyncChunkedScheduler", "ChunkedScheduler"]
+__all__ = ["AsyncChunkedScheduler", "ChunkedScheduler", "urgency"]
 
-ENTER, SKIP, STOP = 0, 1, 2   # what a limit says of the sequence at the head of the queue
+# What a part says of the sequence at the head of the queue: it may enter; it is passed over; nothing enters any more in
+# this step; it has to wait for blocks.
+ENTER, SKIP, STOP, WAIT = 0, 1, 2, 3
 _SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
@@ -61,11 +63,12 @@ class ChunkedScheduler(LLMScheduler):
         self._ending: dict[Generation, bool | None] = {}
         # All that leave when the next step is planned, in the order in which they free their blocks.
         self._leaving: list[Generation] = []
-        # `hermes.schedulers.parts` sets these: whether `_entry` is asked before an admission, and the running
-        # sequences that get nothing in this step.
+        # `hermes.schedulers.parts` sets these: whether parts are asked about each sequence; drafts of a step, KV slots
+        # held past a sequence's tokens, and rows of the input that each sequence takes besides its own for drafting.
         self._limited = False
-        self._held: dict[Generation, None] = {}
+        self.draft_tokens = self.lookahead = self.draft_rows = 0
         self._returned = 0   # tokens of this step that the latest victim gave back
+        self._emptied = _TOKEN_BUDGET   # why sequences wait although the queue has been gone through
 
     def can_ever_fit(self, seq: Generation) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
@@ -153,7 +156,7 @@ class ChunkedScheduler(LLMScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
         if self.waiting or self.holding:
-            self._admit_waiting(plan, budget, cap)
+            self._admit_waiting(plan, budget, budget, cap)
         if group.n:
             self.plan_decodes(plan)
             if not plan.prefills:   # the next sequence cannot be admitted before another is done
@@ -172,37 +175,56 @@ class ChunkedScheduler(LLMScheduler):
             else:
                 self.pool.grow(seq, taken[seq])
 
-    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
-        """Admit the head of the queue while budget, slots and blocks last (rules 5 to 10)."""
+    def _admit_waiting(self, plan: Plan, budget: int, rows: int, cap: int) -> None:
+        """Admit the head of the queue while budget, slots and blocks last (rules 5 to 10).
+
+        rows: Rows of the input that are left; not fewer than the budget, unless drafting takes some.
+        """
         pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
         slots, caching = self.max_num_seqs - len(running) - len(self._ending), pool.caching
-        while budget > 0 and (holding or waiting) and slots > 0:
+        spare, lookahead = self.draft_rows, self.lookahead
+        while budget > 0 and (holding or waiting) and slots > 0 and rows > spare:
             seq = holding[0] if holding else waiting.peek()
+            if self._limited:
+                self._consider(seq)
             past = seq.num_computed
             if not past and (caching or seq.common is not None):
                 past = pool.hit_tokens(seq)
-            n = seq.num_tokens - past
+            n, most = seq.num_tokens - past, budget if budget <= rows - spare else rows - spare
             if self._limited:
-                entry = self._entry(seq, n)
+                entry = self._entry(seq, n, past)
                 if entry == STOP:
                     self.stopped = int(Reason.BATCH_ENDS)
                     return
+                if entry == WAIT:
+                    self.stopped = self._out_of_blocks()
+                    return
                 if entry == SKIP:   # it is no longer in the queue
                     continue
+                padded = self._padded(seq, n, past)
+                if padded > n:
+                    n = padded
+                    if n > most:   # padding is never cut
+                        self.stopped = _TOKEN_BUDGET
+                        return
             if 0 < cap < n:
                 n = cap
-            if n > budget:
+            if n > most:
                 if not self.chunking:
                     self.stopped = _TOKEN_BUDGET
                     return
-                n = budget
-            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
+                n = most
+            held = past + n + lookahead
+            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit and held < seq.num_tokens else held)
             if running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
-                self.stopped = _KV_MEMORY
+                self.stopped = self._out_of_blocks() if self._limited else _KV_MEMORY
                 return
-            pool.admit(seq, past + n)
+            if lookahead:
+                pool.admit(seq, held, min(past + n, seq.num_tokens))
+            else:
+                pool.admit(seq, held)
             self.admit(seq)
             slots -= 1
             if past and seq.start_ns < 0 and not seq.transferred:
@@ -210,11 +232,37 @@ class ChunkedScheduler(LLMScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n
-        self.stopped = _TOKEN_BUDGET if slots > 0 else _SLOTS
+            rows -= n + spare
+        if slots <= 0:
+            self.stopped = _SLOTS
+        else:
+            self.stopped = _TOKEN_BUDGET if budget <= 0 else self._emptied
 
-    def _entry(self, seq: Generation, n: int) -> int:
-        """Return whether the sequence at the head of the queue, with `n` tokens to compute, may enter this step."""
-        raise AssertionError("without limits nothing asks")
+    # What parts are asked (`hermes.schedulers.parts`); without parts nothing asks.
+
+    def _due(self, seq: Generation) -> int:
+        """Return the tokens that a running sequence has to compute in this step, 0 for none."""
+        raise AssertionError("without parts nothing asks")
+
+    def _consider(self, seq: Generation) -> None:
+        """Note that the sequence at the head of the queue is looked at."""
+        raise AssertionError("without parts nothing asks")
+
+    def _entry(self, seq: Generation, num_tokens: int, past: int) -> int:
+        """Return whether the sequence at the head of the queue, with so many tokens to compute, may enter."""
+        raise AssertionError("without parts nothing asks")
+
+    def _padded(self, seq: Generation, num_tokens: int, past: int) -> int:
+        """Return the rows that such a sequence takes, if they are more than its tokens."""
+        raise AssertionError("without parts nothing asks")
+
+    def _may_preempt(self, seq: Generation) -> bool:
+        """Return whether a victim may be preempted."""
+        raise AssertionError("without parts nothing asks")
+
+    def _out_of_blocks(self) -> int:
+        """Return the `Reason` for which the blocks of the sequence at the head of the queue are not free."""
+        raise AssertionError("without parts nothing asks")
 
     # -- the engine's loop -----------------------------------------------------------------------------------------
 
@@ -225,56 +273,67 @@ class ChunkedScheduler(LLMScheduler):
             self.partial[seq] = None
         in_flight = set(decoding) if self.asynchronous else ()   # all of them sampled a token in the step before
         running, pool, plan = self.running, self.pool, Plan()
-        budget, cap = self.max_num_batched_tokens, self._cap()
+        budget, rows, cap = self.max_num_batched_tokens, self.input_budget, self._cap()
+        spare, lookahead = self.draft_rows, self.lookahead
         scheduled: dict[Generation, int] = {}
         may_admit = True
         order = list(running)
         index = skipped = 0
-        while index < len(order) and budget > 0:
+        while index < len(order) and budget > 0 and rows > spare:
             seq = order[index]
-            if self._held and seq in self._held:
+            n = self._due(seq) if self._limited else seq.num_tokens - seq.num_computed
+            if n <= 0:
                 index += 1
                 continue
-            n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
                 n = cap
-            n = min(n, budget)
+            n = min(n, budget, rows - spare)
             known = seq.num_computed if seq in in_flight else None
-            while not pool.grow(seq, seq.num_computed + n, known):
-                may_admit = False
+            if lookahead:
+                known = min(seq.num_computed + n, seq.num_tokens)
+            short = False
+            while not pool.grow(seq, seq.num_computed + n + lookahead, known):
                 if self._ending and (ended := self._preempt_ending(order)) is not None:
+                    may_admit = False
                     skipped += self.by_priority and self.keeps_its_place and ended.run_order < seq.run_order
                     continue
-                if self.by_priority:
-                    victim = max(order, key=lambda s: (s.priority, s.arrival_order))
-                    if order.index(victim) < index:
-                        index -= 1
-                    order.remove(victim)
-                    self._returned = scheduled.pop(victim, 0)
+                victim = max(order, key=urgency) if self.by_priority else order[-1]
+                if self._limited and not self._may_preempt(victim):
+                    short = True
+                    break
+                may_admit = False
+                if order.index(victim) < index and (victim in scheduled or not self.keeps_its_place):
+                    index -= 1
+                order.remove(victim)
+                self._returned = scheduled.pop(victim, 0)
+                if self._returned:
                     budget += self._returned
-                else:
-                    victim = order.pop()
+                    rows += self._returned + spare
                 self.preempt(victim, plan)
                 if victim is seq:
                     break
+            if short:
+                break
             if seq not in running:   # it preempted itself
                 if self.goes_on:
                     continue
                 break
             scheduled[seq] = n
             budget -= n
+            rows -= n + spare
             index += 1
             if skipped:
                 index, skipped = self._after(skipped, order, index), 0
-        for seq in running:
-            if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
-                self._close_segment(seq)   # a decode did not get its token
-                pool.commit(seq, seq.num_computed)
+        if not self.bursts:
+            for seq in running:
+                if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
+                    self._close_segment(seq)   # a decode did not get its token
+                    pool.commit(seq, seq.num_computed)
         for seq, n in scheduled.items():
             plan.add_prefill(seq, n, seq.num_computed)
             seq.num_computed += n
         if may_admit:
-            self._admit_waiting(plan, budget, cap)
+            self._admit_waiting(plan, budget, rows, cap)
         else:
             self.stopped = _KV_MEMORY
         return plan if plan.prefills or plan.preempted else None
@@ -300,6 +359,11 @@ class ChunkedScheduler(LLMScheduler):
     def _let_go(self, plan: Plan | None) -> None:
         """Remove the sequences that have ended (asynchronous scheduling only)."""
         raise AssertionError("nothing ends while a step is planned")
+
+
+def urgency(seq: Generation) -> tuple[int, int]:
+    """Sort key of `policy: priority`: the most urgent first."""
+    return seq.priority, seq.arrival_order
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -18,7 +19,6 @@ from hermes.schedulers.queues import PACKING
 if TYPE_CHECKING:
     from hermes.schedulers.acceptance import Acceptance
     from hermes.schedulers.parts import SchedulerPart
-    from hermes.schedulers.speculative import SpeculativeScheduler
 
 __all__ = ["GONE", "PLANNED_AHEAD", "PLANNED_AHEAD_LATER", "SINCE", "WITH_KV", "ChunkedConfig", "Speculation",
            "newer_keys", "plans_ahead"]
@@ -274,16 +274,30 @@ class ChunkedConfig(SchedulerConfig):
         """Whether verified tokens are hashed with the results, scheduling synchronously as well (from 0.33 on)."""
         return self._since("0.33.0")
 
-    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
-        if self.speculative is not None:
-            from hermes.schedulers.speculative import SpeculativeScheduler
+    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
+        return self.build_with(pool, (), every_step=every_step)
 
-            return SpeculativeScheduler(self, pool)
-        return self.scheduler_type(self, pool, every_step=every_step)
+    def build_with(self, pool: BlockPool, parts: Sequence[SchedulerPart], *, every_step: bool) -> ChunkedScheduler:
+        """Return a scheduler with the parts of its own options, and those that other options of the client bring."""
+        if not parts:
+            return self.scheduler_type(self, pool, every_step=every_step)
+        from hermes.schedulers.drafts import Drafts
+        from hermes.schedulers.in_flight import InFlightScheduler
+        from hermes.schedulers.parts import PartedScheduler
+
+        if self.speculative is not None:
+            return InFlightScheduler(self, pool, parts=parts)
+        if self.async_scheduling:
+            return InFlightScheduler(self, pool, parts=(*parts, Drafts(self, None)))
+        return PartedScheduler(self, pool, every_step=every_step, parts=parts)
 
     @property
     def scheduler_type(self) -> type[ChunkedScheduler]:
         """The class that follows these rules."""
+        if self.speculative is not None:
+            from hermes.schedulers.in_flight import InFlightScheduler
+
+            return InFlightScheduler
         if self.max_loras is None and self.prefill_schedule_interval == 1:
             return AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
         from hermes.schedulers.parts import AsyncPartedScheduler, PartedScheduler
@@ -301,4 +315,8 @@ class ChunkedConfig(SchedulerConfig):
             from hermes.schedulers.cadence import PrefillCadence
 
             found.append(PrefillCadence(self.prefill_schedule_interval))
+        if self.speculative is not None:
+            from hermes.schedulers.drafts import Drafts
+
+            found.append(Drafts(self, self.speculative))
         return tuple(found)

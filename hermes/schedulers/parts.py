@@ -1,16 +1,17 @@
 """Parts of vLLM's scheduler: what an option adds to the loop of `hermes.schedulers.chunked`.
 
-A part is one class in one file. It hears what the loop does through the hooks of `SchedulerPart`, and the loop asks it
-before an admission. A scheduler without parts is a plain `ChunkedScheduler`, which calls no hook: `ChunkedConfig.parts`
-says which parts the options need, and `ChunkedConfig.build` chooses the class.
+A part is one class in one file. The loop calls the hooks of `SchedulerPart` that a part has. A scheduler without parts
+is a plain `ChunkedScheduler`, which calls no hook: `ChunkedConfig.parts` says which parts the options need, and
+`ChunkedConfig.build` chooses the class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from hermes.core.generation import Generation
+from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import ENTER, SKIP, AsyncChunkedScheduler, ChunkedScheduler
@@ -30,33 +31,70 @@ PartT = TypeVar("PartT", bound="SchedulerPart")
 
 class SchedulerPart:
     """Hooks of a part; each does nothing here. A part changes its own state, and of the scheduler only what a hook
-    names. Hooks of several parts are called in the order of `ChunkedConfig.parts`."""
+    names. Of the four hooks for single sequences of a step (`due`, `consider`, `entry`, `padded`) only those are called
+    that a part overrides.
 
+    Attributes:
+        turn: Hooks of several parts are called in this order, which is the engine's: at the head of the queue it asks
+            for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts
+            rows for drafts (3).
+        connects: Whether it stands for a KV connector, whose copies may write to blocks beside the steps.
+    """
+
+    turn: ClassVar[int]
+    connects: ClassVar[bool] = False
     scheduler: WithParts
 
     def attach(self, scheduler: WithParts) -> None:
-        """Join a scheduler; called once, before anything else."""
+        """Join a scheduler; called once, before anything else. May set its `draft_tokens`, `lookahead`
+        and `draft_rows`."""
         self.scheduler = scheduler
 
-    def placed(self, ranks: int) -> None:
-        """Hear how many data-parallel ranks the engine has; called once, before the first plan."""
+    def seed(self, seed: int) -> None:
+        """Take the scenario's seed; called once, before the first plan."""
+
+    def placed(self, ranks: int, *, connected: bool) -> None:
+        """Note the engine's deployment; called once, before the first plan.
+
+        ranks: Its data-parallel ranks. connected: Whether KV leaves or enters its devices through a connector.
+        """
+
+    def refusal(self, seq: Generation) -> str | None:
+        """Return why a sequence can never be served, or None. Called when it arrives. Must not modify anything."""
+        return None
+
+    # -- a step, in the order of its calls -----------------------------------------------------------------------------
 
     def before_plan(self, max_steps: int) -> int:
         """Called once for each plan, before it is made. Returns at most how many steps it may have. May set
-        `scheduler.every_step` (plan this step by the literal loop) and `scheduler._held` (running sequences that get
-        nothing in it)."""
+        `scheduler.every_step` (plan this step by the literal loop)."""
         return max_steps
 
-    def after_plan(self, plan: Plan | None) -> None:
-        """Called once for each plan, when it is made and sequences that had ended have left. May add statistics."""
+    def due(self, seq: Generation, num_tokens: int) -> int:
+        """Return how many tokens a running sequence has to compute, 0 for none in this step. Called once for each, in
+        the literal loop only. Must not modify anything.
+
+        num_tokens: What the loop, or the part before, makes of it.
+        """
+        return num_tokens
 
     def before_admission(self, plan: Plan) -> None:
         """Called at most once for each plan, between the running sequences' part of it and the queue's."""
 
-    def entry(self, seq: Generation, num_tokens: int) -> int:
-        """Return whether the sequence at the head of the queue, with so many tokens to compute, may enter the step:
-        ENTER, SKIP (it keeps its place, those behind it are asked) or STOP. Called for each sequence at the head, also
-        for those that find no blocks afterwards. Must not modify anything."""
+    def consider(self, seq: Generation) -> None:
+        """Called when a sequence is at the head of the queue, before its tokens are counted, also if it finds no blocks
+        then. May set its `num_computed`, to what is in memory."""
+
+    def entry(self, seq: Generation, num_tokens: int, past: int) -> int:
+        """Return whether the sequence at the head of the queue, with `num_tokens` to compute after `past`, may enter:
+
+        - ENTER. It may still find no blocks.
+        - SKIP. It keeps its place, and those behind it are asked; or the part has taken it out of the queue.
+        - STOP. Nothing enters any more in this step.
+        - WAIT. The same, since blocks are lacking.
+
+        Called for each sequence at the head. Must not modify anything for ENTER.
+        """
         return ENTER
 
     @property
@@ -64,8 +102,46 @@ class SchedulerPart:
         """The `Reason` for which a sequence waits that this part skips."""
         raise AssertionError("a part that skips says why")
 
+    def padded(self, seq: Generation, num_tokens: int, past: int) -> int:
+        """Return the rows that a sequence takes which may enter, if they are more than its tokens. Must not modify
+        anything."""
+        return num_tokens
+
+    def out_of_blocks(self) -> int | None:
+        """Return the `Reason` for which blocks are lacking, None for the memory. Must not modify anything."""
+        return None
+
     def admitted(self, seq: Generation) -> None:
-        """Called when a sequence joins running."""
+        """Called when a sequence joins running, before its tokens are counted."""
+
+    def after_admission(self) -> None:
+        """Called after `before_admission`, when the queue has been gone through. May put sequences that the part took
+        out of the queue into `scheduler.holding`."""
+
+    def leaving(self, plan: Plan | None, seqs: Sequence[Generation]) -> None:
+        """Called before sequences leave that ended in the step before the one just planned (asynchronous scheduling):
+        `plan` may compute them."""
+
+    def after_plan(self, plan: Plan | None) -> Plan | None:
+        """Called once for each plan, when it is made and sequences that had ended have left. Returns it; may add
+        statistics, and make it shorter."""
+        return plan
+
+    def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
+        """Called when steps of a plan have run, with the sequences that ended in them."""
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a step has to be planned for this part alone, although no sequence waits or runs. Asked before each
+        batch of a scheduler that keeps batches in flight."""
+        return False
+
+    def may_preempt(self, seq: Generation) -> bool:
+        """Return whether the victim that the loop has chosen may be preempted. If not, its loop over running sequences
+        ends there. Called in the literal loop only, each time that blocks are lacking. Must not modify anything."""
+        return True
+
+    # -- at any time in between --------------------------------------------------------------------------------------
 
     def preempted(self, seq: Generation, returned: int) -> None:
         """Called before a running sequence is preempted. returned: Tokens that it had been given in this step."""
@@ -76,13 +152,6 @@ class SchedulerPart:
     def aborted(self, seq: Generation) -> None:
         """Called before a sequence that was given up leaves, between two steps."""
 
-    def leaving(self, plan: Plan | None, seqs: Sequence[Generation]) -> None:
-        """Called before sequences leave that ended in the step before the one just planned (asynchronous scheduling):
-        `plan` may compute them."""
-
-    def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
-        """Called when steps of a plan have run, with the sequences that ended in them."""
-
     def wants_cut(self, seq: Generation) -> bool:
         """Return whether the arrival of a sequence may change a run of decode steps that the loop alone would keep."""
         return False
@@ -91,28 +160,52 @@ class SchedulerPart:
 class WithParts(Base):
     """What makes a chunked scheduler one with parts.
 
+    Args:
+        parts: Parts that other options than the scheduler's bring, beside those of `config`.
+
     Attributes:
         literal: Whether the literal loop plans every step.
-        passed_over: Waiting sequences that a part has skipped, and that were not admitted since.
+        skipped: Waiting sequences that a part has skipped while a step is planned.
+        passed_over: Those, and those of earlier steps, that were not admitted since.
     """
 
-    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,
+                 parts: Sequence[SchedulerPart] = ()) -> None:
         super().__init__(config, pool, every_step=every_step)
         self.literal = every_step
         self._limited = True
-        self._skipped: list[Generation] = []   # taken out of the queue while a step is planned
+        self.skipped: list[Generation] = []
         self.passed_over: set[Generation] = set()
-        self._skips_for = 0
-        self.parts = config.parts()
+        self.parts = tuple(sorted((*config.parts(), *parts), key=lambda part: part.turn))
+        self._that_say_what_is_due = self._with("due")
+        self._that_consider = self._with("consider")
+        self._that_limit_entry = self._with("entry")
+        self._that_pad = self._with("padded")
         for part in self.parts:
             part.attach(self)
+
+    def _with(self, hook: str) -> tuple[SchedulerPart, ...]:
+        """Return the parts that override a hook."""
+        return tuple(part for part in self.parts
+                     if any(hook in vars(kind) for kind in type(part).__mro__ if kind is not SchedulerPart))
+
+    def seed(self, seed: int) -> None:
+        for part in self.parts:
+            part.seed(seed)
+
+    def can_ever_fit(self, seq: Generation) -> str | None:
+        for part in self.parts:
+            reason = part.refusal(seq)
+            if reason is not None:
+                return reason
+        return super().can_ever_fit(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
         for part in self.parts:
             max_steps = part.before_plan(max_steps)
         plan = super().plan(max_steps)
         for part in self.parts:
-            part.after_plan(plan)
+            plan = part.after_plan(plan)
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
@@ -148,32 +241,59 @@ class WithParts(Base):
             part.leaving(plan, self._leaving)
         super()._let_go(plan)
 
+    def _due(self, seq: Generation) -> int:
+        due = seq.num_tokens - seq.num_computed
+        for part in self._that_say_what_is_due:
+            due = part.due(seq, due)
+        return due
+
     # -- admission ---------------------------------------------------------------------------------------------------
 
-    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
+    def _admit_waiting(self, plan: Plan, budget: int, rows: int, cap: int) -> None:
+        self._emptied = int(Reason.TOKEN_BUDGET)
         for part in self.parts:
             part.before_admission(plan)
-        super()._admit_waiting(plan, budget, cap)
-        if self._skipped and not (self.waiting or self.holding):   # a slot, blocks and tokens are left
-            self.stopped = self._skips_for
-        for seq in reversed(self._skipped):   # back to their places
+        super()._admit_waiting(plan, budget, rows, cap)
+        for seq in reversed(self.skipped):   # back to their places
             if seq.num_blocks:
                 self.holding.appendleft(seq)
             else:
                 self.waiting.push_preempted(seq)
-        self._skipped.clear()
-
-    def _entry(self, seq: Generation, n: int) -> int:
+        self.skipped.clear()
         for part in self.parts:
-            entry = part.entry(seq, n)
+            part.after_admission()
+
+    def _consider(self, seq: Generation) -> None:
+        for part in self._that_consider:
+            part.consider(seq)
+
+    def _entry(self, seq: Generation, num_tokens: int, past: int) -> int:
+        for part in self._that_limit_entry:
+            entry = part.entry(seq, num_tokens, past)
             if entry == SKIP:
-                (self.holding.popleft if self.holding else self.waiting.pop)()
-                self._skipped.append(seq)
+                self._emptied = part.skips_for
                 self.passed_over.add(seq)
-                self._skips_for = part.skips_for
+                if (self.holding or self.waiting) and self.next_waiting() is seq:
+                    (self.holding.popleft if self.holding else self.waiting.pop)()
+                    self.skipped.append(seq)
             if entry != ENTER:
                 return entry
         return ENTER
+
+    def _padded(self, seq: Generation, num_tokens: int, past: int) -> int:
+        for part in self._that_pad:
+            num_tokens = part.padded(seq, num_tokens, past)
+        return num_tokens
+
+    def _may_preempt(self, seq: Generation) -> bool:
+        return all(part.may_preempt(seq) for part in self.parts)
+
+    def _out_of_blocks(self) -> int:
+        for part in self.parts:
+            reason = part.out_of_blocks()
+            if reason is not None:
+                return reason
+        return int(Reason.KV_MEMORY)
 
     def admit(self, seq: Generation) -> None:
         super().admit(seq)

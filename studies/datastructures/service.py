@@ -18,7 +18,7 @@ from hermes.study import Context, Plot, Point, Table, run_points
 
 __all__ = ["admission", "admission_plot", "hybrid_runs", "micro_batches", "submit_costs"]
 
-_TIER = "clients.1.tiers.0"
+_TIER = "clients.1.tiers.levels.0"
 _ADMIT = {f"{_TIER}.admission": "frequency"}
 _WARM: dict[str, Any] = {"clients.1.warming": {"every": 100, "entries": 50}}   # about half of what the tier holds
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ def admission(
     context: Context, requests: int, seeds: int, rates: Sequence[int], recency: str = "rank",
 ) -> Table:
     """Time to fetch a chunk, with and without admission and warming; the disk is the busier the higher the rate."""
-    policies = {"lru": {f"{_TIER}.policy": "lru"}, "tamm": {f"{_TIER}.policy": "tamm", f"{_TIER}.recency": recency}}
+    policies = {"lru": {f"{_TIER}.eviction": "lru"}, "tamm": {f"{_TIER}.eviction": "tamm", f"{_TIER}.recency": recency}}
     points = [
         Point(f"{policy}/{name}, {rate}/s", {
             **settings, **changes, "workload.arrivals.rate": rate, "workload.requests": requests,

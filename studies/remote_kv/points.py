@@ -69,7 +69,7 @@ def store_of(setup: Setup, folder: Path) -> dict[str, Any] | None:
     clients = load_document(folder / f"{DESIGNS[setup.design]}.yaml").plain()["clients"]
     for client in clients:
         if client.get("kind") == "kv_retrieval":
-            tier = client["tiers"][0]
+            tier = client["tiers"]["levels"][0]
             return {"stores": client["count"], "capacity": parse_bytes(tier["capacity"]),
                     "bandwidth": parse_bandwidth(tier["bandwidth"])}
     return None
@@ -122,13 +122,14 @@ def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
     if not home:
         data["routers"]["fetch_kv"] = {"kind": "round_robin"}
     store = data["clients"][1]
-    store |= {"kv_bits": setup.kv_bits, "overlap": setup.overlap, "start": "home" if home else "popular"}
+    store["tiers"]["overlap"] = setup.overlap
+    store |= {"kv_bits": setup.kv_bits, "start": "home" if home else "popular"}
     if setup.mode != "contention":
         found = store_of(setup, folder)
         assert found is not None
         store |= {"mode": "expected", "start": "empty",
                   "misses": "averaged" if setup.mode == "expected" else "recompute"}
-        store["tiers"][0]["hit_rate"] = hit_share(setup, found)
+        store["tiers"]["levels"][0]["hit_rate"] = hit_share(setup, found)
     return data
 
 

@@ -18,7 +18,7 @@ from hermes.deploy.vllm import commands_of
 from hermes.errors import InputError
 from hermes.memory.host_cache import HostCache
 from hermes.scenario import load_scenario
-from hermes.schedulers.offloading import Job
+from hermes.schedulers.host_offload import Job
 
 KV_BYTES = 131_072
 BLOCK_BYTES = 16 * KV_BYTES
@@ -154,7 +154,7 @@ def test_a_prefill_waits_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"memory": {"prefix_eviction": "lfu"}}, "needs prefix_eviction: lru"),
     ({"engine": "vllm-0.27"}, "follows vLLM 0.32.0 and 0.33.0; leave `engine` out"),
     ({"role": "prefill"}, "not modelled for clients that only prefill or decode"),
-    ({"kv_offload": {"tiers": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "choose one"),
+    ({"tiers": {"levels": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "choose one"),
     ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "beside pipeline stages"),
 ], ids=lambda value: "" if isinstance(value, str) else str(value)[:40])
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -207,6 +207,6 @@ def test_conform_refuses_what_it_cannot_compare() -> None:
 def test_nothing_is_loaded_without_it() -> None:
     """The modules of the offload stay out of runs without it."""
     code = ("import hermes, sys; hermes.simulate('quickstart'); "
-            "print([m for m in sys.modules if 'host_offload' in m or 'offloading' in m or 'host_cache' in m])")
+            "print([m for m in sys.modules if 'host_offload' in m or 'host_cache' in m])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"

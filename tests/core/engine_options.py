@@ -15,6 +15,8 @@ from typing import Any
 from outcomes import Outcome
 
 from hermes.core.record import STATUS_COMPLETED
+from hermes.schedulers.host_offload import HostOffload
+from hermes.schedulers.parts import part_of
 
 Data = dict[str, Any]
 Counter = Callable[[Outcome], int]
@@ -96,7 +98,8 @@ def _transfers(outcome: Outcome) -> int:
 
 
 def _host_tokens(outcome: Outcome) -> int:
-    return sum(getattr(client.scheduler, "loaded_tokens", 0) for client in outcome.simulation.clients)
+    parts = [part_of(client.scheduler, HostOffload) for client in outcome.simulation.clients]
+    return sum(part.loaded_tokens for part in parts if part is not None)
 
 
 def _tier_hits(outcome: Outcome) -> int:
@@ -141,8 +144,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("warm", {"client.memory.prefix_start": "warm"}),
     Option("host_offload", {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"},
                             "client.scheduler.async_scheduling": False}, acted=_host_tokens),
-    Option("tiers", {"client.kv_offload": {"tiers": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}],
-                                           "block_tokens": 32}}, acted=_tier_hits),
+    Option("tiers", {"client.tiers": {"levels": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}],
+                                      "block_tokens": 32}}, acted=_tier_hits),
     Option("block_size", {"client.memory.block_size": 8}),
     Option("roles", {}, keys=("role",), acted=_transfers, roles=True),
     Option("stages", {"client.parallel.pp": 2}),

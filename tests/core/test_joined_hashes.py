@@ -282,9 +282,9 @@ def random_scenario(rng: random.Random, folder: Path) -> dict[str, Any]:
         memory["kv_offload"] = {"cpu_bytes_to_use": rng.choice([20_000, 60_000, 10**6]), "bandwidth": 1e9,
                                 "blocks_per_chunk": rng.choice([1, 2]), "eviction_policy": rng.choice(["lru", "arc"])}
     elif "tiers" in kinds:
-        client["kv_offload"] = {"tiers": [{"name": "host", "capacity": rng.choice([100, 400, 5000]), "bandwidth": 1e7,
-                                           "policy": rng.choice(["lru", "lfu", "gdsf"]),
-                                           "admission": rng.choice(["all", "frequency"])}]}
+        client["tiers"] = {"levels": [{"name": "host", "capacity": rng.choice([100, 400, 5000]), "bandwidth": 1e7,
+                                       "eviction": rng.choice(["lru", "lfu", "gdsf"]),
+                                       "admission": rng.choice(["all", "frequency"])}]}
     elif "pd" in kinds:
         found["clients"] = [client | {"name": "p", "role": "prefill"}, client | {"name": "d", "role": "decode"}]
     elif "sglang" in kinds:

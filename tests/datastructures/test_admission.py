@@ -64,6 +64,7 @@ def chunks(**client):
     """Chunks of 1,000 tokens by Zipf; a small near tier over a slow one that has all of them after a while."""
     size = 1000 * KV_BYTES
     near, far = client.pop("near", {}), client.pop("far", {})
+    moves = {key: client.pop(key) for key in ("write", "promote") if key in client}
     return {
         "seed": 1,
         "workload": {"requests": 1500, "arrivals": {"kind": "poisson", "rate": 20}, "pipeline": "p",
@@ -77,9 +78,9 @@ def chunks(**client):
         "clients": [
             {"name": "llm", "count": 2, "model": "llama-3.1-8b", "memory": {"num_blocks": 100_000},
              "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
-            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b", **client, "tiers": [
+            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b", **client, "tiers": {**moves, "levels": [
                 {"name": "near", "capacity": 40 * size, "bandwidth": "100 GB/s", **near},
-                {"name": "far", "capacity": 400 * size, "bandwidth": "10 GB/s", **far}]}],
+                {"name": "far", "capacity": 400 * size, "bandwidth": "10 GB/s", **far}]}}],
     }
 
 
@@ -95,8 +96,8 @@ def test_admission_finds_more_of_a_skewed_population_near():
 
 
 def test_warming_brings_near_what_nobody_promotes():
-    cold = near_hits(chunks(promote=False, write="all", near={"policy": "fifo"}))
-    warm = near_hits(chunks(promote=False, write="all", near={"policy": "fifo"},
+    cold = near_hits(chunks(promote=False, write="all", near={"eviction": "fifo"}))
+    warm = near_hits(chunks(promote=False, write="all", near={"eviction": "fifo"},
                             warming={"every": 50, "entries": 30}))
     assert warm.hits > 1.05 * cold.hits
 

@@ -119,7 +119,7 @@ def test_a_scenario_switches_it_on(policy, stepping):
 def test_the_schema_of_a_scenario_offers_every_policy():
     schema = json.dumps(json_schema())
     assert json.dumps(["lru", *POLICIES]) in schema                    # memory.prefix_eviction
-    assert json.dumps(sorted(EVICTION.names())) in schema              # policy of a tier
+    assert json.dumps(sorted(EVICTION.names())) in schema              # eviction of a tier
     assert {"tamm", "gdsf", "lfu", "fifo", "lru"} <= set(EVICTION.names())
 
 
@@ -137,9 +137,9 @@ def test_recency_is_for_tamm_alone_and_the_message_names_the_field(recency):
     with pytest.raises(InputError, match=r"prefix_recency.*applies to `prefix_eviction: tamm` only; leave it out"):
         hermes.simulate(wrong)
     wrong = scenario("tamm")
-    wrong["clients"][0]["kv_offload"] = {"tiers": [
+    wrong["clients"][0]["tiers"] = {"levels": [
         {"name": "dram", "capacity": "1 GB", "bandwidth": "50 GB/s", "recency": recency}]}
-    with pytest.raises(InputError, match=r"recency.*applies to `policy: tamm` only; leave it out"):
+    with pytest.raises(InputError, match=r"recency.*applies to `eviction: tamm` only; leave it out"):
         hermes.simulate(wrong)
 
 
@@ -149,9 +149,9 @@ def test_a_scenario_chooses_the_recency_of_device_and_tier():
     def run(**recency):
         data = scenario("tamm")
         data["workload"] |= {"requests": 200, "prefixes": {"groups": 60, "tokens": 400}}
-        tier = {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "policy": "tamm"}
+        tier = {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "eviction": "tamm"}
         data["clients"][0]["memory"] |= {f"prefix_{name}": value for name, value in recency.items()}
-        data["clients"][0]["kv_offload"] = {"block_tokens": 64, "tiers": [tier | recency]}
+        data["clients"][0]["tiers"] = {"block_tokens": 64, "levels": [tier | recency]}
         return hermes.simulate(data).record.stages["cached_tokens"].tolist()
 
     found = {recency: run(recency=recency) for recency in RECENCIES}
@@ -168,8 +168,8 @@ def test_shifting_the_clock_changes_no_eviction(shift_ms, policy):
         data = scenario(policy)
         data["workload"]["start"] = start_s
         data["clients"][0]["memory"]["num_blocks"] = 600
-        data["clients"][0]["kv_offload"] = {"block_tokens": 64, "tiers": [
-            {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "policy": policy}]}
+        data["clients"][0]["tiers"] = {"block_tokens": 64, "levels": [
+            {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "eviction": policy}]}
         results = hermes.simulate(data)
         tier = results.record.tiers[0]
         return results.record.stages["cached_tokens"].tolist(), tier.evictions, tier.hits, tier.misses

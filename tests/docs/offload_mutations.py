@@ -11,13 +11,16 @@ from pathlib import Path
 from mutations import Mutation, table
 
 from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder, RankedOrder
-from hermes.schedulers.offloading import OffloadingScheduler
+from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.host_offload import HostOffload
+from hermes.schedulers.parts import WithParts
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
-S, H, L, A, R = OffloadingScheduler, HostCache, LruOrder, ArcOrder, RankedOrder
+S, W, C = HostOffload, WithParts, ChunkedScheduler
+H, L, A, R = HostCache, LruOrder, ArcOrder, RankedOrder
 
 MUTATIONS = [
-    Mutation("1", "the host is asked first, not the device", S, "_admit_waiting",
+    Mutation("1", "the host is asked first, not the device", S, "entry",
              r"found = self\._found\(seq, past\)", "found = self._found(seq, 0)", "arc-again-2"),
     Mutation("1", "the last token of a prompt is never loaded", S, "_found",
              r"seq\.num_tokens // size\n", "(seq.num_tokens - 1) // size\n", "whole-prompts-4"),
@@ -27,25 +30,25 @@ MUTATIONS = [
              "whole-prompts-4"),
     Mutation("3", "chunks that another request loads are loaded twice", S, "_found",
              r"busy \|= key in self\._being_loaded", "pass", "arc-again-2"),
-    Mutation("4", "a request that waits for a job stops those behind it", S, "_admit_waiting",
-             r"skipped\.append\(self\.waiting\.pop\(\)\)\n +continue", "break", "second-offer-2001"),
-    Mutation("4", "skipped requests go to the end of the queue", S, "_admit_waiting",
+    Mutation("4", "a request that waits for a job stops those behind it", S, "entry",
+             r"if found is None:\n +return SKIP", "if found is None:\n        return 3", "second-offer-2001"),
+    Mutation("4", "skipped requests go to the end of the queue", W, "_admit_waiting",
              r"self\.waiting\.push_preempted\(seq\)", "self.waiting.push(seq)", "shared-prefixes-2002"),
     Mutation("5", "a load needs room for its own blocks only", S, "_room_for_load",
-             r"if self\.whole_must_fit and", "if False and", "conversations-2001"),
+             r"if scheduler\.whole_must_fit and", "if False and", "conversations-2001"),
     Mutation("5", "a load takes what prefills under way still need", S, "_room_for_load",
              r"pool\.free_blocks - reserved", "pool.free_blocks", "conversations-slow-2002"),
-    Mutation("5", "loads under way reserve nothing", S, "_room_for_load",
-             r"\(self\.partial, self\.holding\)", "(self.partial,)", "conversations-slow-2002"),
+    Mutation("5", "loads under way reserve nothing", S, "_holders",
+             r"(?s)yield from scheduler\.holding.*", "", "conversations-slow-2002"),
     Mutation("5", "the watermark does not hold for loads", S, "_room_for_load",
-             r"spare = self\.watermark_blocks", "spare = 0 * self.watermark_blocks", "capped-2001"),
+             r"spare = scheduler\.watermark_blocks", "spare = 0 * scheduler.watermark_blocks", "capped-2001"),
     Mutation("6", "loaded blocks are hashed when the load starts", S, "_load",
              r"pool\.admit\(seq, past \+ found, past\)", "pool.admit(seq, past + found)", "arc-again-2"),
-    Mutation("7", "complete loads wait behind the queue", S, "_admit_waiting",
-             r"seq = holding\[-1\] if holding else self\.waiting\.peek\(\)",
-             "holding = [] if self.waiting else holding; seq = holding[-1] if holding else self.waiting.peek()",
+    Mutation("7", "complete loads wait behind the queue", C, "_admit_waiting",
+             r"seq = holding\[0\] if holding else waiting\.peek\(\)",
+             "seq = holding[0] if holding and not waiting else waiting.peek()",
              "arc-again-2"),
-    Mutation("7", "a prompt loaded whole needs no step", S, "_take_up",
+    Mutation("7", "a prompt loaded whole needs no step", S, "consider",
              r"seq\.num_computed -= 1", "seq.num_tokens += 1; seq.num_computed -= 0", "whole-prompts-4"),
     Mutation("8", "blocks are stored a step later", S, "_store_scheduled",
              r"tokens = seq\.num_computed\n", "tokens = seq.num_computed - 1\n", "arc-again-2"),

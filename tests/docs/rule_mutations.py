@@ -20,9 +20,10 @@ from hermes.schedulers.adapters import AdapterSlots
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.cadence import PrefillCadence
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.drafts import Drafts
+from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.parts import WithParts
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
-from hermes.schedulers.speculative import SpeculativeScheduler
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
@@ -31,17 +32,16 @@ FIELDS = ("fields",)   # recordings of FIELD_MUTATIONS, which the others cannot 
 
 C, L, P, B = ChunkedScheduler, LLMScheduler, ReferencePrefixPool, BlockPool
 A, K = AsyncChunkedScheduler, LLMClient
-MUST_FIT = r"seq\.num_tokens if self\.whole_must_fit else past \+ n"
-UNHASH = """dropped = scheduled.pop(victim, 0)
-                budget += dropped
-                for block in pool._blocks[victim][victim.num_computed // pool.block_size:] if dropped else ():
-                    if pool._key_of[block] is not None:
-                        pool._evict(block, pool._key_of[block])
+MUST_FIT = r"seq\.num_tokens if self\.whole_must_fit and held < seq\.num_tokens else held"
+UNHASH = """dropped = self._returned = scheduled.pop(victim, 0)
+            for block in pool._blocks[victim][victim.num_computed // pool.block_size:] if dropped else ():
+                if pool._key_of[block] is not None:
+                    pool._evict(block, pool._key_of[block])
 """
 
 MUTATIONS = [
     Mutation("2", "running sequences do not use up the budget", C, "_literal_plan",
-             r"(?m)^ {8}budget -= n$", "        pass", "given/small-budget-0"),
+             r"budget -= n\n +rows -= n \+ spare", "pass", "given/small-budget-0"),
     Mutation("5", "one sequence more than `max_num_seqs` is admitted", C, "_admit_waiting",
              r"slots, caching = self\.max_num_seqs", "slots, caching = self.max_num_seqs + 1",
              "recorded/few-seats-141"),
@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation("7", "an adaptive cap does not adapt", C, "_cap", r"if self\.adaptive:", "if False:",
              "recorded-options/adaptive-cap-331"),
     Mutation("8", "admission needs blocks for the first chunk only", C, "_admit_waiting",
-             MUST_FIT, "past + n", "given/priority-tight-0"),
+             MUST_FIT, "held", "given/priority-tight-0"),
     Mutation("8", "admission needs blocks for the next token as well", C, "_admit_waiting",
              MUST_FIT, "seq.num_tokens + 1", "recorded/all-mixed-11"),
     Mutation("9", "the watermark is ignored", C, "_admit_waiting", r"need \+= self\.watermark_blocks", "pass",
@@ -68,21 +68,21 @@ MUTATIONS = [
              r"if need > pool\.free_blocks:\n", "if need > pool.free_blocks:\n            self.waiting.push("
              "self.waiting.pop())\n", "given/fcfs-tight-0"),
     Mutation("11", "FCFS: the sequence that lacks blocks is the victim", C, "_literal_plan",
-             r"victim = order\.pop\(\)", "victim = order.pop(index)", "given/fcfs-tight-0"),
+             r"else order\[-1\]", "else order[index]", "given/fcfs-tight-0"),
     Mutation("11", "priority: the last of running is the victim", C, "_literal_plan",
-             r"victim = max\(order, .*\)\n", "victim = order[-1]\n", "given/priority-tight-0"),
+             r"victim = max\(order, .*\n", "victim = order[-1]\n", "given/priority-tight-0"),
     Mutation("11", "before 0.33 those behind a self-preemption still get their tokens", C, "__init__",
              r"self\.goes_on = .*", "self.goes_on = True", "recorded/urgent-last-272"),
     Mutation("12", "a victim's budget is not given back", C, "_literal_plan",
              r"budget \+= self\._returned", "pass", "recorded/returned-budget-1"),
     Mutation("12", "the share is computed anew from what a victim gave back", C, "_literal_plan",
-             r"while not pool\.grow\(seq, seq\.num_computed \+ n, known\):",
+             r"while not pool\.grow\(seq, seq\.num_computed \+ n \+ lookahead, known\):",
              "while not pool.grow(seq, seq.num_computed + (n := min(max(n, seq.num_tokens - seq.num_computed), "
              "budget)), known):", "recorded/returned-budget-1"),
     Mutation("12", "the loop skips one when a victim before it goes", C, "_literal_plan",
              r"index -= 1", "pass", "recorded/urgent-last-272"),
     Mutation("12", "a victim's blocks lose the hashes they got in this step", C, "_literal_plan",
-             r"self\._returned = scheduled\.pop\(victim, 0\)\n +budget \+= self\._returned\n", UNHASH,
+             r"self\._returned = scheduled\.pop\(victim, 0\)\n", UNHASH,
              "recorded/uncomputed-hits-1"),
     Replacement("13", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
                 "given/fcfs-tight-0"),
@@ -198,8 +198,7 @@ FIELD_MUTATIONS = [
              "fields/async-interval-tight-503"),
     Mutation("23", "steps defer prefills in spite of a backlog", PC, "before_plan", r" and not self\._backlog", "",
              "fields/interval-seats-28"),
-    Mutation("23", "prompts under way go on", PC, "before_plan",
-             r"dict\(self\._chunks\) if self\._defers else \{\}", "{}", "fields/interval-21"),
+    Mutation("23", "prompts under way go on", PC, "due", r"self\._defers and", "False and", "fields/interval-21"),
     Mutation("23", "one found whole but for a token waits", PC, "entry", r"num_tokens > 1", "num_tokens > 0",
              "fields/interval-hits-26"),
     Mutation("23", "those passed over are a backlog", PC, "after_plan", r"> len\(self\.scheduler\.passed_over\)", "> 0",
@@ -212,38 +211,42 @@ FIELD_MUTATIONS = [
              r" or scheduler\._ending", "", "fields/async-interval-hits-504"),
 ]
 
-S = SpeculativeScheduler
+S, F = Drafts, InFlightScheduler
 # recordings of DRAFT_MUTATIONS; rules as docs/background/speculation.md numbers them, after an S
 DRAFTS = ("speculation",)
 DRAFT_MUTATIONS = [
-    Mutation("S1", "drafts count no tokens of the step", S, "_schedule",
-             r"n = seq\.num_tokens \+ known\.drafts", "n = seq.num_tokens", "speculation/ngram-3001@0.31.0"),
-    Mutation("S2", "the KV of rejected drafts stays", S, "_result", r"known\.computed -= rejected", "pass",
+    Mutation("S1", "drafts count no tokens of the step", S, "due",
+             r"num_tokens \+ known\.drafts", "num_tokens", "speculation/ngram-3001@0.31.0"),
+    Mutation("S2", "the KV of rejected drafts stays", S, "result", r"seq\.num_computed -= rejected", "pass",
              "speculation/eagle-3011@0.31.0"),
-    Mutation("S3", "no slots are held for drafting", S, "_grow", r"computed \+ self\.lookahead", "computed",
+    Mutation("S3", "no slots are held for drafting", C, "_literal_plan", r"n \+ lookahead, known", "n, known",
              "speculation/eagle-tight-3012@0.31.0"),
     Mutation("S4", "a draft model takes no slots of the input", S, "__init__", r"speculative\.slots", "0",
              "speculation/draft-model-3031@0.31.0"),
-    Mutation("S5", "drafts are hashed", S, "_grow", r"min\(computed, seq\.num_tokens\)", "computed",
+    Mutation("S5", "drafts are hashed", P, "grow", r"min\(num_tokens, seq\.num_tokens\)", "num_tokens",
              "speculation/ngram-tight-3002@0.31.0"),
     Mutation("S5", "the last block of a hit is not computed again", S, "__init__",
              r"speculative\.drops_last_hit and not", "False and not", "speculation/eagle-tight-3012@0.31.0"),
-    Mutation("S6", "no rows of padding", S, "_admit_waiting", r"pads = .*", "pads = False",
+    Mutation("S6", "no rows of padding", S, "padded", r"pads = .*", "pads = False",
              "speculation/spec-pad-3581@0.31.0"),
-    Mutation("S6", "rows of padding beside sequences admitted in this step", S, "_admit_waiting",
-             r"\(others or past > 0\)", "bool(past or batch.shares)", "speculation/spec-pad-async-4082@0.31.0"),
-    Mutation("S6", "rows of padding beside prompts, too", S, "_admit_waiting", r"not prefilling and ", "",
+    Mutation("S6", "rows of padding beside sequences admitted in this step", S, "padded",
+             r"\(self\._others or past > 0\)", "bool(past or self.scheduler.running)",
+             "speculation/spec-pad-async-4082@0.31.0"),
+    Mutation("S6", "rows of padding beside prompts, too", S, "padded",
+             r"not self\._prefilling and ", "",
              "speculation/spec-pad-3581@0.31.0"),
-    Mutation("S7", "a preempted sequence keeps its drafts", S, "_preempt", r"known\.drafts = seq", "seq",
+    Mutation("S7", "a preempted sequence keeps its drafts", S, "_account",
+             r"known\.drafts = 0", "pass",
              "speculation/spec-priority-3041@0.31.0"),
     Mutation("S8", "the results of a batch are known to the next", S, "__init__", r"self\.ahead = .*",
              "self.ahead = False", "speculation/eagle-async-3511@0.31.0"),
-    Mutation("S8", "rejections do not correct what is promised", S, "_result", r"rejected \+ tokens", "tokens",
+    Mutation("S8", "rejections do not correct what is promised", S, "result", r"rejected \+ tokens", "tokens",
              "speculation/eagle-async-3511@0.31.0"),
-    Mutation("S8", "the verified blocks of a step are hashed by the next only", S, "complete",
-             r"if self\.hashes_results and seq in self\.running:", "if False:", "speculation/mtp-async-43521@0.31.0"),
-    Mutation("S9", "a sequence that may have its last token in flight is left out", S, "_schedule",
-             r"known\.computed \+ 2 - known\.promised", "known.computed + 1", "speculation/eagle-async-3511@0.31.0"),
+    Mutation("S8", "the verified blocks of a step are hashed by the next only", S, "verified",
+             r"if self\.hashes_results and .*:", "if False:", "speculation/mtp-async-43521@0.31.0"),
+    Mutation("S9", "a sequence that may have its last token in flight is left out", S, "due",
+             r"seq\.num_computed \+ 2 - known\.promised", "seq.num_computed + 1",
+             "speculation/eagle-async-3511@0.31.0"),
 ]
 ABORTS = ("aborts",)   # recordings of ABORT_MUTATIONS
 ABORT_MUTATIONS = [
@@ -261,7 +264,7 @@ ABORT_MUTATIONS = [
     Mutation("24", "given up between two steps: it leaves before those that ended", A, "abort_between",
              r"self\._leaving\.append\(seq\)", "self._leaving.insert(0, seq)",
              "aborts/given-up-small-cache-async-252"),
-    Mutation("24", "with drafts: the results of the step in flight come first", S, "advance",
+    Mutation("24", "with drafts: the results of the step in flight come first", F, "advance",
              r"before_results\(\)\n", "pass\n", "aborts/given-up-eagle-async-52130"),
 ]
 STOPS = ("ends",)   # recordings of STOP_MUTATIONS
@@ -280,7 +283,7 @@ STOP_MUTATIONS = [
              "ends/stop-small-cache-async-15", False),
     Mutation("25", "the block that it takes in that step is lost", A, "_leave_unseen",
              r"seq\.num_blocks = .*", "pass", "ends/stop-roomy-async-51000", False),
-    Mutation("25", "with drafts: it ends with the tokens that it gets", S, "_schedule",
+    Mutation("25", "with drafts: it ends with the tokens that it gets", S, "due",
              r"seq\.max_new_tokens if seq\.stops_early else seq\.target_tokens", "seq.target_tokens",
              "ends/stop-eagle-async-51130"),
 ]
@@ -289,7 +292,7 @@ MIXTURES = ("mixtures", "speculation", "talks")   # recordings of LATER_MUTATION
 LATER_MUTATIONS = [
     Mutation("11", "from 0.33 on the loop ends at a self-preemption", C, "__init__", r"self\.goes_on = .*",
              "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),
-    Mutation("11", "the same with drafts", S, "__init__", r"self\.goes_on = .*", "self.goes_on = False",
+    Mutation("11", "the same with drafts", C, "__init__", r"self\.goes_on = .*", "self.goes_on = False",
              "speculation/spec-priority-3041@0.33.0"),
     Mutation("22", "from 0.33 on only adapters of the step count", AS, "__init__",
              r"= max_loras, counts_all", "= max_loras, False",
@@ -312,9 +315,9 @@ LATER_MUTATIONS = [
              "mixtures/mixture-300111@0.33.0"),
     Mutation("S5", "from 0.33 on the last block of a hit is computed again", S, "__init__",
              r"(?s)speculative\.drops_last_hit and not .*?config\.hashes_ahead\)",
-             "speculative.drops_last_hit; pool.hash_lookahead = 0", "speculation/eagle-tight-3012@0.33.0"),
-    Mutation("S5", "hashes cover their block alone", S, "__init__", r"pool\.hash_lookahead = .*", "pass",
-             "speculation/mtp-3021@0.33.0"),
+             "speculative.drops_last_hit; self._hash_lookahead = 0", "speculation/eagle-tight-3012@0.33.0"),
+    Mutation("S5", "hashes cover their block alone", S, "__init__", r"self\._hash_lookahead = .*",
+             "self._hash_lookahead = 0", "speculation/mtp-3021@0.33.0"),
     Mutation("S5", "a block is hashed before the token after it is known", G, "grow",
              r"known = min\(known, seq\.num_tokens - self\.hash_lookahead\)", "pass",
              "mixtures/mixture-async-301020@0.33.0", False),

@@ -55,7 +55,7 @@ SETTINGS: dict[str, Data] = {
     "the scheduler `sglang`": {"client.scheduler": {"kind": "sglang"}},
     "the scheduler `vllm`": {"client.scheduler": {"kind": "vllm"}},
     "tiers outside the engine": {
-        "client.kv_offload": {"tiers": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}]}},
+        "client.tiers": {"levels": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}]}},
     "prefix_caching: true": {"client.memory.prefix_caching": True},
     "disable_radix_cache: true": {"client.scheduler": {"kind": "sglang", "disable_radix_cache": True}},
     "prefix_eviction": {"client.memory.prefix_eviction": "gdsf"},

@@ -40,7 +40,7 @@ def test_a_request_stays_where_its_context_is():
             {"name": "llm", "count": 8, "model": "llama-3.1-8b", "platform": "rack-{i//2}/node-{i}",
              "device": "h100-sxm", "hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}},
             {"kind": "kv_retrieval", "name": "kv", "count": 4, "model": "llama-3.1-8b", "platform": "rack-{i}/node-{i}",
-             "tiers": [{"name": "t", "capacity": "1 TB", "bandwidth": "10 GB/s"}]},
+             "tiers": {"levels": [{"name": "t", "capacity": "1 TB", "bandwidth": "10 GB/s"}]}},
         ],
     })
     stages, kinds = results.record.stages, results.record.stage_kinds

@@ -38,12 +38,12 @@ NEEDED: dict[str, dict[str, Any]] = {
 LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have prefixes and sessions of their own
 WITH: dict[str, dict[str, Any]] = {
     "ClusterModel.family": {"family": "noise"}, "ClusterModel.dimensions": {"family": "moved"},
-    "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
-    "KvRetrievalClientConfig.misses": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
-    "KvRetrievalClientConfig.warming": {"tiers": [TIER, {**TIER, "name": "b"}]},
+    "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": {"levels": [{**TIER, "hit_rate": 1.0}]}},
+    "KvRetrievalClientConfig.misses": {"mode": "expected", "tiers": {"levels": [{**TIER, "hit_rate": 1.0}]}},
+    "KvRetrievalClientConfig.warming": {"tiers": {"levels": [TIER, {**TIER, "name": "b"}]}},
     "MemoryConfig.prefix_eviction": {"prefix_caching": True},
     "MemoryConfig.prefix_recency": {"prefix_caching": True, "prefix_eviction": "tamm"},
-    "KvTierConfig.recency": {"policy": "tamm"},
+    "KvTierConfig.recency": {"eviction": "tamm"},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},

@@ -16,7 +16,7 @@ from hermes.clients.offload_replay import RecordedOffload
 from hermes.clients.schedule_replay import conform_file, find_files, load_schedule, replay
 from hermes.errors import InputError
 from hermes.memory.host_cache import HostCache, RequestChunks
-from hermes.schedulers.offloading import OffloadingScheduler
+from hermes.schedulers.host_offload import HostOffload
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
 FILES = find_files([SCHEDULES])
@@ -32,7 +32,7 @@ def test_every_step_is_identical(path: Path, every_step: bool) -> None:
 
 def test_recordings_have_what_makes_them_worth_having() -> None:
     files = [json.loads(path.read_text()) for path in FILES]
-    assert sum(path.stat().st_size for path in FILES) < 700_000   # seven cases have a schedule of 0.33 as well
+    assert sum(path.stat().st_size for path in FILES) < 850_000   # seven cases have a schedule of 0.33 as well, six adapters or intervals
     events: Counter[str] = Counter()
     for content in files:
         events.update(content["counts"])
@@ -40,7 +40,9 @@ def test_recordings_have_what_makes_them_worth_having() -> None:
     assert min(events[name] for name in ("loads", "stores", "steps_with_loading")) > 200
     assert min(events[name] for name in ("preemptions", "flushed")) > 30
     assert {content["eviction_policy"] for content in files} == {"lru", "arc"}
-    assert {content["load_steps"] for content in files} == {0, 1, 3}
+    assert {content["load_steps"] for content in files} == {0, 1, 2, 3}
+    assert sum("max_loras" in content for content in files) >= 4
+    assert sum("scheduler_config" in content for content in files) >= 3
     assert {content["blocks_per_chunk"] for content in files} >= {1, 2, 3, 4}
 
 
@@ -94,22 +96,22 @@ def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedOffload) ->
 
 def test_everything_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the last step all blocks are free, no job is under way, and no chunk is pinned."""
-    built: list[OffloadingScheduler] = []
-    original = OffloadingScheduler.__init__
+    built: list[HostOffload] = []
+    original = HostOffload.__init__
 
-    def noted(self: OffloadingScheduler, *args: Any, **options: Any) -> None:
+    def noted(self: HostOffload, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         built.append(self)
 
-    monkeypatch.setattr(OffloadingScheduler, "__init__", noted)
+    monkeypatch.setattr(HostOffload, "__init__", noted)
     for path in FILES:
         assert conform_file(path, every_step=False).ok
-        scheduler = built[-1]
-        assert scheduler.pool.free_blocks == scheduler.pool.num_blocks
-        assert not scheduler.jobs
-        assert not scheduler._progress
-        assert not scheduler._being_loaded
-        assert scheduler.host.evictable == scheduler.host.used
+        offload = built[-1]
+        assert offload.pool.free_blocks == offload.pool.num_blocks
+        assert not offload.jobs
+        assert not offload._progress
+        assert not offload._being_loaded
+        assert offload.host.evictable == offload.host.used
     assert len(built) == sum(len(load_schedule(path).engines()) for path in FILES)
 
 

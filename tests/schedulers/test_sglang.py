@@ -165,7 +165,7 @@ def scenario(scheduler: dict[str, Any] | None = None, memory: dict[str, Any] | N
 @pytest.mark.parametrize(("more", "field", "said"), [
     ({"parallel": {"pp": 2}}, "parallel.pp", "pipeline stages are not modelled"),
     ({"model": "mixtral-8x7b", "parallel": {"dp": 2}}, "parallel.dp", "data-parallel attention is not modelled"),
-    ({"kv_offload": {"tiers": [{"name": "host", "capacity": "10 GB", "bandwidth": "20 GB/s"}]}}, "kv_offload",
+    ({"tiers": {"levels": [{"name": "host", "capacity": "10 GB", "bandwidth": "20 GB/s"}]}}, "tiers",
      "hierarchical cache is not modelled"),
     ({"model": "gpt-oss-120b"}, "memory.hybrid", "SGLang keeps the KV of layers with a sliding window in a pool"),
     ({"model": "gpt-oss-120b", "memory": {"hybrid": True}}, "memory.hybrid", "windows are not modelled"),

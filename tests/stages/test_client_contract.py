@@ -30,7 +30,7 @@ class TestKvRetrieval(ClientContract):
     def component(self) -> KvRetrievalClientConfig:
         return KvRetrievalClientConfig.model_validate({
             "name": "kv", "model": "llama-3.1-8b",
-            "tiers": [{"name": "memory", "capacity": "10 GB", "bandwidth": "10 GB/s", "lookup": "1 ms"}],
+            "tiers": {"levels": [{"name": "memory", "capacity": "10 GB", "bandwidth": "10 GB/s", "lookup": "1 ms"}]},
         })
 
 

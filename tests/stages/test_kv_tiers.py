@@ -21,10 +21,13 @@ SIZE = 1000 * KV_BYTES
 TIER = {"name": "dram", "capacity": "1 TB", "bandwidth": "10 GB/s", "lookup": "1 ms"}
 EVEN = {"population": "shared", "keys": 20, "zipf": 0.0, "tokens": {"kind": "fixed", "tokens": 1000}}
 ONE = {**EVEN, "keys": 1}
+MOVES = ("block_tokens", "overlap", "write", "promote", "demote")
+"""Keys of `tiers`; the others are the client's."""
 
 
 def scenario(tiers: list[dict[str, Any]], *, contexts: dict[str, Any] = EVEN, requests: int = 100,
              arrivals: Any = None, keep: bool = True, network: Any = None, **client: Any) -> dict[str, Any]:
+    moves = {key: client.pop(key) for key in MOVES if key in client}
     data = {
         "workload": {
             "requests": requests, "arrivals": arrivals or {"kind": "closed_loop", "users": 1, "think": 1.0},
@@ -38,7 +41,8 @@ def scenario(tiers: list[dict[str, Any]], *, contexts: dict[str, Any] = EVEN, re
         "clients": [
             {"name": "llm", "model": "llama-3.1-8b", "memory": {"num_blocks": 100_000},
              "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
-            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b", "tiers": copy.deepcopy(tiers), **client},
+            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b",
+             "tiers": {"levels": copy.deepcopy(tiers), **moves}, **client},
         ],
     }
     if not keep:
@@ -68,7 +72,7 @@ def test_stateful_hit_rates_in_the_formula_give_the_stateful_mean(policy, keys, 
 
     What is missing costs nothing here on the side of the store: it is computed by the generation."""
     tiers = [{"name": f"t{i}", "capacity": room[i] * SIZE, "bandwidth": speeds[i], "lookup": f"{1 + i} ms",
-              "policy": policy} for i in (0, 1)]
+              "eviction": policy} for i in (0, 1)]
     results = hermes.simulate(scenario(tiers, contexts={**EVEN, "keys": keys, "zipf": zipf}, requests=400,
                                        promote=promote) | {"seed": seed})
     seconds, _ = fetches(results)
@@ -85,7 +89,7 @@ def test_stateful_hit_rates_in_the_formula_give_the_stateful_mean(policy, keys, 
     policy=st.sampled_from(["lru", "lfu", "fifo"]),
 )
 def test_bytes_are_conserved_and_capacity_holds(users, rooms, demote, promote, write, overlap, seed, policy):
-    tiers = [{"name": f"t{i}", "capacity": room * SIZE + 7, "bandwidth": "2 GB/s", "policy": policy}
+    tiers = [{"name": f"t{i}", "capacity": room * SIZE + 7, "bandwidth": "2 GB/s", "eviction": policy}
              for i, room in enumerate(rooms)]
     results = hermes.simulate(scenario(
         tiers, contexts={**EVEN, "keys": 8, "tokens": {"kind": "uniform", "min": 1, "max": 1000}}, requests=80,
@@ -299,14 +303,14 @@ def test_blocks_are_found_by_their_hashes():
 
 
 @pytest.mark.parametrize(("change", "field"), [
-    ({"mode": "expected"}, "tiers.0.hit_rate"),
+    ({"mode": "expected"}, "tiers.levels.0.hit_rate"),
     ({"mode": "expected", "start": "home", "tiers": [{**TIER, "hit_rate": 1.0}]}, "start"),
     ({"entries": "blocks", "start": "home"}, "start"),
     ({"misses": "recompute"}, "misses: applies to `mode: expected` only"),
     ({"mode": "expected", "misses": "recomputed", "tiers": [{**TIER, "hit_rate": 1.0}]}, "did you mean 'recompute'"),
-    ({"tiers": [TIER, TIER]}, "tiers.1.name"),
-    ({"tiers": [{**TIER, "hit_rate": 0.5}]}, "tiers.0.hit_rate"),
-    ({"tiers": [{**TIER, "capacity": 0}]}, "tiers.0.capacity"),
+    ({"tiers": [TIER, TIER]}, "tiers.levels.1.name"),
+    ({"tiers": [{**TIER, "hit_rate": 0.5}]}, "tiers.levels.0.hit_rate"),
+    ({"tiers": [{**TIER, "capacity": 0}]}, "tiers.levels.0.capacity"),
     ({"model": "qwen3-32b"}, "serves stage 'fetch_kv' of model 'llama-3.1-8b'"),
 ])
 def test_what_cannot_be_is_refused(change, field):
@@ -352,7 +356,8 @@ def test_a_tier_tells_the_kv_of_models_apart():
 
 def test_a_shared_tier_is_one_thing():
     data = scenario([{**TIER, "scope": "all"}])
-    data["clients"].append({**data["clients"][1], "name": "other", "tiers": [{**TIER, "scope": "all", "capacity": 5}]})
+    data["clients"].append({**data["clients"][1], "name": "other",
+                            "tiers": {"levels": [{**TIER, "scope": "all", "capacity": 5}]}})
     with pytest.raises(InputError, match="is described in two ways"):
         hermes.simulate(data)
     with pytest.raises(InputError, match="is shared by the rack of its clients"):

@@ -86,7 +86,7 @@ def test_the_formula_by_hand():
     assert expected_s(50, levels, 2.0) == pytest.approx(0.5 * (0.001 + 0.5) + 0.5 * (0.25 * (0.01 + 5) + 0.75 * 2.0))
 
 
-def fetching(keys: int = 1, **client: Any) -> dict[str, Any]:
+def fetching(tiers: list[dict[str, Any]], keys: int = 1, promote: bool = True, **client: Any) -> dict[str, Any]:
     return {
         "name": "kv", "workload": {
             "requests": 200, "arrivals": {"kind": "closed_loop", "users": 1, "think": 1.0}, "pipeline": "p",
@@ -101,7 +101,8 @@ def fetching(keys: int = 1, **client: Any) -> dict[str, Any]:
         "clients": [
             {"name": "llm", "model": "llama-3.1-8b",
              "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}},
-            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b", **client},
+            {"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b",
+             "tiers": {"levels": tiers, "promote": promote}, **client},
         ],
     }
 

@@ -26,8 +26,8 @@ def test_every_point_is_a_scenario(design, population, mode):
     stores = [c for c in checked.clients if c.kind == "kv_retrieval"]
     assert len(stores) == (design != "recompute")
     if stores:   # the spec's designs have the same capacity in all
-        assert stores[0].count * stores[0].tiers[0].capacity == 128 * 10**12
-        assert (stores[0].tiers[0].hit_rate is not None) == (mode != "contention")
+        assert stores[0].count * stores[0].tiers.levels[0].capacity == 128 * 10**12
+        assert (stores[0].tiers.levels[0].hit_rate is not None) == (mode != "contention")
         assert (stores[0].misses == "recompute") == (mode == "computed")
 
 

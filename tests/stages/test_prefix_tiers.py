@@ -22,14 +22,14 @@ HOST = {"name": "host", "capacity": "10 TB", "bandwidth": "50 GB/s", "lookup": "
 
 
 def scenario(tiers: list[dict[str, Any]] | None, *, blocks: int = 400, requests: int = 60, users: int = 4,
-             caching: bool = True, count: int = 1, **offload: Any) -> dict[str, Any]:
+             caching: bool = True, count: int = 1, **options: Any) -> dict[str, Any]:
     client: dict[str, Any] = {
         "name": "llm", "count": count, "model": "llama-3.1-8b",
         "memory": {"num_blocks": blocks, "block_size": 16, "prefix_caching": caching, "kv_bytes_per_token": KV_BYTES},
         "hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"},
     }
     if tiers is not None:
-        client["kv_offload"] = {"tiers": copy.deepcopy(tiers), "block_tokens": 64, **offload}
+        client["tiers"] = {"levels": copy.deepcopy(tiers), "block_tokens": 64, **options}
     return {
         "workload": {
             "requests": requests, "arrivals": {"kind": "closed_loop", "users": users, "think": 0.2},
@@ -117,7 +117,7 @@ def test_prefill_and_decode_on_two_clients():
     """The prompt is stored when its prefill is done, whoever decodes it."""
     data = scenario([HOST], caching=False, requests=30)
     decode = {**copy.deepcopy(data["clients"][0]), "name": "decode", "role": "decode"}
-    del decode["kv_offload"]
+    del decode["tiers"]
     data["clients"] = [{**data["clients"][0], "role": "prefill"}, decode]
     results = hermes.simulate(data)
     assert (results.record.status == 1).all()
@@ -128,3 +128,34 @@ def test_prefill_and_decode_on_two_clients():
 def test_blocks_have_to_fit_into_each_other():
     with pytest.raises(InputError, match="a multiple of the client's block size, 16"):
         hermes.simulate(scenario([HOST], block_tokens=40))
+
+
+@pytest.mark.parametrize(("client", "changes", "said"), [
+    ("llm", {"kv_offload": {"tiers": [HOST]}},
+     "clients.0.kv_offload: write `tiers`, with `levels` for its list of tiers: this key of a client has a new name"),
+    ("llm", {"kv_offload": None},
+     "clients.0.kv_offload: write `tiers`, with `levels` for its list of tiers: this key of a client has a new name"),
+    ("llm", {"tiers": [HOST]},
+     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
+    ("llm", {"tiers": {"levels": [HOST, {**HOST, "name": "disk", "policy": "lfu"}]}},
+     "clients.0.tiers.levels.1.policy: write `eviction`: this key of a tier has a new name"),
+    ("kv_retrieval", {"tiers": [HOST]},
+     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
+    ("kv_retrieval", {"tiers": {"levels": [{**HOST, "policy": "fifo"}]}},
+     "clients.0.tiers.levels.0.policy: write `eviction`: this key of a tier has a new name"),
+])
+def test_old_keys_are_refused_and_the_message_says_what_to_write(client: str, changes: dict[str, Any],
+                                                                 said: str) -> None:
+    data = scenario(None)
+    data["clients"][0] |= {"kind": client, **changes}
+    with pytest.raises(InputError) as caught:
+        load_scenario(data)
+    assert str(caught.value) == said
+
+
+def test_what_moves_into_tiers_is_found_there() -> None:
+    data = scenario(None)
+    data["clients"].append({"kind": "kv_retrieval", "name": "kv", "model": "llama-3.1-8b", "tiers": {"levels": [HOST]},
+                            "write": "nearest"})
+    with pytest.raises(InputError, match=r"did you mean 'clients\.1\.tiers\.write'"):
+        load_scenario(data)

@@ -1,8 +1,8 @@
-"""Chunked prefill with KV offload to host memory, as vLLM's OffloadingConnector does it (0.33.0).
+"""KV offload to host memory, as vLLM's OffloadingConnector does it (0.33.0): a part of the chunked scheduler.
 
 A step may start *jobs*, which copy blocks between the device and a host cache (`hermes.memory.host_cache`) while later
-steps run. The scheduler decides which; the client gives them their time and calls `job_done` when the engine hears of
-it. The rules have numbers in docs/background/kv-offload.md.
+steps run. The part decides which; the client gives them their time and calls `job_done` when the engine learns that
+they are complete. The rules have numbers in docs/background/kv-offload.md.
 
 - Loads. A waiting sequence whose prompt goes on in the host cache after the device's prefix cache takes blocks for what
   is there, and waits for its load outside the queue. Others overtake it meanwhile.
@@ -12,21 +12,19 @@ it. The rules have numbers in docs/background/kv-offload.md.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
 
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache, RequestChunks
 from hermes.schedulers.base import run_order
-from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.chunked import ENTER, SKIP, WAIT, urgency
+from hermes.schedulers.parts import SchedulerPart, WithParts
 from hermes.schedulers.plan import Plan
 
-if TYPE_CHECKING:
-    from hermes.schedulers.chunked_config import ChunkedConfig
-
-__all__ = ["Job", "OffloadingScheduler"]
+__all__ = ["HostOffload", "Job"]
 
 
 class Job:
@@ -65,86 +63,108 @@ class _Progress:
         self.over = False
 
 
-class OffloadingScheduler(ChunkedScheduler):
+class HostOffload(SchedulerPart):
     """See the module's docstring.
 
     Args:
         host: The host cache.
         blocks_per_chunk: Blocks of one chunk of it.
         prompt_only: Whether blocks with outputs are not stored.
+        offers_anew: Whether a preempted request offers all its chunks again.
 
     Attributes:
+        jobs: Under way.
         loaded_tokens: Tokens loaded so far.
     """
 
-    takes_over_kv = False
-    pool: FencedPool
+    turn = 1
+    connects = True
 
-    def __init__(
-        self, config: ChunkedConfig, pool: FencedPool, host: HostCache, *, blocks_per_chunk: int = 1,
-        prompt_only: bool = True, every_step: bool = False,
-    ) -> None:
-        super().__init__(config, pool, every_step=every_step)
+    def __init__(self, host: HostCache, *, blocks_per_chunk: int = 1, prompt_only: bool = True,
+                 offers_anew: bool = True) -> None:
         self.host = host
         self.blocks_per_chunk = blocks_per_chunk
-        self.chunk_tokens = blocks_per_chunk * pool.block_size
         self.prompt_only = prompt_only
-        self.offers_anew = config.offers_anew
-        self._started: list[Job] = []
-        self._flushed: list[Job] = []
-        self.jobs: dict[Job, None] = {}         # under way
+        self.offers_anew = offers_anew
+        self.jobs: dict[Job, None] = {}
         self.loaded_tokens = 0
+        self._started: list[Job] = []   # by the plan being made
+        self._flushed: list[Job] = []
+        self._of_plans: deque[tuple[list[Job], list[Job]]] = deque()   # plans whose jobs were not taken yet
         self._progress: dict[Generation, _Progress] = {}
         self._loading: dict[Generation, None] = {}   # waiting for their load
         self._loaded: dict[Generation, None] = {}    # load complete, blocks not hashed yet
+        self._taken_out: list[Generation] = []       # out of the queue in this step, for their load
+        self._prefills: dict[Generation, None] = {}  # loading, or in their prompt after their latest step
+        self._admitted: dict[Generation, None] = {}  # to the step being planned
         self._to_store: dict[Generation, None] = {}  # running sequences that may have chunks to offer
         self._ended: list[Generation] = []           # since the latest plan
         self._being_loaded: set[Hashable] = set()
         self._offers_again = False              # the next step offers chunks that found no room
+        self._watched = False                   # whether the step being planned has to see each block that it takes
+        self._past = 0                          # tokens that the sequence at the head of the queue has in memory
+
+    def attach(self, scheduler: WithParts) -> None:
+        super().attach(scheduler)
+        pool = scheduler.pool
+        assert isinstance(pool, FencedPool)
+        self.pool = pool
+        self.chunk_tokens = self.blocks_per_chunk * pool.block_size
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def plan(self, max_steps: int) -> Plan | None:
+    def before_plan(self, max_steps: int) -> int:
         self.pool.taken.clear()
-        watched = bool(self.jobs or self._ended or self._offers_again)
+        self._admitted.clear()
+        self._watched = bool(self.jobs or self._ended or self._offers_again)
         self._offers_again = False
-        if watched:
-            max_steps = 1
-        elif not self.prompt_only and self.group.n:
-            max_steps = min(max_steps, self._steps_without_store())
-        plan = super().plan(max_steps)
-        if plan is not None and (watched or not self.prompt_only):
-            self.take_blocks(plan, 1)   # or a block that this step takes and fills would not be stored
+        if self._watched:
+            return 1
+        if not self.prompt_only and self.scheduler.group.n:
+            return min(max_steps, self._steps_without_store())
+        return max_steps
+
+    def after_plan(self, plan: Plan | None) -> Plan | None:
+        if plan is not None and (self._watched or not self.prompt_only):
+            self.scheduler.take_blocks(plan, 1)   # or a block that this step takes and fills would not be stored
+        for seq, _n in () if plan is None else plan.prefills:
+            if seq.num_computed < seq.num_tokens:
+                self._prefills[seq] = None
+            else:
+                self._prefills.pop(seq, None)
         self._flush(plan)
         self._store_scheduled(plan)
         self._store_ended()
+        self._of_plans.append((self._started, self._flushed))
+        self._started, self._flushed = [], []
         if plan is not None and (self.jobs or self._offers_again):
             plan.num_steps = 1
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
-        finished = super().complete(plan, num_steps, step, now_ns)
+    @property
+    def unsettled(self) -> bool:
+        return bool(self._ended)
+
+    def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         for seq in finished:
             progress = self._of(seq)
             progress.held = list(self.pool.blocks_of(seq))
             for job in progress.jobs:
                 job.fenced = True
             self._to_store.pop(seq, None)
+            self._prefills.pop(seq, None)
         self._ended += finished
-        return finished
 
     def take_jobs(self) -> tuple[list[Job], list[Job]]:
-        """Return the jobs that the latest plan started, and those that have to be complete before its step runs.
+        """Return the jobs that a plan started, and those that have to be complete before its step runs.
 
-        Call it after each `plan`, also if that is None.
+        Call it after each `plan`, also if that is None: it returns those of the oldest plan not asked for.
         """
-        jobs = self._started, self._flushed
-        self._started, self._flushed = [], []
-        return jobs
+        return self._of_plans.popleft() if self._of_plans else ([], [])
 
     def job_done(self, job: Job) -> None:
-        """Note that the engine has heard that a job is complete. Call it after the `complete` of the step in which it
-        hears of it."""
+        """Note that the engine knows that a job is complete. Call it after the `complete` of the step in which the
+        engine learns it."""
         del self.jobs[job]
         progress = self._progress[job.seq]
         del progress.jobs[job]
@@ -166,89 +186,74 @@ class OffloadingScheduler(ChunkedScheduler):
 
     def _steps_without_store(self) -> int:
         """Return the steps until a member of the decode group fills a chunk; that step is the first of the next run."""
-        clock, size = self.group.clock, self.chunk_tokens
-        return max(1, min(size - (clock + seq.base) % size - 1 for seq in self.group.members))
+        group, size = self.scheduler.group, self.chunk_tokens
+        return max(1, min(size - (group.clock + seq.base) % size - 1 for seq in group.members))
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
-    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
-        """Admit as `ChunkedScheduler` does, and start loads. Sequences that have to wait for a job are skipped."""
-        pool = self.pool
-        slots = self.max_num_seqs - len(self.running) - len(self._ending)
-        holding = [seq for seq in self._in_turn() if seq not in self._loading]
-        holding.reverse()
-        skipped: list[Generation] = []
-        while budget > 0 and slots > 0 and (holding or self.waiting):
-            seq = holding[-1] if holding else self.waiting.peek()
-            past = seq.num_computed
-            if holding:
-                if seq in self._loaded:
-                    past = self._take_up(seq)
-            else:
-                past = pool.hit_tokens(seq)
-                found = self._found(seq, past)
-                if found is None:
-                    skipped.append(self.waiting.pop())
-                    continue
-                if found:
-                    if not self._room_for_load(seq, past + found):
-                        self.stopped = self._out_of_blocks()
-                        break
-                    self._load(seq, past, found)
-                    continue
-            n = seq.num_tokens - past
-            if 0 < cap < n:
-                n = cap
-            if n > budget:
-                if not self.chunking:
-                    self.stopped = int(Reason.TOKEN_BUDGET)
-                    break
-                n = budget
-            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
-            if self.running or self._ending:
-                need += self.watermark_blocks
-            if need > pool.free_blocks:
-                self.stopped = self._out_of_blocks()
-                break
-            if not holding:
-                self._count_lookup(seq, past, 0)
-            pool.admit(seq, past + n)
-            self._run_next(seq, holding)
-            slots -= 1
-            if past and seq.start_ns < 0:
-                seq.cached_tokens = past
-            plan.add_prefill(seq, n, past)
-            seq.num_computed = past + n
-            budget -= n
-        else:
-            self.stopped = int(Reason.SLOTS if slots <= 0 else Reason.TOKEN_BUDGET if budget <= 0 else Reason.HOST_LOAD)
-        for seq in reversed(skipped):
-            self.waiting.push_preempted(seq)
+    @property
+    def skips_for(self) -> int:
+        return int(Reason.HOST_LOAD)
 
-    def _out_of_blocks(self) -> int:
-        """Return why blocks lack: host loads if sequences whose KV is on its way hold most of those in use."""
+    def consider(self, seq: Generation) -> None:
+        """Hash the blocks of a complete load, which count as computed from here on."""
+        if seq in self._loaded:
+            del self._loaded[seq]
+            self.pool.commit(seq, seq.num_computed)
+            if seq.num_computed == seq.num_tokens:   # the last token gives the first output
+                seq.num_computed -= 1
+
+    def entry(self, seq: Generation, num_tokens: int, past: int) -> int:
+        self._past = past
+        if seq.num_blocks:
+            return SKIP if seq in self._loading else ENTER
+        found = self._found(seq, past)
+        if found is None:
+            return SKIP
+        if not found:
+            return ENTER
+        if not self._room_for_load(seq, past + found):
+            return WAIT
+        self._load(seq, past, found)
+        return SKIP
+
+    def admitted(self, seq: Generation) -> None:
+        if not seq.num_computed:   # it comes from the queue, not from its load
+            self._count_lookup(seq, self._past, 0)
+        self._to_store[seq] = None
+        self._admitted[seq] = None
+
+    def preempted(self, seq: Generation, returned: int) -> None:
+        self._prefills.pop(seq, None)
+
+    def after_admission(self) -> None:
+        holding = self.scheduler.holding
+        if self._taken_out:
+            holding.extend(self._taken_out)
+            self._taken_out.clear()
+            if self.scheduler.by_priority:
+                in_turn = sorted(holding, key=urgency)
+                holding.clear()
+                holding.extend(in_turn)
+
+    def out_of_blocks(self) -> int | None:
+        """Return host loads if sequences whose KV is on its way hold most of the blocks in use."""
         loading = sum(seq.num_blocks for seq in self._loading)
-        return int(Reason.HOST_LOAD if 2 * loading > self.pool.num_blocks - self.pool.free_blocks else Reason.KV_MEMORY)
-
-    def _in_turn(self) -> list[Generation]:
-        """Return the sequences that hold blocks and do not run, in the order in which they are admitted."""
-        return sorted(self.holding, key=_urgency) if self.by_priority else list(self.holding)
+        return int(Reason.HOST_LOAD) if 2 * loading > self.pool.num_blocks - self.pool.free_blocks else None
 
     def waiting_for_load(self) -> list[Generation]:
         """Return the sequences whose load was started and that were not considered since its end, in order of turn."""
-        return [seq for seq in self._in_turn() if seq in self._loading or seq in self._loaded]
+        return [seq for seq in self.scheduler.holding if seq in self._loading or seq in self._loaded]
 
-    def _run_next(self, seq: Generation, holding: list[Generation]) -> None:
-        """Move a waiting sequence to the end of running."""
-        if holding:
-            self.holding.remove(holding.pop())
-        else:
-            self.waiting.pop()
-        self.running[seq] = None
-        self.partial[seq] = None
-        self._to_store[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+    def _holders(self) -> Iterator[Generation]:
+        """Yield the sequences that hold blocks and still need some: prompts under way, and those that do not run."""
+        scheduler = self.scheduler
+        for seq in scheduler.partial:
+            if seq in self._prefills or (seq in self._admitted and seq.num_computed < seq.num_tokens):
+                yield seq
+        yield from scheduler.holding
+        yield from (seq for seq in scheduler.skipped if seq.num_blocks)
+        yield from self._taken_out
 
     def _found(self, seq: Generation, past: int) -> int | None:
         """Return the tokens that the host cache has of a waiting sequence after the first `past`; None: ask again in
@@ -283,12 +288,14 @@ class OffloadingScheduler(ChunkedScheduler):
     def _room_for_load(self, seq: Generation, num_tokens: int) -> bool:
         """Whether the blocks of the first `num_tokens` tokens are free beside those that prefills and loads under way
         still need: a load holds its blocks without progress and cannot be preempted."""
-        pool = self.pool
-        spare = self.watermark_blocks if self.running or self._ending else 0
-        if self.whole_must_fit and pool.missing_blocks(seq, seq.num_tokens) + spare > pool.free_blocks:
+        pool, scheduler = self.pool, self.scheduler
+        spare = scheduler.watermark_blocks if scheduler.running or scheduler._ending else 0
+        if scheduler.whole_must_fit and pool.missing_blocks(seq, seq.num_tokens) + spare > pool.free_blocks:
             return False
-        reserved = sum(max(0, pool.blocks_for(s.num_tokens) - s.num_blocks)
-                       for group in (self.partial, self.holding) for s in group)
+        # slots of each one's next step with drafts
+        drafting = scheduler.draft_tokens and 1 + scheduler.draft_tokens + scheduler.lookahead
+        reserved = pool.blocks_for(drafting) + sum(
+            max(0, pool.blocks_for(s.num_tokens + drafting) - s.num_blocks) for s in self._holders())
         return pool.missing_blocks(seq, num_tokens) + spare <= pool.free_blocks - reserved
 
     def _load(self, seq: Generation, past: int, found: int) -> None:
@@ -296,33 +303,25 @@ class OffloadingScheduler(ChunkedScheduler):
         pool, size = self.pool, self.chunk_tokens
         self._count_lookup(seq, past, found)
         pool.admit(seq, past + found, past)
-        self.waiting.pop()
-        self.holding.append(seq)
+        self.scheduler.waiting.pop()
+        self._taken_out.append(seq)
         seq.num_computed = past + found
         keys = self._keys(seq, past // size, (past + found) // size)
         progress = self._of(seq)
         progress.next_chunk = (past + found) // size
         self.host.load(keys, past // size, progress.chunks)
         self._being_loaded.update(keys)
-        self._loading[seq] = None
+        self._loading[seq] = self._prefills[seq] = None
         self.loaded_tokens += found
         blocks = pool.blocks_of(seq)
         self._start(Job(seq, load=True, keys=keys, blocks=blocks[past // pool.block_size:], fenced=False))
 
     def _count_lookup(self, seq: Generation, past: int, found: int) -> None:
-        """Count the chunks that an admitted sequence found in the host cache, and those that it did not."""
+        """Count the chunks that a sequence found in the host cache, and those that it did not."""
         size = self.chunk_tokens
         hits = (past + found) // size - past // size if found else 0
         self.host.hits += hits
         self.host.misses += seq.num_tokens // size - past // size - hits
-
-    def _take_up(self, seq: Generation) -> int:
-        """Hash the blocks of a complete load; return the tokens of the sequence that count as computed."""
-        del self._loaded[seq]
-        self.pool.commit(seq, seq.num_computed)
-        if seq.num_computed == seq.num_tokens:   # the last token gives the first output
-            seq.num_computed -= 1
-        return seq.num_computed
 
     def _keys(self, seq: Generation, first: int, end: int) -> list[Hashable]:
         size, bs = self.blocks_per_chunk, self.pool.block_size
@@ -351,10 +350,10 @@ class OffloadingScheduler(ChunkedScheduler):
         if plan is None or not self._to_store:
             return
         chunks = {seq for seq, _n in plan.prefills}
-        clock = self.group.clock
+        clock = self.scheduler.group.clock
         for seq in sorted(self._to_store, key=run_order):
-            if seq in chunks:
-                tokens = seq.num_computed
+            if seq in chunks:   # tokens in flight, and drafts, have no hash yet
+                tokens = min(seq.num_computed, seq.num_tokens - self.pool.hash_lookahead)
             elif seq.grouped and plan.decodes:
                 tokens = clock + seq.base + 1
             else:
@@ -401,6 +400,3 @@ class OffloadingScheduler(ChunkedScheduler):
         if ended and not self.pool.taken.isdisjoint(source):
             self._flushed.append(job)
 
-
-def _urgency(seq: Generation) -> tuple[int, int]:
-    return seq.priority, seq.arrival_order

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from hermes.clients.kv_tier import Hierarchy, Tier, block_keys, build_tiers
 from hermes.clients.memory import describe_model
 from hermes.clients.parts import ClientPart
-from hermes.clients.tier_config import OffloadConfig
+from hermes.clients.tier_config import TiersConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
-from hermes.errors import InputError, inside
+from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.units import NS_PER_S
 
@@ -42,10 +42,10 @@ class KvTiers(ClientPart):
         layers: Layers of the model, for reads that overlap with the prefill.
     """
 
-    def __init__(self, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int) -> None:
-        self._tiers, self._offload, self.layers = tiers, offload, layers
+    def __init__(self, tiers: list[Tier], config: TiersConfig, kv_bytes_per_token: float, layers: int) -> None:
+        self._tiers, self._config, self.layers = tiers, config, layers
         self.bytes_per_token = kv_bytes_per_token
-        self._hierarchy = Hierarchy(tiers, write=offload.write, promote=offload.promote, demote=offload.demote)
+        self._hierarchy = Hierarchy(tiers, config)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
 
     def attach(self, client: LLMClient) -> None:
@@ -57,7 +57,7 @@ class KvTiers(ClientPart):
 
     def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         """Read what the tiers have of a prompt, if it is more than the device has."""
-        unit = self._offload.block_tokens
+        unit = self._config.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
             return False
         client._catch_up()
@@ -69,7 +69,7 @@ class KvTiers(ClientPart):
         if have <= here:
             return False
         overlap = None
-        if self._offload.overlap:
+        if self._config.overlap:
             new = stage.prompt_tokens - have
             stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
                               prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
@@ -93,7 +93,7 @@ class KvTiers(ClientPart):
         """Write the blocks of its prompt back in the background."""
         if stage.transferred or stage.content is None or stage.branch > 0:   # the prompt of branches once
             return
-        unit = self._offload.block_tokens
+        unit = self._config.block_tokens
         size = round(unit * self.bytes_per_token)
         computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
         keys = block_keys(stage.content, computed, unit, client.model)
@@ -101,17 +101,16 @@ class KvTiers(ClientPart):
             self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
 
 
-def tiers_of(offload: OffloadConfig, place: Place) -> KvTiers:
+def tiers_of(tiers: TiersConfig, place: Place) -> KvTiers:
     """Return one client's tiers. Raises `InputError` for entries that are not whole blocks."""
     config, info, base_dir = place.config, place.info, place.base_dir
-    with inside("kv_offload"):
-        if offload.block_tokens % config.memory.tokens_per_block:
-            raise InputError(f"a multiple of the client's block size, {config.memory.tokens_per_block}",
-                             offload.block_tokens, field="block_tokens")
-        tiers = build_tiers(offload.tiers, place.env, place.number, place.name, place.platform)
+    if tiers.block_tokens % config.memory.tokens_per_block:
+        raise InputError(f"a multiple of the client's block size, {config.memory.tokens_per_block}",
+                         tiers.block_tokens, field="tiers.block_tokens")
+    levels = build_tiers(tiers.levels, place.env, place.number, place.name, place.platform)
     model = config.memory_model(info, base_dir)
-    return KvTiers(tiers, offload, config.memory.kv_bytes(model, info, base_dir),
-                   describe_model(model, base_dir).num_layers if offload.overlap else 1)
+    return KvTiers(levels, tiers, config.moved_kv_bytes(info, base_dir),
+                   describe_model(model, base_dir).num_layers if tiers.overlap else 1)
 
 
 def _nothing() -> None:
