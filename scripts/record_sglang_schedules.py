@@ -87,12 +87,29 @@ CASES: dict[str, Case] = {
     "overlap-chunked": (53, {**AHEAD, "chunked_prefill_size": 64}, {"count": 10, "prompts": 300}),
     "overlap-ignore-eos": (54, {**AHEAD, **TIGHT, "ignore_eos": True, "disable_radix_cache": True},
                            {"count": 15, "gap": 1}),
+    "abort": (61, TIGHT, {"patience": 40}),
+    "abort-chunked": (62, {"chunked_prefill_size": 64}, {**SHARED, "prompts": 300, "patience": 8, "gap": 12}),
+    "abort-chunked-page16": (63, {"chunked_prefill_size": 64, "page_size": 16},
+                             {"prompts": 300, "patience": 8, "gap": 12}),
+    "abort-prefixes": (64, {**TIGHT, "schedule_policy": "lpm"}, {**SHARED, "gap": 1, "patience": 30}),
+    "abort-retract": (65, HOPEFUL, {**LONG, "patience": 60}),
+    "abort-mixed": (66, {"enable_mixed_chunk": True, "chunked_prefill_size": 128, **TIGHT}, {"patience": 30, "gap": 2}),
+    "abort-few-slots": (67, {"max_running_requests": 4}, {"gap": 1, "patience": 40, "asked": 2}),
+    "abort-no-radix": (68, {"disable_radix_cache": True, **TIGHT}, {"gap": 1, "patience": 40}),
+    "abort-overlap": (71, {**AHEAD, **TIGHT}, {"gap": 1, "patience": 40}),
+    "abort-overlap-chunked": (72, {**AHEAD, "chunked_prefill_size": 64},
+                              {**SHARED, "prompts": 300, "patience": 8, "gap": 12}),
+    "abort-overlap-page16": (73, {**AHEAD, **TIGHT, "page_size": 16}, {**SHARED, "gap": 1, "patience": 30}),
+    "abort-overlap-slots": (74, {**AHEAD, "max_running_requests": 4}, {"gap": 1, "patience": 30, "asked": 2}),
+    "abort-overlap-retract": (75, {**AHEAD, **HOPEFUL, "max_total_num_tokens": 900}, {**LONG, "patience": 60}),
+    "abort-overlap-mixed": (76, {**AHEAD, **TIGHT, "enable_mixed_chunk": True, "chunked_prefill_size": 128},
+                            {"gap": 1, "patience": 30}),
 }
 
 
 def requests_of(seed: int, capacity: int, *, count: int = 30, prompts: int = 120, outputs: int = 40, gap: int = 4,
                 groups: int = 0, shared: float = 0.0, asked: int = 0, even: int = 1,
-                repeated: bool = False) -> list[dict[str, Any]]:
+                repeated: bool = False, patience: int = 0) -> list[dict[str, Any]]:
     """Return random requests.
 
     Args:
@@ -103,6 +120,7 @@ def requests_of(seed: int, capacity: int, *, count: int = 30, prompts: int = 120
         shared: Share of prompts that begin with one.
         even: Numbers of tokens are multiples of it.
         repeated: Each text is a prompt, and all prompts are texts.
+        patience: Half of the requests are given up, after at most so many batches; 0: none.
         asked: How many times more tokens than it gets a request asks for, at most.
     """
     rng = np.random.default_rng(seed)
@@ -121,6 +139,8 @@ def requests_of(seed: int, capacity: int, *, count: int = 30, prompts: int = 120
         if repeated:
             group = one["prefix_group"] = int(rng.integers(0, groups))
             one["prompt_tokens"] = one["prefix_tokens"] = prompts // 2 + 17 * group
+        if patience and rng.random() < 0.5:
+            one["abort_step"] = step + int(rng.integers(0, patience + 1))
         made.append(one)
     return made
 

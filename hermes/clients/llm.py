@@ -28,6 +28,7 @@ from hermes.clients.llm_state import (
 )
 from hermes.clients.parts import ClientPart
 from hermes.compiled import mypyc_attr
+from hermes.core.branches import sequences_of
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
@@ -232,37 +233,42 @@ class LLMClient(LLMReadings):
             self.events.room(self)
 
     def abort(self, stage: Generation) -> None:
-        """Cancel a sequence whose client has given up, as the engine's abort does.
+        """Cancel a generation whose client has given up, as the engine's abort does, with all its branches.
 
         It leaves when the step in flight has ended, and its blocks are free then, before those of the sequences that
         end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
+        Engines that cannot take it out then go on with it (`LLMScheduler.ends_later`).
         """
-        flight, unseen, waits = self._flight, self._unseen, self._waits
+        flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
         late = [item for item in unseen.late if item[1] is stage]
-        if late and late[0][0] > seen_ns:
+        seqs = sequences_of(stage)
+        between = flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now)
+        if late and (late[0][0] > seen_ns or between or (stage.transferred and stage.width > 1)):   # that would split
             unseen.late.remove(late[0])
             if not unseen.late and waits.since_ns > self.env._now:
                 waits.reason = 0   # no other sequence would have waited
             self.events.aborted(self, stage)
-        elif not late and stage not in self.scheduler.running and stage not in self.scheduler.waiting:
+            if stage.num_blocks:   # KV from another client
+                self.release(stage)
+        elif not late and not any(scheduler.has(seq) for seq in seqs):
             self._given_up.outside.add(stage)   # the front end or the host has it
             self.events.aborted(self, stage)
-        elif flight.plan is None and not (self.scheduler.asynchronous and flight.ended_ns == self.env._now):
-            self._leave(stage)
-            self.memory_freed()
-        elif flight.plan is None:
-            self.scheduler.abort_between(stage)   # the next step, which was planned when this one began, computes it
-            self.events.aborted(self, stage)
-        else:
+        elif flight.plan is not None or (between and scheduler.ends_later(stage)):
+            for seq in seqs:
+                scheduler.give_up(seq)
             self._given_up.in_step.append(stage)
-            if flight.planned > 1:
+            if flight.plan is not None and flight.planned > 1:
                 self.cut()
-
-    def _leave(self, stage: Generation) -> None:
-        """Take a sequence that was given up out of the engine, between two steps."""
-        self.scheduler.abort(stage)
-        self.events.aborted(self, stage)
+        elif between:
+            for seq in seqs:
+                scheduler.abort(seq)
+                self.events.aborted(self, seq)
+            self.memory_freed()
+        else:
+            for seq in seqs:   # the next step, which was planned when this one began, computes it
+                scheduler.abort_between(seq)
+                self.events.aborted(self, seq)
 
     def wake(self) -> None:
         """Start a step after all other events of this instant."""
@@ -436,20 +442,24 @@ class LLMClient(LLMReadings):
             self.ticks.extend(range(first, first + count))
         given_up, self._given_up.in_step = self._given_up.in_step, []
         if given_up and scheduler.aborts_first:
-            for seq in given_up:
+            for seq in [seq for stage in given_up for seq in sequences_of(stage)]:
                 scheduler.abort_in_step(seq, [])
                 self.events.aborted(self, seq)
         finished = scheduler.complete(plan, count, first + count - 1, now)
         self._record(plan, first, count, now)
         if given_up and not scheduler.aborts_first:
-            for seq in given_up:
-                scheduler.abort_in_step(seq, finished)
-                self.events.aborted(self, seq)
+            for stage in given_up:
+                if scheduler.ends_later(stage):
+                    self._given_up.in_step.append(stage)
+                    continue
+                for seq in sequences_of(stage):
+                    scheduler.abort_in_step(seq, finished)
+                    self.events.aborted(self, seq)
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:
                 going_on = (seq in scheduler.running and seq not in finished) or seq.branches is not None
-                if going_on and seq.first_token_ns == now and not seq.transferred:
+                if going_on and seq.first_token_ns == now and not seq.transferred and not seq.done:
                     first_token(self, seq)
         for seq in finished:
             if self.parts:
@@ -459,7 +469,7 @@ class LLMClient(LLMReadings):
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
-        if finished and self.events.room is not None:
+        if (finished or given_up) and self.events.room is not None:
             self.events.room(self)
         if self.step_parts.planner is not None:
             self.step_parts.planner.completed(self)

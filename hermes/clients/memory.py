@@ -108,7 +108,8 @@ class MemoryConfig(ConfigModel):
     `tiers` are outside the engine instead."""
     hybrid: bool | None = None
     """Whether layers with a sliding window keep the KV of their window only (vLLM's hybrid KV cache manager). Left out,
-    as vLLM does: on, but not where KV moves between clients or tiers. Off, every layer keeps every token."""
+    as vLLM does: on, but not where KV moves between clients or tiers; off for schedulers that follow no engine. Off,
+    every layer keeps every token."""
 
     _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
 

@@ -44,6 +44,8 @@ class RecordedRequest(ConfigModel):
     arrival_step: int = Count
     prompt_tokens: int = Field(ge=1, le=2**31)
     output_tokens: int = Field(ge=1, le=2**31)
+    abort_step: int | None = Field(default=None, ge=0, le=2**31)
+    """Batches before its client gives it up."""
     max_new_tokens: int | None = Field(default=None, ge=1, le=2**31)
     prefix_group: int | None = None
     prefix_tokens: int = Field(default=0, ge=0, le=2**31)
@@ -146,6 +148,7 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
         seq.request = one.id  # type: ignore[assignment]  # a recording has only the id
         scheduler.asked_by[seq] = one.max_new_tokens or one.output_tokens
         arrivals.append((one.arrival_step, seq))
+    aborts = _Aborts(scheduler, recorded, [seq for _, seq in arrivals])
     rows: list[Row] = []
     step = following = unfinished = 0
     while following < len(arrivals) or unfinished or scheduler.ending:
@@ -153,7 +156,8 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
             scheduler.enqueue(arrivals[following][1])
             following += 1
             unfinished += 1
-        until = arrivals[following][0] - step if following < len(arrivals) else 1 << 30
+        unfinished -= aborts.before_plan(step)
+        until = min(arrivals[following][0] if following < len(arrivals) else 1 << 30, aborts.next_step(step)) - step
         plan = scheduler.plan(1 if every_step else until)
         if plan is None:
             if following == len(arrivals):   # nothing will ever run: report the rows so far
@@ -162,13 +166,67 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
             continue
         if not plan.prefills and not plan.decodes:   # nothing to run beside the batch in flight
             scheduler.complete(plan, 1, -1, 0)
+            unfinished -= aborts.after_results([])
             continue
         rows += batches_of(scheduler, plan)
         step += plan.num_steps
-        for done in scheduler.complete(plan, plan.num_steps, step - 1, step):
+        aborts.while_running(step)
+        finished = scheduler.complete(plan, plan.num_steps, step - 1, step)
+        unfinished -= aborts.after_results(finished)
+        for done in finished:
             scheduler.release(done)
             unfinished -= 1
     return rows
+
+
+class _Aborts:
+    """Requests of a recording whose clients give up, as `LLMClient.abort` cancels them.
+
+    With overlap, the client hears of an abort while the batch runs that is in flight two batches before.
+    """
+
+    def __init__(self, scheduler: SglangScheduler, recorded: RecordedBatches, seqs: list[Generation]) -> None:
+        self.scheduler, self.lag = scheduler, int(scheduler.asynchronous)
+        steps = {one.id: one.abort_step for one in recorded.requests if one.abort_step is not None}
+        self.to_come = {seq: steps[_recorded_id(seq)] for seq in seqs if _recorded_id(seq) in steps}
+        self.leaving: list[Generation] = []
+
+    def next_step(self, step: int) -> int:
+        """Return the next step at whose beginning a request is given up."""
+        return min([at - self.lag for at in self.to_come.values() if at - self.lag > step], default=1 << 30)
+
+    def while_running(self, step: int) -> None:
+        """Note what is given up before the batches up to `step` have results."""
+        for seq, at in list(self.to_come.items()):
+            if at - self.lag <= step and self.scheduler.has(seq):
+                del self.to_come[seq]
+                self.scheduler.give_up(seq)
+                self.leaving.append(seq)
+
+    def after_results(self, finished: list[Generation]) -> int:
+        """Take out what can leave, and return how many of them there are."""
+        scheduler, leaving = self.scheduler, self.leaving
+        self.leaving = [seq for seq in leaving if scheduler.ends_later(seq)]
+        gone = [seq for seq in leaving if seq not in self.leaving]
+        for seq in gone:
+            scheduler.abort_in_step(seq, finished)
+        return len(gone)
+
+    def before_plan(self, step: int) -> int:
+        """Handle requests that are given up as they arrive; return how many leave at once."""
+        scheduler, gone = self.scheduler, 0
+        for seq, at in list(self.to_come.items()):
+            if at - self.lag > step or not scheduler.has(seq):
+                continue
+            del self.to_come[seq]
+            if at <= step:
+                scheduler.abort(seq)
+                gone += 1
+            else:
+                scheduler.give_up(seq)
+                scheduler.ends_later(seq)
+                self.leaving.append(seq)
+        return gone
 
 
 def _recorded_id(seq: Generation) -> int:

@@ -20,6 +20,7 @@ __all__ = ["step_growth"]
 SAMPLE = 64       # runs of steps for each reason
 SCALED = ("prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx", "sampled",
           "embed_tokens", "embedded", "lora_tokens")
+AS_THEY_ARE = ("decode_ctx_max", "lora_adapters", "stopped")
 
 
 def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.float64]:
@@ -41,16 +42,19 @@ def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.flo
             continue
         upto = np.cumsum((columns["end_ns"] - columns["start_ns"])[rows])   # rows by their share of the time
         chosen = rows[np.searchsorted(upto, (np.arange(SAMPLE) + 0.5) / SAMPLE * upto[-1])]
-        times = np.array([[hardware.step_ns(_scaled(columns, row, *share)) for share in ((1, 1), (2, 1), (1, 2))]
-                          for row in chosen.tolist()])
+        distinct, places = np.unique(chosen, return_inverse=True)   # a long run is chosen several times
+        each = zip(*(columns[name][distinct].tolist() for name in (*SCALED, *AS_THEY_ARE)), strict=True)
+        times = np.array([[hardware.step_ns(_scaled(row, *share)) for share in ((1, 1), (2, 1), (1, 2))]
+                          for row in each])
+        times = times[places]
         out[code] = (times[:, 1:] / times[:, :1]).mean(axis=0)   # each row stands for an equal part of the time
     return out
 
 
-def _scaled(columns: Columns, row: int, times: int, over: int) -> StepStats:
-    """Return a row's batch with `times / over` of its work, rounded up."""
-    given = {name: -(-int(columns[name][row]) * times // over) for name in SCALED}
-    adapters = int(columns["lora_adapters"][row])
-    if columns["stopped"][row] == Reason.ADAPTERS:   # their slots are what there would be more of
+def _scaled(row: tuple[int, ...], times: int, over: int) -> StepStats:
+    """Return a batch, given by `SCALED` and `AS_THEY_ARE`, with `times / over` of its work, rounded up."""
+    given = {name: -(-value * times // over) for name, value in zip(SCALED, row, strict=False)}
+    decode_ctx_max, adapters, stopped = row[len(SCALED):]
+    if stopped == Reason.ADAPTERS:   # their slots are what there would be more of
         adapters = -(-adapters * times // over)
-    return StepStats(**given, decode_ctx_max=int(columns["decode_ctx_max"][row]), lora_adapters=adapters)
+    return StepStats(**given, decode_ctx_max=decode_ctx_max, lora_adapters=adapters)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hermes.core.block_hashes import AdapterText, ConversationText, NameRuns
 from hermes.core.generation import Generation
 
-__all__ = ["Branches", "branch_into"]
+__all__ = ["Branches", "branch_into", "sequences_of"]
 
 
 class Branches:
@@ -21,14 +21,18 @@ class Branches:
         outputs: Output tokens of each branch.
         open: Number of branches that are not done.
         lead: The sequence that the branches split off from; the generation itself at first.
+        split_off: The branches' sequences that are not done; none before the split.
+        not_emitted: Tokens of branches that were given up before they had them.
     """
 
-    __slots__ = ("lead", "open", "outputs")
+    __slots__ = ("lead", "not_emitted", "open", "outputs", "split_off")
 
     def __init__(self, lead: Generation, outputs: tuple[int, ...]) -> None:
         self.lead = lead
         self.outputs = outputs
         self.open = len(outputs)
+        self.split_off: list[Generation] = []
+        self.not_emitted = 0
 
     def assign(self, lead: Generation) -> int:
         """Assign `lead` to a client for all its branches; return the output tokens that are due there."""
@@ -57,7 +61,13 @@ class Branches:
                 setattr(seq, name, getattr(lead, name))
             others.append(seq)
         lead.width = 1
+        self.split_off = [lead, *others]
         return others
+
+    def leave(self, seq: Generation) -> None:
+        """Note that the sequence of a branch is done, or was given up."""
+        self.split_off.remove(seq)
+        self.open -= 1
 
     def _become(self, seq: Generation, index: int) -> None:
         seq.branches, seq.branch = self, index
@@ -90,6 +100,11 @@ class _SharedPrompt:
                 return
             yield name, end
         yield self._lead.own_name, whole
+
+
+def sequences_of(stage: Generation) -> list[Generation]:
+    """Return the sequences of a generation that its client has: itself, or its branches that are not done."""
+    return [stage] if stage.branches is None else stage.branches.split_off.copy() or [stage]
 
 
 def branch_into(stage: Generation, outputs: tuple[int, ...]) -> Generation:

@@ -69,7 +69,8 @@ class Coordinator:
         self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Generation`)
         self.unawaited: dict[int, Stage] = {}   # stage row -> stage that its pipeline had not waited for by its end
-        self._serving: dict[Request, tuple[Client, Generation]] = {}   # of requests whose client may give up
+        # Of requests whose client may give up: generations, each with the client that has it (None: it has left).
+        self._serving: dict[Request, dict[Generation, Client | None]] = {}
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
@@ -181,6 +182,8 @@ class Coordinator:
         self.status[request.id] = status
         self.finish_ns[request.id] = self.env._now
         self.unfinished -= 1
+        if self._serving:
+            self._serving.pop(request, None)
         if request.stream.follows_up:
             self._arriving.answered(request)
 
@@ -205,22 +208,70 @@ class Coordinator:
 
     def _give_up(self, request: Request, number: int, reason: str, tick: Tick) -> None:
         """Cancel a request if its client's patience is at an end. number: 0 for that with the first token."""
-        client, stage = self._serving.get(request, (None, None))
-        if request.over or (number == 0 and stage is not None and stage.first_token_ns >= 0):
+        if request.over:
+            return
+        serving = self._serving.get(request, {})
+        if number == 0 and serving and self._answers(next(reversed(serving))):
             return
         self._reject(request, reason)
-        if client is not None and stage is not None and not stage.done:
+        if serving:
+            self._serving[request] = serving
+            self._cancel(request)
+
+    def _cancel(self, request: Request, tick: Tick | None = None) -> None:
+        """Cancel the generations of a request one after the other: each may end a step at this instant."""
+        serving = self._serving[request]
+        stage = next(iter(serving))
+        client = serving.pop(stage)
+        if client is not None and not (stage.original or stage).done and (
+                self.handoff is None or not self.handoff.give_up(client, stage)):
             cast(Aborting, client).abort(stage)   # the scenario was checked for it
+        if serving:
+            self.env.tick_at(self.env._now, ARRIVAL, partial(self._cancel, request))
+        else:
+            del self._serving[request]
+
+    def _answers(self, stage: Generation) -> bool:
+        """Whether the user has the first token of a generation."""
+        if stage.hands_over and not self.prefill_gives:
+            return False
+        return stage.given > 0 or stage.first_token_ns >= 0
 
     def _aborted(self, client: Client, stage: Generation) -> None:
         """Account for a sequence that has left its client unfinished."""
-        emitted = stage.num_tokens - stage.prompt_tokens
+        branches, emitted = stage.branches, stage.num_tokens - stage.prompt_tokens - stage.given
+        lead, kind = stage, "decode" if stage.transferred else "generate"
+        if branches is not None and stage.branch >= 0:
+            self._add_branch(client, stage, kind, emitted, stage.branch)
+            branches.not_emitted += stage.target_tokens - stage.given - emitted
+            branches.leave(stage)
+            if branches.open:
+                return
+            lead = branches.lead
+            emitted = lead.assigned_outputs - branches.not_emitted
+        elif stage.hands_over:
+            assert self.handoff is not None
+            self.handoff.left(client, stage)
+            if self._observers:
+                self._observe("transferred", client, stage)
+            gives = self.prefill_gives if emitted else 0
+            if branches is None:
+                self._write_row(client, stage, "prefill", gives, stage.preemptions, stage.cached_tokens, -1, -1)
+            else:
+                emitted *= stage.width
+                for index in range(stage.width):
+                    self._add_branch(client, stage, "prefill", gives, index)
+        else:
+            self._write_row(client, stage, kind, emitted, stage.preemptions, stage.cached_tokens, -1, -1)
+        (lead.original or lead).done = True
         client.emitted -= emitted
-        outputs = stage.target_tokens - stage.given if stage.branches is None else stage.assigned_outputs
-        self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
-        self._write_row(client, stage, "generate", emitted, stage.preemptions, stage.cached_tokens, -1, -1)
+        self.unassign(client, lead)
         if self._observers:
-            self._observe("done", client, stage)
+            self._observe("done", client, lead)
+
+    def given_up(self, client: Client, stage: Generation) -> None:
+        """A generation that was given up leaves the client that was to take it over."""
+        self._aborted(client, stage)
 
     def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
@@ -255,7 +306,7 @@ class Coordinator:
             client = other
         self.assign(client, seq)
         if request.stream.patience_ns is not None:
-            self._serving[request] = client, seq
+            self._serving.setdefault(request, {})[seq] = client
         if seq.inputs:
             self._bring(seq, client)
         else:
@@ -373,8 +424,12 @@ class Coordinator:
         if not stage.request.over:
             self._reject(stage.request, reason)
 
-    def moved(self, source: Client, stage: Generation) -> None:
-        """The KV of a generation has left `source`."""
+    def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
+        """The KV of a generation has left `source`; `target` serves it as `twin`."""
+        serving = self._serving.get(stage.request)
+        if serving is not None and stage in serving:
+            del serving[stage]
+            serving[twin] = target
         self._observe("transferred", source, stage)
 
     def assign(self, client: Client, stage: Generation) -> None:
@@ -382,6 +437,13 @@ class Coordinator:
         stage.assigned_ns = self.env._now
         outputs = stage.target_tokens - stage.given if stage.branches is None else stage.branches.assign(stage)
         self._loads.add(client, stage.prompt_tokens, outputs, 1)
+
+    def unassign(self, client: Client, stage: Generation) -> None:
+        """Stop counting a generation that was given up; its client may have lowered its target."""
+        outputs = stage.assigned_outputs
+        if stage.branches is None:
+            outputs = (1 if stage.hands_over else stage.output_tokens) - stage.given
+        self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
 
     # -- completions ---------------------------------------------------------------------------------------------
 
@@ -449,7 +511,7 @@ class Coordinator:
         else:
             kind = "decode" if stage.transferred else "generate"
             self._add_branch(client, stage, kind, stage.target_tokens - stage.given, stage.branch)
-            branches.open -= 1
+            branches.leave(stage)
             client.forget(stage)
             if branches.open:
                 return
@@ -499,7 +561,10 @@ class Coordinator:
     def _served(self, request: Request, client: Client, stage: Stage) -> None:
         """Deliver a completed stage to its pipeline, after the delay of the client's front end."""
         if client.after_ns:
-            self._serving.pop(request, None)   # a request that is given up now has left the engine
+            serving = self._serving.get(request, {})
+            for seq in serving:
+                if (seq.original or seq) is stage:
+                    serving[seq] = None
             done_ns = self.env._now + client.after_ns
             self.env.tick_at(done_ns, ARRIVAL, lambda tick: self._deliver(request, client, stage))
         else:

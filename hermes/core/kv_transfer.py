@@ -14,6 +14,11 @@ own, when the prefill starts. KV that arrives before the memory is taken waits i
 LMCache); the size of this buffer is not modelled. The request waits only for the bytes that are left when the prefill
 has ended and the memory is taken.
 
+A request that its client gives up frees its KV at once while it waits for memory at the destination: the decode engine
+notifies the prefill engine. KV that moves arrives first, and then both ends free theirs. (vLLM's NixlConnector:
+nixl/pull_scheduler.py, and finish_requests in
+v1/core/sched/scheduler.py. The time of the notification is not modelled.)
+
 Clients that do both phases can deadlock: each is full of KV that is to go to the other, and nothing runs. Such a
 transfer gives its KV up, and the destination computes the prompt again.
 """
@@ -57,8 +62,16 @@ class Bookkeeping(Protocol):
         """Count a generation at this client from now on."""
         ...
 
-    def moved(self, source: Client, stage: Generation) -> None:
-        """A transfer from `source` has ended."""
+    def unassign(self, client: Client, stage: Generation) -> None:
+        """Stop counting a generation that was given up."""
+        ...
+
+    def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
+        """A transfer from `source` has ended; `target` serves the generation as `twin`."""
+        ...
+
+    def given_up(self, client: Client, stage: Generation) -> None:
+        """A generation that was given up leaves the client that was to take it over."""
         ...
 
     def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
@@ -75,7 +88,13 @@ class _NoBooks:
     def assign(self, client: Client, stage: Generation) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
-    def moved(self, source: Client, stage: Generation) -> None:
+    def unassign(self, client: Client, stage: Generation) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def given_up(self, client: Client, stage: Generation) -> None:
         raise AssertionError("a KV transfer before the coordinator took over")
 
     def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
@@ -117,6 +136,8 @@ class Handoff:
         # Per client: sequences that wait for memory elsewhere, and where.
         self._leaving: dict[int, dict[Generation, Client]] = {c.index: {} for c in clients}
         self._turned_away: dict[Generation, str] = {}   # layer by layer: refused when its prefill began, and why
+        self._twins: dict[Generation, tuple[Client, Generation]] = {}   # of generations that wait for memory, or move
+        self._given_up: set[Generation] = set()   # of these twins: while the KV moves
 
     def start(self, source: Client, stage: Generation) -> None:
         """Find a decode client for `stage`, whose prompt `source` has computed. If none takes it, its KV is freed."""
@@ -137,6 +158,7 @@ class Handoff:
         else:
             self.book.assign(target, twin)
         self._leaving[source.index][twin] = target
+        self._twins[stage] = target, twin
         if self.retry_ns is not None:
             self._try(source, stage, target, twin, first=True)
             return
@@ -183,7 +205,7 @@ class Handoff:
     def _send_ahead(self, source: Client, stage: Generation, before: int, after: int, start_ns: int, end_ns: int,
                     tick: Tick) -> None:
         """Send the KV of a step that takes a prompt from `before` to `after` tokens."""
-        if stage.first_token_ns >= 0:
+        if stage.first_token_ns >= 0 or stage.done:
             return   # a step of a nanosecond
         ahead = self._ahead.get(stage)
         if ahead is None:
@@ -203,6 +225,8 @@ class Handoff:
         ahead.stream.step(round(before * per_token), round(after * per_token), start_ns, end_ns)
 
     def _try(self, source: Client, stage: Generation, target: Client, twin: Generation, *, first: bool = False) -> None:
+        if twin not in self._leaving[source.index]:
+            return   # given up
         if target.reserve(twin):
             self._transfer(source, stage, target, twin)
         elif not first and self._stuck(target):
@@ -254,21 +278,62 @@ class Handoff:
         del self._leaving[source.index][twin]
         twin.num_computed = 0
         twin.preemptions = 1
-        ahead = self._ahead.pop(stage, None)
-        sent = 0
-        if ahead is not None:
-            ahead.stream.give_up()
-            sent = ahead.stream.sent_bytes
-        self._record(source, stage, target, sent, self.env._now)
-        self._gone(source, stage)
+        self._record(source, stage, target, self._stop_ahead(stage), self.env._now)
+        self._gone(source, stage, target, twin)
         target.submit(twin)
+
+    def _stop_ahead(self, stage: Generation) -> int:
+        """Send no more KV of a generation before its prefill has ended; return the bytes that have left."""
+        ahead = self._ahead.pop(stage, None)
+        if ahead is None:
+            return 0
+        ahead.stream.give_up()
+        return ahead.stream.sent_bytes
+
+    def give_up(self, source: Client, stage: Generation) -> bool:
+        """Give up a generation whose prompt `source` has computed; return False if its KV neither waits nor moves.
+
+        KV that waits for memory is freed at once. KV that moves arrives first, and then both ends free theirs (vLLM's
+        NixlConnector and `Scheduler.finish_requests`).
+        """
+        if stage not in self._twins:
+            return False
+        target, twin = self._twins[stage]
+        if self._leaving[source.index].pop(twin, None) is None:
+            self._given_up.add(twin)
+            return True
+        sent = self._stop_ahead(stage)
+        if sent:
+            self._record(source, stage, target, sent, self.env._now)
+        queue = self._intake[target.index]
+        first = bool(queue) and queue[0][2] is twin
+        if self.retry_ns is None:
+            queue.remove((source, stage, twin))
+        self._gone(source, stage, target, twin)
+        self.book.given_up(target, twin)
+        if first:
+            self._retry(target)   # one behind it may find memory
+        return True
+
+    def left(self, source: Client, stage: Generation) -> None:
+        """Drop a generation that was given up before `source` had computed its prompt."""
+        self._turned_away.pop(stage, None)
+        ahead = self._ahead.get(stage)
+        if ahead is None:
+            return
+        sent = self._stop_ahead(stage)
+        if sent:
+            self._record(source, stage, ahead.target, sent, self.env._now)
+        if ahead.assigned:
+            self.book.unassign(ahead.target, ahead.twin)
 
     def _record(self, source: Client, stage: Generation, target: Client, num_bytes: int, asked: int) -> None:
         now = self.env._now
         self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, now)
 
-    def _gone(self, source: Client, stage: Generation) -> None:
-        self.book.moved(source, stage)
+    def _gone(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
+        del self._twins[stage]
+        self.book.moved(source, stage, target, twin)
         source.release(stage)
 
     def _transfer(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
@@ -282,8 +347,13 @@ class Handoff:
             self._record(source, stage, target, num_bytes, asked)
             self._moving[source.index] -= 1
             self._moving[target.index] -= 1
-            self._gone(source, stage)
-            target.submit(twin)
+            self._gone(source, stage, target, twin)
+            if self._given_up and twin in self._given_up:
+                self._given_up.remove(twin)
+                target.release(twin)
+                self.book.given_up(target, twin)
+            else:
+                target.submit(twin)
 
         ahead = self._ahead.pop(stage, None)
         if ahead is None:

@@ -30,8 +30,8 @@ class Router(Protocol):
         elsewhere than it chose (`stage.transferred`).
 
         A router may have a method `observe(event, client, stage)`. Events: "prefilled" (the prompt has ended at
-        `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`), "refused" (the
-        stage cannot be served as chosen).
+        `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`, or was given up
+        there), "refused" (the stage cannot be served as chosen).
         """
         ...
 

@@ -4,7 +4,8 @@
 
 CASE holds `settings` (as in a recorded SGLang schedule, docs/background/sglang.md) and `requests`: id, arrival_step,
 prompt_tokens, output_tokens, max_new_tokens, prefix_group, prefix_tokens. ANSWER holds `version` and `steps`.
-`arrival_step` counts the batches before an arrival; with the setting `arrivals: plans` it counts the plans, also those
+`abort_step`, if given, counts the batches before its client gives it up. `arrival_step` counts the batches before an
+arrival; with the setting `arrivals: plans` it counts the plans, also those
 that found nothing to run. In place of a group a request may have `runs`: [text, end] for each part of its prompt and
 answer, up to token `end`, that other requests with that text have at the same place. (Scenarios have them.)
 
@@ -159,7 +160,9 @@ def make(settings: dict[str, Any]) -> Any:
         dllm_config=None,
         enable_hisparse=False, hisparse_coordinator=None, prefill_decode_interval=0,
         _prefill_decode_interval_remaining=0, require_mlp_sync=False, spec_algorithm=SpeculativeAlgorithm.NONE,
-        grammar_manager=SimpleNamespace(has_waiting_grammars=lambda: False), is_hybrid_swa=False, is_hybrid_ssm=False,
+        mm_receiver=None, send_abort_output=lambda message, req: None, enable_continuous_input_polling=False,
+        grammar_manager=SimpleNamespace(has_waiting_grammars=lambda: False, abort_requests=lambda message: None),
+        is_hybrid_swa=False, is_hybrid_ssm=False,
         enable_priority_scheduling=False, abort_on_priority_when_disabled=False, min_free_slots_delayer=None,
         schedule_low_priority_values_first=False, priority_scheduling_preemption_threshold=0,
         enable_hierarchical_cache=False, enable_hicache_storage=False, enable_lmcache=False, enable_lora=False,
@@ -213,6 +216,11 @@ def _base(request: dict[str, Any], name: int | None) -> int:
     return OWN * (2 * request["id"] + 1 if name is None else 2 * name + 2)
 
 
+def _rid(request: dict[str, Any]) -> str:
+    """Return SGLang's name of a request. An abort names all that begin alike: none does."""
+    return f"{request['id']:09d}"
+
+
 def ending(request: dict[str, Any]) -> int:
     """Return the token that ends an answer."""
     return token(request, request["prompt_tokens"] + request["output_tokens"] - 1) if "runs" in request else EOS
@@ -226,18 +234,21 @@ def request_of(one: dict[str, Any], settings: dict[str, Any]) -> Any:
     most = one.get("max_new_tokens") or one["output_tokens"]
     sampling = SamplingParams(max_new_tokens=most, ignore_eos=settings["ignore_eos"], stop_token_ids=None)
     sampling.normalize(None)
-    req = Req(str(one["id"]), "", array("q", text(one)), sampling, eos_token_ids={ending(one)}, vocab_size=2**40)
+    req = Req(_rid(one), "", array("q", text(one)), sampling, eos_token_ids={ending(one)}, vocab_size=2**40)
     req.tokenizer = None
     return req
 
 
 def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Serve the requests; return the batches in order."""
+    from sglang.srt.managers.io_struct import AbortReq
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
     scheduler = make(settings)
-    asked = {str(one["id"]): one for one in requests}
+    asked = {_rid(one): one for one in requests}
+    leaving = sorted((one for one in requests if one.get("abort_step") is not None),
+                     key=lambda one: (one["abort_step"], one["id"]), reverse=True)
     counts_plans = settings.get("arrivals") == "plans"
     retracted: list[int] = []
     reset = Req.reset_for_retract
@@ -259,6 +270,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
                 scheduler.waiting_queue.append(req)
                 req.arrival_processed_tokens = scheduler.processed_tokens_counter
                 arrived += 1
+            while leaving and leaving[-1]["abort_step"] <= step:
+                Scheduler.abort_request(scheduler, AbortReq(rid=_rid(leaving.pop())))
             retracted.clear()
             plan = Scheduler.get_next_batch_to_run(
                 scheduler, running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)

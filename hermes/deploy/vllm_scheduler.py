@@ -198,7 +198,7 @@ class VllmScheduler(LLMScheduler):
     """See the module's docstring. The engine has the queue and the blocks; `pool` only counts as many as are free."""
 
     takes_over_kv = False
-    aborts = aborts_first = True
+    aborts_first = True
     splits = False
 
     def __init__(self, config: VllmConfig, pool: BlockPool, version: str) -> None:

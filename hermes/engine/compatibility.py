@@ -223,7 +223,7 @@ HYBRID = _is("memory.hybrid", True)
 WINDOWS = Option("memory.hybrid", "layers with a sliding window that have blocks of their own",
                  lambda case: case.windowed())
 
-ADAPTERS, PATIENCE = _given("workload.adapters"), _given("workload.patience")
+ADAPTERS = _given("workload.adapters")
 BRANCHES = _several("workload.branches")
 
 
@@ -285,8 +285,6 @@ TAKES_OVER = Option("scheduler.kind", "a scheduler that takes over no KV",
                     lambda case: case.scheduler is not None and not case.scheduler.takes_over_kv)
 NO_BRANCHES = Option("scheduler", "a scheduler that serves no branches",
                      lambda case: case.scheduler is not None and not case.scheduler.splits)
-NO_ABORTS = Option("scheduler", "a scheduler that cannot take a request out",
-                   lambda case: case.scheduler is not None and not case.scheduler.aborts)
 
 
 def _is_set(case: Case, key: str) -> bool:
@@ -391,12 +389,6 @@ OF_WORKLOADS = (
     Row(BRANCHES, excludes=HOST_OFFLOAD, rule="branches are not modelled beside a client's memory.kv_offload"),
     Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt",
         do="use `chunked` without speculation"),
-    Row(PATIENCE, excludes=BRANCHES, rule="requests of several branches are not given up: not modelled",
-        do="leave it out"),
-    Row(PATIENCE, excludes=NO_ABORTS, rule="{name} cannot cancel requests whose clients give up",
-        do="use the scheduler `chunked`, `continuous` or `vllm`"),
-    Row(PATIENCE, excludes=ROLE, rule="{name} cannot cancel requests whose clients give up while their KV moves to "
-        "another client", do="leave it out"),
 )
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
         *OF_WORKLOADS)

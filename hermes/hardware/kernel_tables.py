@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -184,11 +184,20 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
         raise InputError(f"the bytes whose SHA-256 {path} states, {file.sha256 or 'none'} (restore both files, or make "
                          "them anew with hermes fit)", Verbatim(digest), file=str(times))
     try:
-        with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
+        arrays = _unpacked(raw)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"a readable file of kernel times ({type(error).__name__})", file=str(times)) from None
     missing = [name for name in file.tables if name not in arrays]
     if missing:
         raise InputError(f"the table {missing[0]}, which {path.name} names", file=str(times))
     return KernelTables(file, arrays)
+
+
+@lru_cache(maxsize=4)   # groups of clients and the points of a sweep read the same tables
+def _unpacked(raw: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of an `.npz` file's bytes, which nobody may change."""
+    with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays

@@ -19,6 +19,7 @@ from hermes.memory.prefix import PrefixBlockPool
 
 __all__ = ["WindowGroups", "WindowPool", "WindowPrefixPool"]
 
+
 class WindowGroups(NamedTuple):
     """Groups of layers.
 
@@ -54,10 +55,14 @@ class _Windows:
     _of: dict[Any, int]
 
     def extra_blocks(self, seq: Any) -> int:
+        """Return the blocks to admit it with all of its tokens, as after a preemption before its last one."""
+        return self._to_admit(seq, seq.prompt_tokens + seq.target_tokens - 1)
+
+    def _held_blocks(self, seq: Any) -> int:
         return self.groups.blocks(seq.prompt_tokens + seq.target_tokens, self.block_size)
 
     def _to_admit(self, seq: Any, num_tokens: int) -> int:
-        return max(self.extra_blocks(seq), self.groups.admission(num_tokens, self.block_size))
+        return max(self._held_blocks(seq), self.groups.admission(num_tokens, self.block_size))
 
 
 class WindowPool(_Windows, BlockPool):
@@ -73,7 +78,7 @@ class WindowPool(_Windows, BlockPool):
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
         if seq not in self._of:
-            self._of[seq] = extra = self.extra_blocks(seq)
+            self._of[seq] = extra = self._held_blocks(seq)
             self.take(extra)
         super().admit(seq, num_tokens, known)
 
@@ -97,7 +102,7 @@ class WindowPrefixPool(_Windows, PrefixBlockPool):
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
         super().admit(seq, num_tokens, known)   # before, so that a sequence never evicts its own hits
         if seq not in self._of:
-            self._of[seq] = extra = self.extra_blocks(seq)
+            self._of[seq] = extra = self._held_blocks(seq)
             self.take(extra)
 
     def free(self, seq: BlockHolder) -> None:

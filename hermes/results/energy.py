@@ -146,7 +146,8 @@ def _members(
     begins = np.where(continued | ~gives, start, first + 1)   # another client computed a transferred prompt
     computed = np.maximum(stages["prompt_tokens"] - stages["cached_tokens"], 1).astype(np.float64)
     # A generation that was given up before its first token computed a part of its prompt, and nothing else.
-    given_up = ~gives & np.array([name == "generate" for name in record.stage_kinds], dtype=bool)[stages["kind"]]
+    prompts = np.array([name in ("generate", "prefill") for name in record.stage_kinds], dtype=bool)[stages["kind"]]
+    given_up = ~gives & prompts
     upto = np.where(given_up, end, first)
     # The prompt of branches is computed once, and counts for the first of them.
     prompt = ~continued & (gives | given_up) & (upto >= start) & (stages["branch"] <= 0)

@@ -54,9 +54,7 @@ class LLMScheduler:
     returns_together: ClassVar[bool] = False
     # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
     keeps_stopped: ClassVar[bool] = False
-    # can take a sequence out that its client gives up
-    aborts: ClassVar[bool] = False
-    # takes it out before it learns the results of the step in flight, and not with them
+    # takes a sequence that its client gives up out before it learns the results of the step in flight
     aborts_first: ClassVar[bool] = False
     # serves several branches of one prompt
     splits: ClassVar[bool] = True
@@ -125,6 +123,10 @@ class LLMScheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding) if self.waiting or self.holding else 0
+
+    def has(self, seq: Generation) -> bool:
+        """Whether a sequence waits or runs here."""
+        return seq in self.running or seq in self.holding or seq in self.waiting
 
     def next_waiting(self) -> Generation:
         """Return the sequence that may be admitted next."""
@@ -229,6 +231,16 @@ class LLMScheduler:
         """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
 
+    def give_up(self, seq: Generation) -> None:
+        """Note that a sequence is given up, while a step runs or right after it. Called once, before the others."""
+
+    def ends_later(self, seq: Generation) -> bool:
+        """Whether a sequence that was given up stays until `complete` returns it, as the engine cannot take it out.
+
+        Called between two steps, after `complete`, and after each following step as long as the answer is yes.
+        """
+        return False
+
     def abort(self, seq: Generation) -> None:
         """Take out an unfinished sequence, between two steps; its blocks are free at once."""
         if seq in self.running:
@@ -238,13 +250,16 @@ class LLMScheduler:
             else:
                 self.partial.pop(seq, None)
             self._close_segment(seq)
-            seq.join_tick = self.group.clock
         else:
             self._leave_queue(seq)
+        seq.join_tick = self.group.clock   # no more tokens
         self.release(seq)
 
     def _leave_queue(self, seq: Generation) -> None:
         """Take a sequence out of the queue."""
+        if seq in self.holding:
+            self.holding.remove(seq)
+            return
         rest = [other for other in _popped(self.waiting) if other is not seq]
         for other in rest:
             self.waiting.push(other)

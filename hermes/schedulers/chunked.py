@@ -441,7 +441,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             return
         plan.prefills = kept
         plan.decodes = plan.decodes or not kept   # a step, even if all its sequences have ended
-        plan.again += seq.num_computed == seq.num_tokens
+        plan.again += seq.width if seq.num_computed == seq.num_tokens else 0
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)

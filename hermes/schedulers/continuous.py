@@ -40,7 +40,6 @@ class ContinuousScheduler(LLMScheduler):
     """See the module's docstring."""
 
     ticks_every_step = False
-    aborts = True
 
     def __init__(self, config: ContinuousConfig, pool: BlockPool) -> None:
         super().__init__(

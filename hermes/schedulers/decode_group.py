@@ -98,6 +98,11 @@ class DecodeGroup:
             self._max_known = False
         return computed
 
+    def end_with_next(self, seq: Generation) -> None:
+        """Let the next token of a member be its last."""
+        seq.finish_clock = self.clock + 1
+        heappush(self.heap, (seq.finish_clock, seq.run_order, seq))
+
     def remove(self, seq: Generation) -> None:
         """Take out a sequence that has not finished, and update its own counts."""
         computed = self._leave(seq)

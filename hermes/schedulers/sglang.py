@@ -30,6 +30,7 @@ __all__ = ["Budget", "SglangScheduler"]
 CLIP_MAX_NEW_TOKENS = 4096        # of one request, in reservations
 LONGEST_SORTED_QUEUE = 128        # longer ones are served in order of arrival, whatever the policy
 REFRESH_INTERVAL = 32             # prefill passes between uses of waiting prompts' prefixes
+KNOWN = 1 << 30                   # plans since a request was given up, once it waits for its last token
 FEW_TOKENS = 32                   # a match of no more counts as none for the order within a batch
 
 
@@ -121,6 +122,8 @@ class SglangScheduler(LLMScheduler):
         self._passes = 0       # of the waiting queue, for the refresh of its prefixes
         self._first = 0        # order of the first running request, for mixed batches
         self.decays = False   # the plan in flight lowers the ratio
+        self._given_up: dict[Generation, int] = {}   # sequences that were given up, and the plans made since
+        self._asked: dict[Generation, int] = {}      # of those that end with their next token: what they asked for
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -141,6 +144,8 @@ class SglangScheduler(LLMScheduler):
 
     def max_new_tokens(self, seq: Generation) -> int:
         """Return the tokens that a request asks for, as far as memory allows."""
+        if self._asked and seq in self._asked:
+            return self._asked[seq]
         wanted = 0 if self.ignore_eos else self.asked or seq.max_new_tokens
         asked = max(wanted, seq.target_tokens)
         return min(asked, self._most_new_tokens(seq)) if asked > seq.target_tokens else asked
@@ -464,6 +469,45 @@ class SglangScheduler(LLMScheduler):
     def _lose_in_flight(self, seq: Generation) -> None:
         """Drop the token of a retracted request that the batch in flight computes; here, none does."""
 
+    # -- requests that are given up (rule 25) ----------------------------------------------------------------------
+
+    def give_up(self, seq: Generation) -> None:
+        self._given_up[seq] = 0
+
+    def _knows(self, seq: Generation) -> bool:
+        """Whether the engine knows, when it plans the next batch, that a sequence is given up."""
+        return self._given_up.get(seq, -1) >= int(self.asynchronous)
+
+    def ends_later(self, seq: Generation) -> bool:
+        if seq not in self._given_up:
+            self.give_up(seq)
+        if seq in self.running and seq is not self.chunk:
+            if seq not in self._asked:
+                self._end_with_next(seq)
+            if self._knows(seq):
+                self._given_up[seq] = KNOWN
+            return True
+        return self.has(seq) and (self._given_up[seq] == KNOWN or not self._knows(seq))
+
+    def _end_with_next(self, seq: Generation) -> None:
+        """Let a running sequence end with its next token, as with a stop token."""
+        self._asked[seq] = self.max_new_tokens(seq)
+        tokens = self.group.clock + seq.base + 1 if seq.grouped else seq.num_tokens
+        seq.target_tokens = tokens - seq.prompt_tokens + 1
+        if seq.grouped:
+            self.group.end_with_next(seq)
+
+    def abort(self, seq: Generation) -> None:
+        if seq is self.chunk:
+            self.chunk = None
+        super().abort(seq)
+
+    def release(self, seq: Generation) -> None:
+        super().release(seq)
+        if self._given_up:
+            self._given_up.pop(seq, None)
+            self._asked.pop(seq, None)
+
     # -- results -------------------------------------------------------------------------------------------------
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
@@ -514,7 +558,7 @@ class SglangScheduler(LLMScheduler):
         for seq in finished:
             if seq not in done:
                 tree.commit(seq, seq.num_computed)
-        if chunk is not None:
+        if chunk is not None and not self._knows(chunk):
             tree.commit(chunk, chunk.num_computed)
 
 

@@ -66,6 +66,8 @@ class OverlapSglangScheduler(SglangScheduler):
         results = bool(self._computed)
         plan = self._plan_unknowing(1 if results else max_steps)
         self._see(plan)
+        for seq in self._given_up:
+            self._given_up[seq] += 1
         if plan is not None and self._lost:
             back = min(self._lost, plan.sampled)
             plan.sampled -= back
@@ -175,6 +177,10 @@ class OverlapSglangScheduler(SglangScheduler):
     # -- results ---------------------------------------------------------------------------------------------------
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
+        if self._given_up:
+            for seq, _n in plan.prefills:   # the engine has learned of it before the results
+                if self._knows(seq) and seq is not self.chunk and seq not in self._asked:
+                    self._end_with_next(seq)
         finished = super().complete(plan, num_steps, step, now_ns)
         self._in_flight = None if plan.decodes else {seq for seq, _n in plan.prefills}
         return finished
@@ -184,8 +190,10 @@ class OverlapSglangScheduler(SglangScheduler):
         self._computed = [seq for seq, _n in prefills if seq is not self.chunk]
         self._computed += [seq for seq in finished if seq not in set(self._computed)]
         self.ending = dict.fromkeys(finished, False)
-        if self.tree is not None and self.chunk is not None and any(seq is self.chunk for seq, _n in prefills):
-            self.tree.commit(self.chunk, self.chunk.num_computed)
+        chunk = self.chunk
+        if chunk is not None and self.tree is not None and not self._knows(chunk) and any(
+                seq is chunk for seq, _n in prefills):
+            self.tree.commit(chunk, chunk.num_computed)
 
     def _process(self) -> None:
         """Process the results of the batch in flight: texts enter the tree, what has ended is freed (rule 23)."""

@@ -4,6 +4,10 @@ The batch is a rectangle: prompts are padded to the longest, every member decode
 and all members return together. The scheduler takes the blocks of the whole rectangle when it forms the batch. Each
 branch of a generation is a row. Its prompt is computed once for all its rows, which share the prompt's whole blocks;
 the padding is per row.
+
+A request that its client gives up leaves the queue. Once it is in a batch, the batch goes on as it is: the engine gets
+the whole batch in one call, and the server in front of it (Triton) cancels only what it has not passed on. The rows of
+that request are computed to their last token, and its memory is free with that of the batch.
 """
 
 from __future__ import annotations
@@ -166,6 +170,14 @@ class StaticScheduler(LLMScheduler):
         finished = list(self.running)
         self.running.clear()
         return finished
+
+    def ends_later(self, seq: Generation) -> bool:
+        return seq in self.running
+
+    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
+        if seq in finished:
+            seq.num_tokens = seq.prompt_tokens + seq.target_tokens
+        super().abort_in_step(seq, finished)
 
     @property
     def num_decoding(self) -> int:

@@ -65,7 +65,13 @@ class Adapters(ConfigModel):
 
 
 class Patience(ConfigModel):
-    """How long the clients of requests wait before they give up. The engine then cancels the request."""
+    """How long the clients of requests wait before they give up. The engine then aborts the request.
+
+    vLLM (`chunked`), `continuous` and `mixed` take it out when the step in flight has ended. SGLang takes out what
+    waits, and ends what runs with its next token. A `static` batch goes on with it to its end. KV that moves to
+    another client arrives, and is freed then at both ends; KV that waits for memory there is freed at once. All
+    branches of a request are given up together. What was computed until then counts as work, with a row of `stages`.
+    """
 
     first_token: Duration | None = Field(default=None, gt=0)
     """Longest time from arrival to the first token. Left out, none."""

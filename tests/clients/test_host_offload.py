@@ -13,12 +13,15 @@ import pytest
 import hermes
 from hermes.clients.host_offload import HostLink
 from hermes.core.generation import Generation
+from hermes.core.record import STATUS_COMPLETED
 from hermes.deploy.engine_conform import served_of
 from hermes.deploy.vllm import commands_of
 from hermes.errors import InputError
 from hermes.memory.host_cache import HostCache
 from hermes.scenario import load_scenario
-from hermes.schedulers.host_offload import Job
+from hermes.scenario.build import build
+from hermes.schedulers.host_offload import HostOffload, Job
+from hermes.schedulers.parts import part_of
 
 KV_BYTES = 131_072
 BLOCK_BYTES = 16 * KV_BYTES
@@ -145,11 +148,45 @@ def test_a_prefill_waits_for_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(seq.start_ns == end for seq, end in loads)   # an engine with nothing to compute hears at once
 
 
+DRAFTS = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.6, "draft_time": "1 ms"}
+BESIDE = {
+    "two batches in flight": {"async_scheduling": True},
+    "adapters": {"max_loras": 2},
+    "drafts": {"speculative": DRAFTS},
+    "drafts ahead": {"async_scheduling": True, "speculative": DRAFTS},
+    "an interval": {"prefill_schedule_interval": 4},
+    "all of them": {"async_scheduling": True, "max_loras": 2, "prefill_schedule_interval": 4, "speculative": DRAFTS,
+                    "policy": "priority"},
+}
+
+
+@pytest.mark.parametrize("scheduler", BESIDE.values(), ids=BESIDE)
+def test_it_works_with_other_parts_of_the_scheduler(scheduler: dict[str, Any]) -> None:
+    """All requests are served, blocks and chunks come back, loads save prefills, and stepping makes no difference."""
+    data = scenario({}, scheduler=scheduler)
+    if "max_loras" in scheduler:
+        data["workload"]["adapters"] = {"count": 3}
+    simulation = build(load_scenario(data))
+    record = simulation.run()
+    assert (record.status == STATUS_COMPLETED).all()
+    (client,) = simulation.clients
+    client.scheduler.plan(1)
+    assert client.scheduler.pool.free_blocks == client.scheduler.pool.num_blocks
+    offload = part_of(client.scheduler, HostOffload)
+    assert offload is not None
+    assert offload.loaded_tokens > 0
+    assert offload.host.evictable == offload.host.used
+    assert not offload.jobs
+    runs, steps = (hermes.simulate(data | {"stepping": stepping}).requests for stepping in ("runs", "every_step"))
+    assert (runs.e2e_s == steps.e2e_s).all()
+    assert (runs.ttft_s == steps.ttft_s).all()
+    data["clients"][0]["memory"]["kv_offload"] = None
+    computed = hermes.simulate(data).record.runs["prefill_tokens"].sum()
+    assert record.runs["prefill_tokens"].sum() < 0.9 * computed
+
+
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"scheduler": {"async_scheduling": True}}, "synchronous scheduling only; give the scheduler async_scheduling"),
     ({"scheduler": {"kind": "static", "async_scheduling": None}}, "needs the scheduler `chunked`"),
-    ({"scheduler": {"max_loras": 2}}, "not modelled beside max_loras"),
-    ({"scheduler": {"speculative": {"num_speculative_tokens": 2, "acceptance_rate": 0.5}}}, "beside speculative decod"),
     ({"memory": {"prefix_caching": False}}, "needs prefix_caching: true"),
     ({"memory": {"prefix_eviction": "lfu"}}, "needs prefix_eviction: lru"),
     ({"engine": "vllm-0.27"}, "follows vLLM 0.32.0 and 0.33.0; leave `engine` out"),

@@ -6,7 +6,6 @@ The schedules with aborts that were recorded from vLLM are replayed in `schedule
 import pytest
 
 from hermes.api import simulate
-from hermes.errors import InputError
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -77,14 +76,6 @@ def test_patience_that_nobody_needs_changes_nothing():
     assert plain.requests.equals(patient.requests)
 
 
-@pytest.mark.parametrize("client", [
-    {"scheduler": {"kind": "static"}}, {"scheduler": {"kind": "mixed"}}, {"scheduler": {"kind": "sglang"}},
-    {"count": "1P1D"}])
-def test_what_cannot_cancel_is_refused(client):
-    with pytest.raises(InputError, match=r"workload\.patience: .* cannot cancel requests whose clients give up"):
-        simulate(scenario({"total": 5}, client=client))
-
-
 def test_patience_that_ends_while_the_last_token_is_on_its_way_cancels_nothing():
     given = scenario({"total": 3}, client={"frontend": {"after": 2.5}}, rate=1)
     simulation = build(load_scenario(given))
@@ -100,13 +91,6 @@ def test_patience_that_ends_while_the_last_token_is_on_its_way_cancels_nothing()
 def test_the_run_ends_with_its_last_event_and_not_with_patience_that_was_not_needed():
     record = build(load_scenario(scenario({"total": 500}, rate=2))).run()
     assert record.end_ns == max(int(record.finish_ns.max()), int(record.step_ends[0][-1]))
-
-
-def test_branches_are_refused_with_patience():
-    given = scenario({"total": 3})
-    given["workload"]["branches"] = 2
-    with pytest.raises(InputError, match=r"workload.patience: requests of several branches are not given up"):
-        simulate(given)
 
 
 def test_a_request_given_up_while_the_serving_stack_has_it_never_reaches_the_engine():

@@ -1,8 +1,9 @@
-"""Options of an LLM client, each with the load that makes it act and the counter that shows it.
+"""Options of an LLM client, each with the counter that shows that it acts, and the bases that they are set on.
 
-`OPTIONS` is what `test_option_pairs.py` combines. An option says which keys it sets, so that a refusal can be checked
-to name one of them, and how often it acted in a run: where a record has a figure of its own for it, that figure must be
-above zero; where it has none, the run must differ from the one without the option.
+`test_option_pairs.py` and `test_option_triples.py` combine the options of a base: a model, its memory, and loads that
+make options act. An option says which keys it sets, so that a refusal can be checked to name one of them, and how often
+it acted in a run: where a record has a figure of its own for it, that figure must be above zero; where it has none, the
+run must differ from the one without the option.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 from outcomes import Outcome
 
 from hermes.core.record import STATUS_COMPLETED
+from hermes.memory.windows import WindowPool, WindowPrefixPool
 from hermes.schedulers.host_offload import HostOffload
 from hermes.schedulers.parts import part_of
 
 Data = dict[str, Any]
 Counter = Callable[[Outcome], int]
 
+OF_BASE = "the client's model"
+ALL = "all devices"   # of a client
 COMPLETED = 50
 REQUESTS = 80
 
@@ -46,12 +50,13 @@ LOADS: tuple[Data, ...] = (
     {"workload.arrivals": {"kind": "gamma", "rate": 200, "cv": 2}, "workload.requests": 160,
      "workload.prefixes": {"groups": 40, "tokens": 64}},
     {"workload.arrivals": {"kind": "gamma", "rate": 60, "cv": 2}, "client.memory.num_blocks": 90, "workload.lengths": {
-        "kind": "independent", "prompt": {"kind": "uniform", "min": 200, "max": 700},
+        "kind": "independent", "prompt": {"kind": "uniform", "min": 100, "max": 700},
         "output": {"kind": "uniform", "min": 2, "max": 20}}},
     {"workload.requests": 200, "workload.arrivals": {"kind": "mmpp", "rates": [10, 400], "dwells": [3, 0.2]},
      "client.memory.num_blocks": 24, "workload.prefixes": {"groups": 10, "tokens": 16}, "workload.lengths": {
         "kind": "independent", "prompt": {"kind": "uniform", "min": 8, "max": 50},
         "output": {"kind": "uniform", "min": 2, "max": 40}}},
+    {"workload.requests": 200, "workload.arrivals": {"kind": "gamma", "rate": 15, "cv": 2}},
 )
 """Changes of the load, tried in turn until both options of a pair act: one with little memory at the same time makes
 some rare, and one that turns requests away leaves too little for others."""
@@ -115,6 +120,24 @@ def _held_up(outcome: Outcome) -> int:
     return int((outcome.record.runs["overhead_ns"] > 0).sum())
 
 
+def _ranks(outcome: Outcome) -> int:
+    """Count the ranks that computed, but for the first one."""
+    return len(set(outcome.record.runs["client"].tolist())) - 1
+
+
+def window_blocks_freed(outcome: Outcome) -> int:
+    """Count the blocks that sequences left behind in groups of layers with a sliding window."""
+    freed, stages = 0, outcome.record.stages
+    for client in outcome.simulation.clients:
+        pool = client.scheduler.pool
+        if not isinstance(pool, WindowPool | WindowPrefixPool):
+            continue
+        served = (stages["client"] == client.index) & (stages["first_step"] >= 0)
+        for tokens in (stages["prompt_tokens"] + stages["output_tokens"])[served].tolist():
+            freed += pool.groups.windowed * pool.blocks_for(tokens) - pool.groups.blocks(tokens, pool.block_size)
+    return freed
+
+
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 OPTIONS: tuple[Option, ...] = (
@@ -142,8 +165,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("gdsf", {"client.memory.prefix_eviction": "gdsf"}),
     Option("tamm", {"client.memory.prefix_eviction": "tamm"}),
     Option("warm", {"client.memory.prefix_start": "warm"}),
-    Option("host_offload", {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"},
-                            "client.scheduler.async_scheduling": False}, acted=_host_tokens),
+    Option("host_offload", {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"}}, acted=_host_tokens),
     Option("tiers", {"client.tiers": {"levels": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}],
                                       "block_tokens": 32}}, acted=_tier_hits),
     Option("block_size", {"client.memory.block_size": 8}),
@@ -166,7 +188,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("branches", {"workload.branches": 2}, keys=("branches",)),
     Option("users", {"workload.arrivals": {"kind": "closed_loop", "users": 24, "think": "60ms"}},
            keys=("closed_loop",)),
-    Option("roofline", {"client.hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}}),
+    Option("roofline", {"client.hardware": {"kind": "roofline", "model": OF_BASE, "device": "h100-sxm"}}),
     Option("static", {"client.scheduler": {"kind": "static", "max_num_seqs": 16}}, keys=("scheduler", "static")),
     Option("continuous", {"client.scheduler": {"kind": "continuous", "max_num_seqs": 16}},
            keys=("scheduler", "continuous")),
@@ -189,6 +211,62 @@ NO_EFFECT = {
 } | {frozenset(("stop_token", other)): "a step is planned when the stop token is known" for other in (
     "synchronous", "host_offload", "ngram", "static", "continuous", "mixed")}
 """Pairs of which one changes nothing beside the other, with the reason."""
+
+
+EXPERTS = (
+    Option("ranks", {"client.parallel.dp": 2}, acted=_ranks),
+    Option("experts", {"client.parallel.dp": 2, "client.parallel.ep": ALL}, acted=_ranks),
+)
+HYBRID = Option("hybrid", {"client.memory.hybrid": True}, acted=window_blocks_freed)
+WHOLE = Option("whole", {"client.memory.hybrid": False})
+SGLANG = OPTIONS[-1]
+SGLANG_WHOLE = Option("sglang", SGLANG.settings | WHOLE.settings, keys=("scheduler", "sglang", "hybrid"))
+
+
+WITHOUT_WINDOWS = {"whole", "sglang", "static", "continuous", "mixed", "roles", "tiers"}
+"""Options with which every layer keeps every token, unless `hybrid` is given: schedulers that follow no engine do, and
+vLLM turns its hybrid manager off where KV moves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A scenario that options are set on.
+
+    Attributes:
+        settings: Changes of `DENSE`.
+        loads: Changes of the load, tried in turn.
+        no_effect: Sets of options of which one changes nothing beside the others, with the reason.
+        windows: Whether layers have windows: blocks of them must be freed, unless an option keeps every token.
+        enough: Whether there is memory for all sequences, so that none may be preempted.
+    """
+
+    name: str
+    settings: Data
+    loads: tuple[Data, ...]
+    options: tuple[Option, ...]
+    no_effect: dict[frozenset[str], str]
+    windows: bool = False
+    enough: bool = False
+
+    def scenario_with(self, *options: Option, load: Data) -> Data:
+        return scenario_with(*options, load=self.settings | load)
+
+    def excuse(self, options: tuple[Option, ...]) -> str:
+        """Return why one of these options is known to change nothing beside the others, or ""."""
+        names = {option.name for option in options}
+        return next((why for known, why in self.no_effect.items() if known <= names), "")
+
+    def idle(self, outcome: Outcome, options: tuple[Option, ...]) -> list[str]:
+        """Return what of this base did not act in a run. Raises `AssertionError` for windows switched on or off."""
+        if self.windows:
+            names = {option.name for option in options}
+            off = not WITHOUT_WINDOWS.isdisjoint(names) and "hybrid" not in names
+            pools = [client.scheduler.pool for client in outcome.simulation.clients]
+            assert all(isinstance(pool, WindowPool | WindowPrefixPool) is not off for pool in pools), (
+                f"windows are {'on' if off else 'off'}")
+            if not off and not window_blocks_freed(outcome):
+                return ["windows"]
+        return ["enough memory"] if self.enough and outcome.record.runs["preempted"].any() else []
 
 
 def _set(data: Data, key: str, value: Any) -> None:
@@ -224,6 +302,7 @@ def scenario_with(*options: Option, load: Data | None = None, base: Data = DENSE
     for key, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
         _set(data, key, value)
     client = data.pop("client")
+    _complete(client)
     if any(option.roles for option in options):
         data["clients"] = [{**copy.deepcopy(client), "name": role, "role": role} for role in ("prefill", "decode")]
     else:
@@ -231,5 +310,50 @@ def scenario_with(*options: Option, load: Data | None = None, base: Data = DENSE
     return data
 
 
+def _complete(client: Data) -> None:
+    """Write out what options leave to the client that they are set on."""
+    if client.get("hardware", {}).get("model") == OF_BASE:
+        client["hardware"]["model"] = client["model"]
+    parallel = client.get("parallel", {})
+    if parallel.get("ep") == ALL:
+        parallel["ep"] = parallel.get("tp", 1) * parallel["dp"]
+
+
 def completed(outcome: Outcome) -> int:
     return int((outcome.record.status == STATUS_COMPLETED).sum())
+
+
+ACT_IN_LITTLE_MEMORY = {"first_chunk", "watermark", "engine", "gdsf", "tamm", "host_offload", "tiers"}
+
+
+def _loads_with(times: float) -> tuple[Data, ...]:
+    """Return `LOADS` with so many times the blocks."""
+    blocks = "client.memory.num_blocks"
+    return tuple({**load, blocks: round(times * load.get(blocks, DENSE["client"]["memory"]["num_blocks"]))}
+                 for load in LOADS)
+
+
+LOADS_OF_WINDOWS: tuple[Data, ...] = (
+    {"workload.requests": 200, "workload.arrivals": {"kind": "mmpp", "rates": [10, 400], "dwells": [3, 0.2]},
+     "client.memory.num_blocks": 60, "workload.prefixes": {"groups": 10, "tokens": 16}, "workload.lengths": {
+        "kind": "independent", "prompt": {"kind": "uniform", "min": 8, "max": 60},
+        "output": {"kind": "uniform", "min": 2, "max": 160}}},
+    {"workload.requests": 200, "workload.arrivals": {"kind": "mmpp", "rates": [8, 200], "dwells": [3, 0.2]},
+     "client.memory.num_blocks": 64, "workload.prefixes": {"groups": 10, "tokens": 16}, "workload.lengths": {
+        "kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 250},
+        "output": {"kind": "uniform", "min": 2, "max": 20}}},
+)
+"""Sequences longer than a window, with few requests turned away."""
+
+NO_EFFECT_ON_WINDOWS = NO_EFFECT | {frozenset(("whole", other)): "every layer keeps every token in any case"
+                                    for other in WITHOUT_WINDOWS - {"whole", "sglang"}} | {
+    frozenset(("unchunked", "scheduled_tokens")): "no request of more than 64 tokens is served: none leaves its window"}
+
+BASES = {base.name: base for base in (
+    Base("dense", {}, LOADS, OPTIONS, NO_EFFECT),
+    Base("mixture", {"client.model": "qwen3-30b-a3b"}, LOADS, OPTIONS + EXPERTS, NO_EFFECT),
+    Base("windows", {"client.model": "gpt-oss-120b"}, (*_loads_with(1.7), *LOADS_OF_WINDOWS),
+         (*OPTIONS[:-1], SGLANG_WHOLE, HYBRID, WHOLE), NO_EFFECT_ON_WINDOWS, windows=True),
+    Base("enough", {}, _loads_with(60), tuple(option for option in OPTIONS if option.name not in ACT_IN_LITTLE_MEMORY),
+         NO_EFFECT, enough=True),
+)}

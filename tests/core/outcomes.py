@@ -14,7 +14,7 @@ from scenario_parts import LivelockError, Probe
 from hermes.compiled import is_compiled
 from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.core.simulation import Simulation
-from hermes.scenario import load_scenario
+from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
 
 IntArray = npt.NDArray[np.int64]
@@ -51,7 +51,16 @@ def watched(pool: Any) -> None:
 
 def run(data: Mapping[str, Any], stepping: str = "runs", **changes: Any) -> Outcome:
     """Simulate a scenario given as a dict."""
-    scenario = load_scenario({**data, "stepping": stepping, **changes})
+    return simulated(load_scenario({**data, "stepping": stepping, **changes}))
+
+
+def in_steps(scenario: Scenario) -> Outcome:
+    """Simulate a loaded scenario again, with every step on its own. Both share the hardware model, a pure function."""
+    return simulated(scenario.model_copy(update={"stepping": "every_step"}))
+
+
+def simulated(scenario: Scenario) -> Outcome:
+    """Simulate a loaded scenario."""
     simulation = build(scenario)
     for client in simulation.clients:
         watched(client.scheduler.pool)

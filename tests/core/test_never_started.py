@@ -150,13 +150,6 @@ def fleet(model: str, **asked: Any) -> dict[str, Any]:
                          {"name": "plain", "model": "mistral-7b", **one}], "clients": FLEET}
 
 
-def test_only_the_clients_that_serve_a_workload_need_to_cancel_requests() -> None:
-    assert simulate(fleet("llama-3.1-8b", patience={"total": 60})).summary["requests"]["completed"] == 10
-    with pytest.raises(InputError, match=r"workload\.0\.patience: other cannot cancel requests"):
-        simulate({**fleet("mistral-7b", patience={"total": 60}),
-                  "clients": [FLEET[0], {**FLEET[1], "scheduler": {"kind": "static"}}]})
-
-
 def test_only_the_clients_that_serve_a_workload_need_places_for_adapters() -> None:
     given = fleet("llama-3.1-8b", adapters={"count": 2})
     given["clients"] = [{**FLEET[0], "scheduler": {"kind": "chunked", "max_loras": 2}}, FLEET[1]]

@@ -1,91 +1,75 @@
 """Options of an LLM client compose: every pair runs, conserves its blocks and is the same in both stepping modes, or is
 refused by the name of one of its keys, for the reason of exactly one row of `hermes.engine.compatibility`.
 
-    python tests/core/test_option_pairs.py [OPTION ...]     prints what becomes of every pair that has these options
+    python tests/core/test_option_pairs.py [--on BASE] [OPTION ...]     prints what becomes of pairs with these options
 
-A pair in which an option does not act is a failure, not a pass.
+A pair in which an option does not act is a failure, not a pass. `make test` runs the pairs on a dense model with little
+memory, `make test-long` on a mixture of experts, on a model with sliding windows and with enough memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 
 import pytest
-from engine_options import COMPLETED, LOADS, NO_EFFECT, OPTIONS, Option, apart, completed, scenario_with
-from outcomes import Outcome, assert_same, digest, run
+from engine_options import BASES, COMPLETED, OPTIONS, Base, Option, apart, completed
+from option_runs import assert_conserved, assert_explained, idle, words_of
+from outcomes import assert_same, in_steps, simulated
 
-from hermes.engine.compatibility import ROWS
 from hermes.errors import InputError
+from hermes.scenario import load_scenario
 
+Pair = tuple[Option, Option]
 PARTS = 12   # tests that the pairs are dealt to
-PAIRS = [pair for pair in combinations(OPTIONS, 2) if apart(*pair)]
+PAIRS: list[Pair] = [pair for pair in combinations(OPTIONS, 2) if apart(*pair)]
 FROZEN = Path(__file__).parents[1] / "frozen" / "refusals.txt"   # written by `python tests/test_frozen.py`
 REFUSALS = {(names[0], names[2]): text for line in FROZEN.read_text().splitlines()
             for head, _, text in [line.partition(": ")] for names in [head.split()]}
 
 
-@cache
-def alone(option: Option, load: int) -> str:
-    """Return the digest of an option's run without the other one."""
-    return digest(run(scenario_with(option, load=LOADS[load])).record)
+def pairs_on(base: Base) -> list[Pair]:
+    return [pair for pair in combinations(base.options, 2) if apart(*pair)]
 
 
-def idle(outcome: Outcome, pair: tuple[Option, ...], load: int) -> list[str]:
-    """Return the options of a pair that did not act in its run."""
-    if frozenset(option.name for option in pair) in NO_EFFECT:
-        return []
-    found = []
-    for option, other in zip(pair, reversed(pair), strict=True):
-        acted = option.acted(outcome) if option.acted else digest(outcome.record) != alone(other, load)
-        if not acted:
-            found.append(option.name)
-    return found
-
-
-def assert_conserved(outcome: Outcome) -> None:
-    for client in outcome.simulation.clients:
-        pool = client.scheduler.pool
-        client.scheduler.plan(1)   # an asynchronous engine gives blocks back with its next plan
-        assert pool.free_blocks == pool.num_blocks, f"{client.name}: blocks are held after the last request"
-        assert not client.scheduler.running, client.name
-        assert not client.scheduler.num_waiting, client.name
-
-
-def what_becomes_of(pair: tuple[Option, ...]) -> str:
+def what_becomes_of(pair: Pair, base: Base) -> str:
     """Return "runs", or "refused". Raises `AssertionError` for anything else, an untested pair included."""
-    names, shortfall = " + ".join(option.name for option in pair), []
-    for load, settings in enumerate(LOADS):
-        scenario = scenario_with(*pair, load=settings)
+    names, shortfall = (pair[0].name, pair[1].name), []
+    frozen = REFUSALS if base is BASES["dense"] else {}
+    for load, settings in enumerate(base.loads):
         try:
-            outcome = run(scenario)
+            scenario = load_scenario(base.scenario_with(*pair, load=settings))
+            outcome = simulated(scenario)
         except InputError as error:
-            text = str(error)
-            assert any(name.rsplit(".", 1)[-1] in text for option in pair for name in option.names), (
-                f"{names}: the refusal names none of their keys: {text}")
-            rows = [row for row in ROWS if row.explains(text)]
-            assert len(rows) == 1, f"{names}: {len(rows)} rows explain the refusal: {text}"
-            if pair in PAIRS:
-                assert REFUSALS.get((pair[0].name, pair[1].name)) == text, f"{names}: not the frozen refusal: {text}"
+            assert_explained(error, pair)
+            assert not frozen or frozen.get(names) == str(error), f"not the frozen refusal: {error}"
             return "refused"
-        assert tuple(option.name for option in pair) not in REFUSALS, f"{names}: runs, and is frozen as refused"
+        assert names not in frozen, "runs, and is frozen as refused"
         assert_conserved(outcome)
-        idles, done = idle(outcome, pair, load), completed(outcome)
+        idles, done = idle(base, outcome, pair, load), completed(outcome)
         if idles or done < COMPLETED:
             shortfall.append(f"{idles or 'few requests'}: {done} completed")
             continue
-        assert_same(outcome, run(scenario, "every_step"))
+        assert_same(outcome, in_steps(scenario))
         return "runs"
-    raise AssertionError(f"{names}: untested: {shortfall}")
+    raise AssertionError(f"untested: {shortfall}")
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_pair_runs_or_is_refused(part: int) -> None:
-    wrong = list(_wrong(PAIRS[part::PARTS]))
+    wrong = list(_wrong(PAIRS[part::PARTS], BASES["dense"]))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("base", [base for base in BASES.values() if base.name != "dense"], ids=lambda base: base.name)
+def test_every_pair_runs_or_is_refused_elsewhere(base: Base, part: int) -> None:
+    wrong = list(_wrong(pairs_on(base)[part::PARTS], base))
     assert not wrong, "\n".join(wrong)
 
 
@@ -94,26 +78,30 @@ def test_frozen_refusals_are_of_pairs_that_there_are() -> None:
 
 
 def test_no_pair_is_exempt_without_need() -> None:
-    names = {option.name for option in OPTIONS}
-    assert all(pair <= names for pair in NO_EFFECT)
+    names = {option.name for base in BASES.values() for option in base.options}
+    assert all(pair <= names for base in BASES.values() for pair in base.no_effect)
 
 
-def _wrong(pairs: list[tuple[Option, Option]], counts: Counter[str] | None = None) -> Iterator[str]:
+def _wrong(pairs: list[Pair], base: Base, counts: Counter[str] | None = None) -> Iterator[str]:
     for pair in pairs:
         try:
-            found = what_becomes_of(pair)
+            found = what_becomes_of(pair, base)
         except Exception as error:   # any crash is a finding
-            text = str(error).splitlines()[0] if str(error) else "the two stepping modes differ"
             found = "wrong"
-            yield f"{pair[0].name} + {pair[1].name}: {type(error).__name__}: {text}"
+            yield f"{pair[0].name} + {pair[1].name}: {words_of(error)}"
         if counts is not None:
             counts[found] += 1
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print what becomes of every pair that has these options.")
+    parser.add_argument("options", nargs="*")
+    parser.add_argument("--on", choices=BASES, default="dense")
+    asked = parser.parse_args()
     totals: Counter[str] = Counter()
-    chosen = [pair for pair in PAIRS if {option.name for option in pair} >= set(sys.argv[1:])]
-    for line in _wrong(chosen, totals):
+    chosen = [pair for pair in pairs_on(BASES[asked.on])
+              if {option.name for option in pair} >= set(asked.options)]
+    for line in _wrong(chosen, BASES[asked.on], totals):
         print(line, flush=True)
     print(dict(totals))
     sys.exit(bool(totals["wrong"]))

@@ -253,7 +253,7 @@ ABORT_MUTATIONS = [
     Mutation("24", "the blocks of a request given up stay held", L, "abort", r"self\.release\(seq\)", "pass",
              "aborts/abort-tight-8-7011"),
     Mutation("24", "asynchronously: the step that is scheduled already leaves it out", K, "abort",
-             r"flight\.plan is None and not .*:", "flight.plan is None:", "aborts/abort-tight-8-async-7511"),
+             r"between = .*", "between = flight.plan is None", "aborts/abort-tight-8-async-7511"),
     Mutation("24", "asynchronously: one that ends in that step gives its token", A, "_leave_unseen",
              r"del self\.running\[seq\]", "return", "aborts/abort-few-seats-async-207561"),
     Mutation("24", "given up while a step runs: it leaves after those that end in this step", A, "abort_in_step",

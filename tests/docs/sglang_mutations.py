@@ -90,6 +90,14 @@ MUTATIONS = [
              "overlap-early-stop"),
     Mutation("24", "a retracted request keeps its token in flight", A, "_lose_in_flight",
              r"seq\.num_tokens -= 1", "pass", "overlap-retract"),
+    Mutation("25", "a running request that is given up leaves at once", S, "ends_later",
+             r"if seq in self\.running and seq is not self\.chunk:", "if False:", "abort"),
+    Mutation("25", "the last chunk of a request that is given up enters the tree", S, "_checkpoint",
+             r" and not self\._knows\(chunk\)", "", "abort-chunked"),
+    Mutation("25", "with overlap it is known a batch earlier", S, "_knows", r"int\(self\.asynchronous\)", "0",
+             "abort-overlap-chunked"),
+    Mutation("25", "with overlap its first token is not its last", A, "complete", r"self\._end_with_next\(seq\)",
+             "pass", "abort-overlap"),
 ]
 
 

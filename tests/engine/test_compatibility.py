@@ -91,8 +91,6 @@ SETTINGS: dict[str, Data] = {
     "no max_loras": {},
     "branches": {"workload.branches": 2},
     "a scheduler that serves no branches": {"client.scheduler": {"kind": "sglang"}},
-    "patience": {"workload.patience": {"total": "9s"}},
-    "a scheduler that cannot take a request out": {"client.scheduler": {"kind": "static"}},
 }
 """Settings that give an option, by its name."""
 

@@ -84,6 +84,27 @@ def test_runs_of_steps_are_single_steps(caching):
     assert whole.requests["queue_s"].sum() < runs.requests["queue_s"].sum()   # as many blocks, of all layers each
 
 
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize(("blocks", "stages"), [(31, 1), (56, 2)])
+def test_a_request_that_never_finds_room_is_turned_away(blocks, stages, caching):
+    """To be admitted takes more room in a window's groups than is held: requests between the two waited for ever."""
+    results = simulate({
+        "seed": 7,
+        "workload": {"requests": 40, "arrivals": {"kind": "poisson", "rate": 40},
+                     "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 300},
+                                 "output": {"kind": "uniform", "min": 2, "max": 40}}},
+        "clients": [{"model": "gpt-oss-120b", "device": "h100-sxm", "parallel": {"pp": stages},
+                     "memory": {"num_blocks": blocks, "prefix_caching": caching},
+                     "scheduler": {"kind": "chunked", "max_num_batched_tokens": 192}}]})
+    status = results.requests["status"]
+    assert set(status) == {"completed", "rejected"}
+    groups = WindowGroups(layers=18, windowed=1, window=128, ahead=192)
+    for prompt, output, found in results.requests[["prompt_tokens", "output_tokens", "status"]].itertuples(index=False):
+        most = -(-(prompt + output - 1) // 16)
+        need = most + max(groups.blocks(prompt + output, 16), groups.admission(prompt + output - 1, 16))
+        assert (found == "rejected") == (need > blocks // stages), (prompt, output)
+
+
 def test_kv_that_moves_keeps_every_token():
     clients = [{"model": "gpt-oss-20b", "device": "h100-sxm", "count": "1P1D"}]
     results = simulate({"workload": {"requests": 2, "arrivals": {"kind": "at_once"},

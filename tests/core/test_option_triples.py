@@ -1,0 +1,106 @@
+"""Random triples of options of an LLM client, on every base: each one runs, conserves its blocks and is the same in
+both stepping modes, or is refused by the name of one of its keys, for the reason of exactly one row of
+`hermes.engine.compatibility`.
+
+    python tests/core/test_option_triples.py [N] [--seed S]     prints what became of N triples
+
+Options that do not act are counted: with three of them and one load, some are in each other's way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
+
+import pytest
+from engine_options import BASES, Base, Option, apart
+from option_runs import assert_conserved, assert_explained, idle, words_of
+from outcomes import assert_same, in_steps, simulated
+
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+
+PARTS = 10   # tests that the triples are dealt to
+TRIPLES = 2000
+SEED = 33
+DRAWN = 6    # options drawn together, of which every triple is run: those share the runs that show what one option does
+ACTING = 0.8
+
+
+class Triple(NamedTuple):
+    base: Base
+    load: int
+    options: tuple[Option, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{' + '.join(option.name for option in self.options)} on {self.base.name}, load {self.load}"
+
+
+def drawn(count: int, seed: int) -> list[list[Triple]]:
+    """Return so many triples, by the base, load and options that were drawn together."""
+    rng, sets, size = random.Random(seed), [], comb(DRAWN, 3)
+    while len(sets) * size < count:
+        base = rng.choice(list(BASES.values()))
+        options = rng.sample(base.options, DRAWN)
+        if not apart(*options):
+            continue
+        load = rng.randrange(len(base.loads))
+        sets.append([Triple(base, load, three) for three in combinations(options, 3)])
+    sets[-1] = sets[-1][:count - (len(sets) - 1) * size]
+    return sets
+
+
+def what_becomes_of(triple: Triple, counts: Counter[str]) -> None:
+    """Count what becomes of a triple. Raises whatever goes wrong."""
+    base, load, options = triple
+    try:
+        scenario = load_scenario(base.scenario_with(*options, load=base.loads[load]))
+        outcome = simulated(scenario)
+    except InputError as error:
+        assert_explained(error, options)
+        counts["refused"] += 1
+        return
+    assert_conserved(outcome)
+    assert_same(outcome, in_steps(scenario))
+    counts["runs"] += 1
+    found = idle(base, outcome, options, load)
+    counts["all three act"] += not found
+    counts.update(f"idle: {name}" for name in found)
+
+
+def wrong(triples: list[Triple], counts: Counter[str]) -> Iterator[str]:
+    for triple in triples:
+        try:
+            what_becomes_of(triple, counts)
+        except Exception as error:   # any crash is a finding
+            counts["wrong"] += 1
+            yield f"{triple.name}: {words_of(error)}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_triple_runs_or_is_refused(part: int) -> None:
+    counts: Counter[str] = Counter()
+    lines = [line for together in drawn(TRIPLES, SEED)[part::PARTS] for line in wrong(together, counts)]
+    assert not lines, "\n".join(lines)
+    assert counts["all three act"] >= ACTING * counts["runs"], counts
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print what becomes of random triples of options.")
+    parser.add_argument("count", nargs="?", type=int, default=TRIPLES)
+    parser.add_argument("--seed", type=int, default=SEED)
+    asked = parser.parse_args()
+    totals: Counter[str] = Counter()
+    for together in drawn(asked.count, asked.seed):
+        for line in wrong(together, totals):
+            print(line, flush=True)
+    print(dict(totals.most_common()))
+    sys.exit(bool(totals["wrong"]))
