@@ -74,7 +74,7 @@ PARTS: tuple[PartOption, ...] = (
     # about steps
     PartOption(lambda client: client.overhead("serial"), "hermes.clients.overhead:engine_thread_of", "rank"),
     PartOption(lambda client: client.adapter_bytes, "hermes.clients.adapter_loads:loads_of"),
-    PartOption(lambda client: client.scheduler.options.speculative, "hermes.clients.drafting:drafter_of"),
+    PartOption(lambda client: client.scheduler.options.speculative, "hermes.clients.drafting:drafter_at"),
     PartOption(lambda client: client.memory.kv_offload, "hermes.clients.host_offload:jobs_of"),
     PartOption(lambda client: client.parallel.stages, "hermes.clients.pipeline:stages_of", "engine"),
     PartOption(lambda client: client.parallel.ranks, "hermes.clients.lockstep:lockstep_of", "batch"),

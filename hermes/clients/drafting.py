@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hermes.clients.config import LLMClientConfig
     from hermes.clients.llm import LLMClient
 
-__all__ = ["Drafter", "drafter_kv_bytes", "drafter_of"]
+__all__ = ["Drafter", "drafter_at", "drafter_kv_bytes", "drafter_of"]
 
 LOOKUPS = ("ngram", "ngram_gpu", "suffix")   # they look up texts, in no time
 UNPRICED = ("medusa", "mlp_speculator")
@@ -121,13 +121,13 @@ def _as_prompts(plan: Plan) -> StepStats:
         prefill_attn=plan.prefill_attn + round(each * plan.decode_ctx + seqs * each * (each + 1) / 2))
 
 
-def drafter_of(given: Speculation, place: Place) -> Drafter:
+def drafter_at(given: Speculation, place: Place) -> Drafter:
     """Return the drafter of a client. Raises `InputError` if the drafting's time is neither given nor computable."""
     with inside("scheduler.speculative"):
-        return _drafter(given, place.hardware, place.config.hardware, place.base_dir)
+        return drafter_of(given, place.hardware, place.config.hardware, place.base_dir)
 
 
-def _drafter(given: Speculation, target: HardwareModel, hardware: Any, base_dir: Path | None) -> Drafter:
+def drafter_of(given: Speculation, target: HardwareModel, hardware: Any, base_dir: Path | None) -> Drafter:
     """Return a drafter. hardware: The configuration of `target`, of any kind."""
     per_pass, per_seq = s_to_ns(given.draft_time or 0.0), s_to_ns(given.draft_time_per_seq)
     if given.method in LOOKUPS or given.draft_time is not None:

@@ -47,6 +47,8 @@ def engines(draw: st.DrawFn) -> Data:
             client["adapter_bytes"] = "200 MB"
     if draw(st.integers(0, 2)) == 0:
         client["scheduler"][draw(st.sampled_from(["max_num_queued_reqs", "max_num_queued_tokens"]))] = 6
+    if draw(st.integers(0, 2)) == 0:
+        workload["patience"] = {"first_token": draw(st.sampled_from([0.01, 0.08])), "total": 0.4}
     client["count"] = draw(st.sampled_from([1, 2, "1P1D"]))
     return {"seed": draw(st.integers(0, 3)), "workload": workload, "clients": [client],
             "kv_transfer": draw(st.sampled_from(["full", "layerwise"])),
