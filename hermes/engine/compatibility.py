@@ -387,8 +387,7 @@ OF_WORKLOADS = (
     Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",
         at="scheduler"),
     Row(BRANCHES, excludes=HOST_OFFLOAD, rule="branches are not modelled beside a client's memory.kv_offload"),
-    Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt",
-        do="use `chunked` without speculation"),
+    Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt", do="use `chunked`"),
 )
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
         *OF_WORKLOADS)

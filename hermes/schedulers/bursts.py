@@ -41,6 +41,10 @@ class TokenBursts:
                 assert seq.segments is not None
                 seq.segments += [(step, clock, clock)] * (tokens - 1)
 
+    def join(self, seq: Generation) -> None:
+        """Note a branch that got its first token in the latest step, as the sequence that it splits off from did."""
+        self._open[seq] = None
+
     def forget(self, seq: Generation) -> None:
         """Forget a sequence that is done."""
         self._open.pop(seq, None)

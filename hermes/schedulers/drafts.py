@@ -148,6 +148,11 @@ class Drafts(SchedulerPart):
         if seq not in self._progress:
             self._progress[seq] = _Progress()
 
+    def joins(self, seq: Generation) -> None:
+        """Note a branch that runs from its first token on, which has drafts for the next."""
+        self._progress[seq] = known = _Progress()
+        known.drafts, known.prefilling = self.most, False
+
     def after_plan(self, plan: Plan | None) -> Plan | None:
         self.shares = {}
         if plan is not None:
@@ -215,4 +220,4 @@ class Drafts(SchedulerPart):
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         for seq in finished:
-            del self._progress[seq]
+            self._progress.pop(seq, None)   # a branch of a single token never ran

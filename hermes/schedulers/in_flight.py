@@ -46,7 +46,6 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
 
     bursts = True
     aborts_first = True
-    splits = False
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,
                  parts: Sequence[SchedulerPart] = ()) -> None:
@@ -186,6 +185,10 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
                     given[share.seq] = tokens
         self._bursts.note(given, step, now_ns)
         plan.sampled = sum(given.values())
+        for seq in [seq for seq in given if seq.width > 1 and not seq.hands_over]:
+            plan.sampled += seq.width - 1
+            for other in self._split_up(seq):
+                other.num_computed = seq.prompt_tokens
         for seq in given:
             drafts.verified(seq)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
@@ -195,9 +198,35 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
                     del self.running[seq], self.partial[seq]
                 else:   # its last tokens were in flight when it was preempted
                     self._leave_queue(seq)
+        if self._split:
+            self._start_branches(finished)
         for part in self.parts:
             part.completed(plan, num_steps, finished)
         return finished
+
+    def _start_branches(self, finished: list[Generation]) -> None:
+        """Start branches; those of a prompt that was preempted while its first token was in flight wait in front."""
+        split = self._split
+        self._split = [seq for seq in split if seq.branches is None or seq.branches.lead.num_blocks]
+        alone = [seq for seq in split if seq not in self._split]
+        super()._start_branches(finished)
+        for seq in reversed(alone):
+            self._close_segment(seq)
+            if seq.target_tokens == 1:
+                finished.append(seq)
+            else:
+                seq.num_computed = 0
+                self.waiting.push_preempted(seq)
+
+    def _start_branch(self, seq: Generation) -> bool:
+        if not self.pool.grow(seq, seq.num_computed + self.lookahead, seq.num_computed):
+            return False
+        self.running[seq] = self.partial[seq] = None
+        seq.run_order = self._admissions
+        self._admissions += 1
+        self._bursts.join(seq)
+        self.drafts.joins(seq)
+        return True
 
     def release(self, seq: Generation) -> None:
         if self._connected and self._computes(seq):

@@ -3,17 +3,20 @@
 The schedules themselves are compared with those recorded from vLLM in `test_conformance.py`.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 from hermes.api import simulate
 from hermes.clients.drafting import drafter_of
 from hermes.deploy.vllm_scheduler import VllmConfig
-from hermes.errors import InputError
+from hermes.errors import InputError, InputWarning
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.schedulers.acceptance import Acceptance
 from hermes.schedulers.chunked_config import ChunkedConfig, Speculation
 from hermes.schedulers.plan import Plan
@@ -163,15 +166,98 @@ def test_orders_of_eviction_differ_only_where_something_is_evicted(method, order
     assert times(150, order) != times(150, "lru")
 
 
-def test_what_is_not_modelled_is_refused():
+def test_older_engines_are_refused():
     base = scenario(GIVEN)
-    client = base["clients"][0]
-    for change, line in (({"engine": "vllm-0.30"}, "only 0.31 and later"), ({"count": "1P1D"}, "role"),
-                         ({"scheduler": {**client["scheduler"], "max_loras": 2}}, "max_loras")):
-        with pytest.raises(InputError, match=line):
-            simulate({**base, "clients": [{**client, **change}]})
-    with pytest.raises(InputError, match=r"workload.branches: llm serves no branches of one prompt"):
-        simulate({**base, "workload": {**base["workload"], "branches": 2}})
+    with pytest.raises(InputError, match=r"only 0\.31 and later"):
+        simulate({**base, "clients": [{**base["clients"][0], "engine": "vllm-0.30"}]})
+
+
+ACCEPTED = {"method": "ngram", "num_speculative_tokens": 1, "accepted": [1]}
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_branches_draft_each_for_itself_by_hand(caching):
+    """The prompt's step gives each branch a token; then each verifies one draft, gets two tokens, and ends with one."""
+    given = scenario(ACCEPTED, seqs=4, requests=1, memory={"num_blocks": 40, "prefix_caching": caching},
+                     async_scheduling=False)
+    given["workload"] |= {"branches": 2, "lengths": {"kind": "fixed", "prompt": 40, "output": 4}}
+    record = simulate(given).record
+    computed = [(int(row["prefill_tokens"]), int(row["decode_seqs"])) for row in _rows(record)]
+    assert computed == [(40, 0), (0, 2), (0, 2)]
+    assert [int(row["sampled"]) for row in _rows(record)] == [2, 4, 2]
+    assert record.stages["output_tokens"].sum() == 8
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_branches_of_a_prompt_that_is_preempted_are_all_served(ahead):
+    given = scenario({**GIVEN, "draft_time": 1e-4}, seqs=12, requests=60, memory={"num_blocks": 30},
+                     async_scheduling=ahead)
+    given["workload"] |= {"branches": 3, "arrivals": {"kind": "poisson", "rate": 80}}
+    results = simulate(given)
+    assert results.summary["requests"]["completed"] == 60
+    assert int(results.record.runs["preempted"].sum()) > 20
+    tokens = results.record.stages["output_tokens"]
+    assert int(tokens.sum()) == results.summary["tokens"]["output"]
+
+
+def _rows(record):
+    names = record.runs.keys()
+    return [dict(zip(names, values, strict=True)) for values in zip(*record.runs.values(), strict=True)]
+
+
+def _lone(times, **client):
+    """Return a scenario of one request whose drafts take these times."""
+    given = scenario({**ACCEPTED, **times}, requests=1)
+    given["workload"]["lengths"] = {"kind": "fixed", "prompt": 100, "output": 9}
+    return {**given, "clients": [{**given["clients"][0], **client}]}
+
+
+@pytest.mark.parametrize("client", [
+    {}, {"parallel": {"pp": 2}}, {"model": "qwen3-30b-a3b", "parallel": {"dp": 2}},
+    {"model": "qwen3-30b-a3b", "parallel": {"dp": 2, "pp": 2}},
+], ids=["alone", "stages", "ranks", "ranks of stages"])
+def test_drafting_follows_each_step_by_hand(client):
+    """Nine tokens are five steps: one of the prompt, and four with two tokens each. Each drafts once more."""
+    with pytest.warns(InputWarning) if client else nullcontext():
+        without, with_time = (float(simulate(_lone(times, **client)).requests.e2e_s[0])
+                              for times in ({"draft_time": 0.0}, {"draft_time": 0.003}))
+    assert with_time - without == pytest.approx(5 * 0.003, abs=1e-8)
+
+
+def test_drafting_keeps_the_last_stage_from_the_next_batch():
+    """Two batches of a pipeline: with drafting as long as many steps, they take turns on the last stage."""
+    def ends(requests):
+        given = _lone({"draft_time": 0.1}, parallel={"pp": 2})
+        given["workload"] |= {"requests": requests, "arrivals": {"kind": "at_once"}}
+        return simulate(given).requests.e2e_s.max()
+
+    with pytest.warns(InputWarning):
+        assert ends(2) == pytest.approx(2 * ends(1), rel=0.1)
+
+
+@pytest.mark.parametrize(("method", "share"), [("ngram", 0.0), ("eagle", 1 / 32)])
+def test_the_drafters_kv_moves_with_a_sequence(method, share):
+    """An EAGLE head has the KV of one layer more than the 32 of the model."""
+    def moved(speculative):
+        given = scenario(speculative, seqs=8, requests=20)
+        given["clients"] = [{**given["clients"][0], "name": role, "role": role} for role in ("prefill", "decode")]
+        record = simulate(given).record
+        assert len(record.transfers["bytes"]) > 10
+        return record.transfers["bytes"].sum()
+
+    drafts = {**GIVEN, "method": method, "draft_time": 1e-4}
+    assert moved(drafts) == pytest.approx((1 + share) * moved(None), rel=1e-6)
+
+
+def test_with_a_connector_hashes_cover_their_block_alone():
+    """From 0.33 on EAGLE's blocks are hashed with the token after them, unless KV moves through a connector."""
+    base = scenario(GIVEN, seqs=8)
+    ahead = [client.scheduler.pool.hash_lookahead for client in build(load_scenario(base)).clients]
+    tiers = {"levels": [{"name": "host", "capacity": "8GB", "bandwidth": "50GB/s"}], "block_tokens": 32}
+    base["clients"][0]["tiers"] = tiers
+    pools = [client.scheduler.pool for client in build(load_scenario(base)).clients]
+    assert (ahead, [pool.hash_lookahead for pool in pools], [pool.drop_last_hit for pool in pools]) == (
+        [1], [0], [True])
 
 
 AHEAD = {"eagle": True, "eagle3": True, "mtp": True, "draft_model": True, "ngram_gpu": True,
