@@ -93,13 +93,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Row:
-    """One refusal. Exactly one of `excludes` and `needs` is given, and exactly one of `missing` and `rule`.
+    """One refusal. Exactly one of `excludes` and `needs` is given, and one of `missing`, `unrecorded` and `rule`.
 
-    The words are "not modelled beside OTHER: it would need MISSING; DO", "needs OTHER: RULE; DO", or "RULE; DO".
+    The words are "not modelled beside OTHER: it would need MISSING; DO", "not recorded yet with OTHER: UNRECORDED; DO",
+    "needs OTHER: RULE; DO", or "RULE; DO".
 
     Attributes:
         option: The option that is refused.
         missing: What the model lacks for both.
+        unrecorded: What the engine does with both, which no recording shows yet.
         rule: The engine's own rule, or what is wrong in full. `{value}` stands for the option's value, `{name}`,
             `{kind}`, `{method}`, `{version}` and `{tp}` for the client's name, scheduler, drafter, engine and hardware.
         do: What to do about it; "" where the words before say so.
@@ -111,6 +113,7 @@ class Row:
     excludes: Option | None = None
     needs: Option | None = None
     missing: str = ""
+    unrecorded: str = ""
     rule: str = ""
     do: str = "leave one out"
     at: str = ""
@@ -132,6 +135,8 @@ class Row:
         """The words of the refusal, with placeholders."""
         if self.missing:
             why = f"not modelled beside {self.other.name}: it would need {self.missing}"
+        elif self.unrecorded:
+            why = f"not recorded yet with {self.other.name}: {self.unrecorded}"
         elif self.needs is not None:
             why = f"needs {self.needs.name}{'; ' if ': ' in self.needs.name else ': '}{self.rule}"
         else:
@@ -308,7 +313,7 @@ OF_RANKS = (
         do="write `parallel.dp`, which makes the ranks"),
     Row(TP, excludes=OTHER_TP, rule="{value} contradicts the hardware model, which has {tp}",
         do="leave `parallel` out"),
-    Row(INTERVAL, excludes=PP, missing="an interval that the batches of one engine count together", do="leave it out"),
+    Row(INTERVAL, excludes=PP, unrecorded="how vLLM counts the steps of several batches in flight", do="leave it out"),
 )
 OF_LIMITS = (
     Row(INTERVAL, needs=RANKS_OR_0_33, rule="before 0.33 vLLM reads it with data-parallel ranks only",
@@ -338,13 +343,11 @@ OF_HOST_OFFLOAD = (
         do="leave `engine` out"),
     Row(HOST_OFFLOAD, needs=CACHED, rule="the host memory extends the prefix cache", do=""),
     Row(HOST_OFFLOAD, needs=LRU, rule="the engine has no other order", do=""),
-    Row(HOST_OFFLOAD, excludes=WINDOWS, rule="not modelled for layers with a sliding window", do="write hybrid: false"),
-    Row(HOST_OFFLOAD, excludes=ROLE, rule="not modelled for clients that only prefill or decode: no KV moves between "
-        "hosts"),
-    Row(HOST_OFFLOAD, excludes=PP, missing="host memory that batches of one engine share", do="use tp"),
-    Row(HOST_OFFLOAD, excludes=DP, missing="host memory of each rank", do="use tp"),
-    Row(HOST_OFFLOAD, excludes=TIERS, rule="choose one: this, or tiers outside the engine (the client's `tiers`)",
-        do=""),
+    Row(HOST_OFFLOAD, excludes=WINDOWS, unrecorded="which blocks of a window vLLM stores", do="write hybrid: false"),
+    Row(HOST_OFFLOAD, excludes=ROLE, unrecorded="what vLLM's MultiConnector does with this and a transfer"),
+    Row(HOST_OFFLOAD, excludes=PP, unrecorded="how batches in flight share the host's memory", do="use tp"),
+    Row(HOST_OFFLOAD, excludes=DP, unrecorded="how ranks wait for a step that waits for stores", do="use tp"),
+    Row(HOST_OFFLOAD, excludes=TIERS, unrecorded="what vLLM's MultiConnector does with this and them"),
 )
 OF_MEMORY = (
     Row(NUM_BLOCKS, excludes=CAPACITY, rule="num_blocks and capacity exclude each other", do="give one"),
@@ -358,23 +361,21 @@ OF_MEMORY = (
 OF_SCHEDULERS = (
     Row(ENGINE, excludes=FOLLOWS_NO_ENGINE, rule="an engine sets the rules of the scheduler `chunked` only",
         do="leave it out"),
-    Row(DECODE, excludes=TAKES_OVER, rule="{kind} cannot take over KV from a prefill client",
+    Row(DECODE, excludes=TAKES_OVER, missing="a {kind} scheduler that takes over KV from a prefill client",
         do="use another scheduler", at="scheduler.kind"),
     Row(Option("scheduler", "an option of the scheduler `chunked`", lambda case: False),
         excludes=Option("scheduler.kind", "another scheduler", lambda case: False), by_schema=True,
         rule="expected one of the keys {keys}, found {found}", do=""),
-    Row(PP, excludes=SGLANG, rule="pipeline stages are not modelled with the scheduler sglang", do="leave it out"),
-    Row(DP, excludes=SGLANG, rule="data-parallel attention is not modelled with the scheduler sglang",
-        do="leave it out"),
-    Row(TIERS, excludes=SGLANG, rule="its hierarchical cache is not modelled with the scheduler sglang",
-        do="leave it out"),
+    Row(PP, excludes=SGLANG, unrecorded="SGLang's loop over the stages", do="leave it out"),
+    Row(DP, excludes=SGLANG, unrecorded="SGLang's data-parallel attention", do="leave it out"),
+    Row(TIERS, excludes=SGLANG, unrecorded="SGLang's hierarchical cache", do="leave it out"),
     Row(MAX_NEW_TOKENS, excludes=IGNORE_EOS, rule="with ignore_eos every request gets what it asks for",
         do="leave it out"),
     Row(MIXED_CHUNK, excludes=WHOLE_PROMPTS, rule="needs chunked prefill", do="give chunked_prefill_size"),
     Row(CACHE_WANTED, excludes=NO_RADIX_CACHE, rule="contradicts the scheduler's disable_radix_cache"),
     Row(EVICTION, excludes=SGLANG, rule="{value} is not the rule of the scheduler sglang, whose radix tree evicts the "
         "least recently used leaf", do="leave it out"),
-    Row(HYBRID, excludes=SGLANG, rule="windows are not modelled with the scheduler sglang", do="leave it out"),
+    Row(HYBRID, excludes=SGLANG, unrecorded="SGLang's pool of windows", do="leave it out"),
     Row(MIXED_LAYERS, excludes=SGLANG, rule="missing: SGLang keeps the KV of layers with a sliding window in a pool of "
         "their own, which is not modelled", do="write `hybrid: false` for its --disable-hybrid-swa-memory (its default "
         "for Gemma 2 and 3)"),
@@ -386,7 +387,7 @@ OF_SCHEDULERS = (
 OF_WORKLOADS = (
     Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",
         at="scheduler"),
-    Row(BRANCHES, excludes=HOST_OFFLOAD, rule="branches are not modelled beside a client's memory.kv_offload"),
+    Row(BRANCHES, excludes=HOST_OFFLOAD, missing="chunks of a prompt that several branches hold"),
     Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt", do="use `chunked`"),
 )
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,

@@ -190,9 +190,9 @@ def test_it_works_with_other_parts_of_the_scheduler(scheduler: dict[str, Any]) -
     ({"memory": {"prefix_caching": False}}, "needs prefix_caching: true"),
     ({"memory": {"prefix_eviction": "lfu"}}, "needs prefix_eviction: lru"),
     ({"engine": "vllm-0.27"}, "follows vLLM 0.32.0 and 0.33.0; leave `engine` out"),
-    ({"role": "prefill"}, "not modelled for clients that only prefill or decode"),
-    ({"tiers": {"levels": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "choose one"),
-    ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "beside pipeline stages"),
+    ({"role": "prefill"}, "not recorded yet with a role"),
+    ({"tiers": {"levels": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "not recorded yet with tiers"),
+    ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "not recorded yet with pipeline stages"),
 ], ids=lambda value: "" if isinstance(value, str) else str(value)[:40])
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], message: str) -> None:
     data = scenario({}, **changes)
@@ -219,7 +219,7 @@ def test_branches_are_refused() -> None:
     data = scenario({})
     data["workload"] = {"requests": 3, "arrivals": {"kind": "poisson", "rate": 1}, "branches": 2,
                         "lengths": {"kind": "fixed", "prompt": 64, "output": 4}}
-    with pytest.raises(InputError, match="branches are not modelled beside a client's memory"):
+    with pytest.raises(InputError, match="chunks of a prompt that several branches hold"):
         hermes.simulate(data)
 
 

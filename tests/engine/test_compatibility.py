@@ -165,8 +165,8 @@ def test_a_row_refuses_neither_option_alone(row: Row) -> None:
 def test_a_row_is_one_kind_of_refusal() -> None:
     for row in ROWS:
         assert (row.excludes is None) != (row.needs is None), named(row)
-        assert bool(row.missing) != bool(row.rule), named(row)
-        assert not row.missing or row.excludes, named(row)
+        assert [bool(row.missing), bool(row.unrecorded), bool(row.rule)].count(True) == 1, named(row)
+        assert not (row.missing or row.unrecorded) or row.excludes, named(row)
 
 
 def test_messages_tell_rows_apart() -> None:
