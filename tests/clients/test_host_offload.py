@@ -192,7 +192,7 @@ def test_it_works_with_other_parts_of_the_scheduler(scheduler: dict[str, Any]) -
     ({"engine": "vllm-0.27"}, "follows vLLM 0.32.0 and 0.33.0; leave `engine` out"),
     ({"role": "prefill"}, "not recorded yet with a role"),
     ({"tiers": {"levels": [{"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}]}}, "not recorded yet with tiers"),
-    ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "not recorded yet with pipeline stages"),
+    ({"hardware": {"kind": "composed"}, "device": "h100-sxm", "parallel": {"pp": 2}}, "yet with pipeline stages"),
 ], ids=lambda value: "" if isinstance(value, str) else str(value)[:40])
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], message: str) -> None:
     data = scenario({}, **changes)

@@ -163,12 +163,12 @@ def scenario(scheduler: dict[str, Any] | None = None, memory: dict[str, Any] | N
 
 
 @pytest.mark.parametrize(("more", "field", "said"), [
-    ({"parallel": {"pp": 2}}, "parallel.pp", "pipeline stages are not modelled"),
-    ({"model": "mixtral-8x7b", "parallel": {"dp": 2}}, "parallel.dp", "data-parallel attention is not modelled"),
+    ({"parallel": {"pp": 2}}, "parallel.pp", "SGLang's loop over the stages"),
+    ({"model": "mixtral-8x7b", "parallel": {"dp": 2}}, "parallel.dp", "SGLang's data-parallel attention"),
     ({"tiers": {"levels": [{"name": "host", "capacity": "10 GB", "bandwidth": "20 GB/s"}]}}, "tiers",
-     "hierarchical cache is not modelled"),
+     "SGLang's hierarchical cache"),
     ({"model": "gpt-oss-120b"}, "memory.hybrid", "SGLang keeps the KV of layers with a sliding window in a pool"),
-    ({"model": "gpt-oss-120b", "memory": {"hybrid": True}}, "memory.hybrid", "windows are not modelled"),
+    ({"model": "gpt-oss-120b", "memory": {"hybrid": True}}, "memory.hybrid", "SGLang's pool of windows"),
 ])
 def test_what_sglang_does_otherwise_is_refused(more: dict[str, Any], field: str, said: str) -> None:
     client = {"model": "llama-3.1-8b", "device": "h100-sxm", "scheduler": {"kind": "sglang"}, **more}
