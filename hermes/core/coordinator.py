@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from hermes.core.client import Aborting, Client, ClientEvents, ClientView, TakingOver
+from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.generation import Embedding, Generation, Segments
@@ -379,7 +379,7 @@ class Coordinator:
         stage.target_tokens = whole
         first = None
         for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
-            reason = cast(TakingOver, decoder).unfit(stage)   # whether it takes it then is asked then
+            reason = decoder.unfit(stage)  # type: ignore[attr-defined]  # `TakingOver`; it is asked again then
             if reason is None:
                 break
             first = first or f"decode on {decoder.name}: {reason}"
@@ -406,16 +406,18 @@ class Coordinator:
         """Return the candidates' key of the decode clients that may take over from `source`."""
         return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
 
-    def route(self, stage: Generation) -> Client:
-        """Choose the decode client that takes over a generation."""
+    def route(self, stage: Generation) -> tuple[Client, str | None]:
+        """Choose the decode client that takes over a generation; or return one, and why none does."""
         assert stage.source is not None
         key = self._decode_key(stage.source, stage.model or stage.request.model)
         target = stage.decode_on or self._routers[key].choose(stage)
-        if target.refusal(stage) is None:
-            return target
+        reason = target.refusal(stage)
+        if reason is None:
+            return target, None
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-        # empty where all queues are at their limits: the target refuses
-        return min(accepting, key=lambda c: c.num_assigned) if accepting else target
+        if accepting:
+            return min(accepting, key=lambda c: c.num_assigned), None
+        return target, f"decode on {target.name}: {reason}"   # all queues are at their limits
 
     def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
         """No client continues a generation whose prompt `source` has computed: reject its request."""
@@ -426,10 +428,11 @@ class Coordinator:
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """The KV of a generation has left `source`; `target` serves it as `twin`."""
-        serving = self._serving.get(stage.request)
-        if serving is not None and stage in serving:
-            del serving[stage]
-            serving[twin] = target
+        if self._serving:
+            serving = self._serving.get(stage.request)
+            if serving is not None and stage in serving:
+                del serving[stage]
+                serving[twin] = target
         self._observe("transferred", source, stage)
 
     def assign(self, client: Client, stage: Generation) -> None:

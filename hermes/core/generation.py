@@ -28,6 +28,8 @@ Segments = list[tuple[int, int, int]]
 class Generation(Stage):
     """One generation and its progress, as pipelines request it and schedulers serve it.
 
+    `arrival_order` numbers the dispatches of all stages of the simulation; each branch has a number of its own.
+
     Fields that an LLM client maintains (vLLM's names), besides those of every `Stage`:
 
         output_tokens: Tokens requested.

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol
 
-from hermes.core.client import Client, ClientEvents, TakingOver
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.generation import Generation
@@ -54,8 +54,8 @@ class _Ahead(NamedTuple):
 class Bookkeeping(Protocol):
     """Methods of the coordinator that the KV transfer calls."""
 
-    def route(self, stage: Generation) -> Client:
-        """Choose the decode client that takes over a generation."""
+    def route(self, stage: Generation) -> tuple[Client, str | None]:
+        """Choose the decode client that takes over a generation; or return one, and why none does."""
         ...
 
     def assign(self, client: Client, stage: Generation) -> None:
@@ -82,7 +82,7 @@ class Bookkeeping(Protocol):
 class _NoBooks:
     """Placeholder until the coordinator sets `Handoff.book`."""
 
-    def route(self, stage: Generation) -> Client:
+    def route(self, stage: Generation) -> tuple[Client, str | None]:
         raise AssertionError("a KV transfer before the coordinator took over")
 
     def assign(self, client: Client, stage: Generation) -> None:
@@ -143,14 +143,17 @@ class Handoff:
         """Find a decode client for `stage`, whose prompt `source` has computed. If none takes it, its KV is freed."""
         ahead = self._ahead.get(stage)
         if ahead is None:
-            reason = self._turned_away.pop(stage, "")
-            if not reason:
+            reason: str | None = None
+            if self._turned_away:
+                reason = self._turned_away.pop(stage, None)
+            if reason is None:
                 twin = self._twin(source, stage)
-                target, reason = self._taking(twin)
-            if reason:
+                target, reason = self.book.route(twin)
+            if reason is not None:
                 source.forget(stage)
                 self.book.turned_away(source, stage, reason)
                 return
+            target.expect(twin)  # type: ignore[attr-defined]  # `TakingOver`
         else:
             twin, target = ahead.twin, ahead.target
         if ahead is not None and ahead.assigned:
@@ -166,15 +169,6 @@ class Handoff:
         queue.append((source, stage, twin))
         if len(queue) == 1:
             self._retry(target)
-
-    def _taking(self, twin: Generation) -> tuple[Client, str]:
-        """Return the client that takes a generation over, which expects it now; or one, and why none does."""
-        target = self.book.route(twin)
-        reason = target.refusal(twin)
-        if reason is not None:
-            return target, f"decode on {target.name}: {reason}"
-        cast(TakingOver, target).expect(twin)
-        return target, ""
 
     def _twin(self, source: Client, stage: Generation) -> Generation:
         """Return the sequence that another client serves for `stage`."""
@@ -212,10 +206,11 @@ class Handoff:
             if stage in self._turned_away:
                 return   # its prompt is computed in vain
             twin = self._twin(source, stage)
-            target, reason = self._taking(twin)
-            if reason:
+            target, reason = self.book.route(twin)
+            if reason is not None:
                 self._turned_away[stage] = reason
                 return
+            target.expect(twin)  # type: ignore[attr-defined]  # `TakingOver`
             assigned = twin.decode_on is None   # otherwise the router that placed it has counted it
             if assigned:
                 self.book.assign(target, twin)

@@ -309,8 +309,8 @@ class VllmScheduler(LLMScheduler):
     def _admitted(self, seq: Generation, past: int) -> None:
         self._queue.remove(seq)
         self.running[seq] = self.partial[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+        seq.run_order = self.num_admissions
+        self.num_admissions += 1
         if past and seq.start_ns < 0:
             seq.cached_tokens = past
 

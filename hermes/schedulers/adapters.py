@@ -8,15 +8,19 @@ From 0.33 on, adapters of all running sequences count, also of those that get no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hermes.core import block_hashes
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.schedulers.chunked import ENTER, SKIP
-from hermes.schedulers.parts import SchedulerPart
+from hermes.schedulers.parts import SchedulerPart, Turn
 from hermes.schedulers.plan import Plan
 
-__all__ = ["AdapterSlots", "adapter_of", "count_adapters"]
+if TYPE_CHECKING:
+    from hermes.schedulers.chunked_config import ChunkedConfig
+
+__all__ = ["AdapterSlots", "adapter_of", "count_adapters", "slots_of"]
 
 MOST_NUMBERS = 8192   # sequences whose adapters are kept
 
@@ -69,7 +73,7 @@ class AdapterSlots(SchedulerPart):
         counts_all: Whether adapters of all running sequences count.
     """
 
-    turn = 0
+    turn = Turn.ADAPTERS
 
     def __init__(self, max_loras: int, *, counts_all: bool) -> None:
         self.max_loras, self.counts_all = max_loras, counts_all
@@ -153,3 +157,8 @@ class AdapterSlots(SchedulerPart):
         if number in self._slots:
             del self._slots[number]
             self._slots[number] = None
+
+
+def slots_of(config: ChunkedConfig) -> AdapterSlots:
+    assert config.max_loras is not None
+    return AdapterSlots(config.max_loras, counts_all=config.counts_all_adapters)

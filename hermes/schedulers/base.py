@@ -83,6 +83,7 @@ class LLMScheduler:
             keeps_stopped=self.keeps_stopped,
         )
         self.num_preemptions = 0
+        self.num_admissions = 0   # times that a sequence joined running, again after each preemption; branches too
         self.parts: tuple[SchedulerPart, ...] = ()   # what options add to its loop
         # `Reason` for which the latest plan stopped admitting; it means nothing if no sequence waits. A scheduler that
         # leaves it at -1 has the limit that its plan is at (`limit_of`).
@@ -91,7 +92,6 @@ class LLMScheduler:
         self.engine = ""   # version of the real engine whose own scheduler decides
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
-        self._admissions = 0
         self._split: list[Generation] = []   # branches whose prompt was computed in the step being completed
 
     def seed(self, seed: int) -> None:
@@ -300,8 +300,8 @@ class LLMScheduler:
             assert seq.branches is not None
             self.pool.share(seq.branches.lead, seq)
             if seq.target_tokens == 1:
-                seq.run_order = self._admissions
-                self._admissions += 1
+                seq.run_order = self.num_admissions
+                self.num_admissions += 1
                 finished.append(seq)
             elif slots > 0 and self._start_branch(seq):
                 slots -= 1
@@ -322,8 +322,8 @@ class LLMScheduler:
         if not self.pool.grow(seq, seq.num_computed):
             return False
         self.running[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+        seq.run_order = self.num_admissions
+        self.num_admissions += 1
         self.group.add(seq)
         return True
 
@@ -472,8 +472,8 @@ class LLMScheduler:
             self.waiting.pop()
         self.running[seq] = None
         self.partial[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+        seq.run_order = self.num_admissions
+        self.num_admissions += 1
 
     def preempt(self, seq: Generation, plan: Plan) -> None:
         """Free the blocks of a running sequence; it waits and is recomputed (vLLM's rule: outputs are kept)."""

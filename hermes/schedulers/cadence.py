@@ -11,13 +11,17 @@ computed some. (local_prefill_interval in the scheduler.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hermes.core.generation import Generation
 from hermes.schedulers.chunked import ENTER, STOP
-from hermes.schedulers.parts import SchedulerPart
+from hermes.schedulers.parts import SchedulerPart, Turn
 from hermes.schedulers.plan import Plan
 
-__all__ = ["PrefillCadence"]
+if TYPE_CHECKING:
+    from hermes.schedulers.chunked_config import ChunkedConfig
+
+__all__ = ["PrefillCadence", "cadence_of"]
 
 
 class PrefillCadence(SchedulerPart):
@@ -29,7 +33,7 @@ class PrefillCadence(SchedulerPart):
         local: Whether this engine has no ranks, so that it counts for itself.
     """
 
-    turn = 2
+    turn = Turn.CADENCE
 
     def __init__(self, interval: int) -> None:
         self.interval, self.local = interval, False
@@ -111,3 +115,7 @@ class PrefillCadence(SchedulerPart):
 
     def aborted(self, seq: Generation) -> None:
         self._chunks.pop(seq, None)
+
+
+def cadence_of(config: ChunkedConfig) -> PrefillCadence:
+    return PrefillCadence(config.prefill_schedule_interval)

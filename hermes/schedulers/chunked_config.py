@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hermes.schedulers.acceptance import Acceptance
     from hermes.schedulers.parts import SchedulerPart
 
-__all__ = ["GONE", "PLANNED_AHEAD", "PLANNED_AHEAD_LATER", "SINCE", "WITH_KV", "ChunkedConfig", "Speculation",
+__all__ = ["GONE", "PARTS", "PLANNED_AHEAD", "PLANNED_AHEAD_LATER", "SINCE", "WITH_KV", "ChunkedConfig", "Speculation",
            "newer_keys", "plans_ahead"]
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -283,13 +284,15 @@ class ChunkedConfig(SchedulerConfig):
             return self.scheduler_type(self, pool, every_step=every_step)
         from hermes.schedulers.drafts import Drafts
         from hermes.schedulers.in_flight import InFlightScheduler
-        from hermes.schedulers.parts import PartedScheduler
+        from hermes.schedulers.parts import AsyncPartedScheduler, PartedScheduler
 
         if self.speculative is not None:
             return InFlightScheduler(self, pool, parts=parts)
-        if self.async_scheduling:
+        if not self.async_scheduling:
+            return PartedScheduler(self, pool, every_step=every_step, parts=parts)
+        if any(part.connects for part in parts):   # a step with copies cannot be planned late
             return InFlightScheduler(self, pool, parts=(*parts, Drafts(self, None)))
-        return PartedScheduler(self, pool, every_step=every_step, parts=parts)
+        return AsyncPartedScheduler(self, pool, every_step=every_step, parts=parts)
 
     @property
     def scheduler_type(self) -> type[ChunkedScheduler]:
@@ -298,7 +301,7 @@ class ChunkedConfig(SchedulerConfig):
             from hermes.schedulers.in_flight import InFlightScheduler
 
             return InFlightScheduler
-        if self.max_loras is None and self.prefill_schedule_interval == 1:
+        if not any(part.given(self) for part in PARTS):
             return AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
         from hermes.schedulers.parts import AsyncPartedScheduler, PartedScheduler
 
@@ -306,17 +309,29 @@ class ChunkedConfig(SchedulerConfig):
 
     def parts(self) -> tuple[SchedulerPart, ...]:
         """Return what the options add to the scheduler's loop."""
-        found: list[SchedulerPart] = []
-        if self.max_loras is not None:
-            from hermes.schedulers.adapters import AdapterSlots
+        return tuple(part.make(self) for part in PARTS if part.given(self))
 
-            found.append(AdapterSlots(self.max_loras, counts_all=self.counts_all_adapters))
-        if self.prefill_schedule_interval > 1:
-            from hermes.schedulers.cadence import PrefillCadence
 
-            found.append(PrefillCadence(self.prefill_schedule_interval))
-        if self.speculative is not None:
-            from hermes.schedulers.drafts import Drafts
+class PartOption(NamedTuple):
+    """An option that is a part of the scheduler's loop.
 
-            found.append(Drafts(self, self.speculative))
-        return tuple(found)
+    Attributes:
+        given: Whether the option is on.
+        maker: "module:function": makes the part. Imported when the option is on.
+    """
+
+    given: Callable[[ChunkedConfig], bool]
+    maker: str
+
+    def make(self, config: ChunkedConfig) -> SchedulerPart:
+        module, _, function = self.maker.partition(":")
+        part: SchedulerPart = vars(import_module(module))[function](config)
+        return part
+
+
+PARTS: tuple[PartOption, ...] = (
+    PartOption(lambda config: config.max_loras is not None, "hermes.schedulers.adapters:slots_of"),
+    PartOption(lambda config: config.prefill_schedule_interval > 1, "hermes.schedulers.cadence:cadence_of"),
+    PartOption(lambda config: config.speculative is not None, "hermes.schedulers.drafts:drafts_of"),
+)
+"""Options that are a part of the loop: a new one is a part in a file of its own, a row here, and its key above."""

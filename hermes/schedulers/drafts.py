@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from hermes.core.generation import Generation
 from hermes.schedulers.acceptance import Acceptance
-from hermes.schedulers.parts import SchedulerPart, WithParts
+from hermes.schedulers.parts import SchedulerPart, Turn, WithParts
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
     from hermes.schedulers.chunked_config import ChunkedConfig, Speculation
 
-__all__ = ["Drafts", "Share"]
+__all__ = ["Drafts", "Share", "drafts_of"]
 
 
 class _Progress:
@@ -68,7 +68,7 @@ class Drafts(SchedulerPart):
         shares: What the batch just planned computes.
     """
 
-    turn = 3
+    turn = Turn.DRAFTS
 
     def __init__(self, config: ChunkedConfig, speculative: Speculation | None) -> None:
         self.ahead = bool(config.async_scheduling)
@@ -221,3 +221,7 @@ class Drafts(SchedulerPart):
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         for seq in finished:
             self._progress.pop(seq, None)   # a branch of a single token never ran
+
+
+def drafts_of(config: ChunkedConfig) -> Drafts:
+    return Drafts(config, config.speculative)

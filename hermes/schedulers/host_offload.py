@@ -21,7 +21,7 @@ from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache, RequestChunks
 from hermes.schedulers.base import run_order
 from hermes.schedulers.chunked import ENTER, SKIP, WAIT, urgency
-from hermes.schedulers.parts import SchedulerPart, WithParts
+from hermes.schedulers.parts import SchedulerPart, Turn, WithParts
 from hermes.schedulers.plan import Plan
 
 __all__ = ["HostOffload", "Job"]
@@ -77,7 +77,7 @@ class HostOffload(SchedulerPart):
         loaded_tokens: Tokens loaded so far.
     """
 
-    turn = 1
+    turn = Turn.HOST_MEMORY
     connects = True
 
     def __init__(self, host: HostCache, *, blocks_per_chunk: int = 1, prompt_only: bool = True,

@@ -222,8 +222,8 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         if not self.pool.grow(seq, seq.num_computed + self.lookahead, seq.num_computed):
             return False
         self.running[seq] = self.partial[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+        seq.run_order = self.num_admissions
+        self.num_admissions += 1
         self._bursts.join(seq)
         self.drafts.joins(seq)
         return True

@@ -284,8 +284,8 @@ class MixedScheduler(LLMScheduler):
 
     def _run_now(self, seq: Generation) -> None:
         self.running[seq] = self.partial[seq] = None
-        seq.run_order = self._admissions
-        self._admissions += 1
+        seq.run_order = self.num_admissions
+        self.num_admissions += 1
 
     # -- out of memory -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ is a plain `ChunkedScheduler`, which calls no hook: `ChunkedConfig.parts` says w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from hermes.core.generation import Generation
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
 else:
     Base = object   # a compiled class can be the base of an interpreted one by one way only
 
-__all__ = ["AsyncPartedScheduler", "PartedScheduler", "SchedulerPart", "WithParts", "part_of"]
+__all__ = ["AsyncPartedScheduler", "PartedScheduler", "SchedulerPart", "Turn", "WithParts", "part_of"]
 
 PartT = TypeVar("PartT", bound="SchedulerPart")
+
+
+class Turn(IntEnum):
+    """Order of the parts. It is the engine's at the head of the queue: an adapter's slot, KV in host memory, whether
+    prefills wait, rows for drafts. A new part that may refuse what others would admit comes before them."""
+
+    ADAPTERS = auto()
+    HOST_MEMORY = auto()
+    CADENCE = auto()
+    DRAFTS = auto()
 
 
 class SchedulerPart:
@@ -35,13 +46,11 @@ class SchedulerPart:
     that a part overrides.
 
     Attributes:
-        turn: Hooks of several parts are called in this order, which is the engine's: at the head of the queue it asks
-            for an adapter's slot (0), then for KV in host memory (1), then whether prefills wait (2); then it counts
-            rows for drafts (3).
+        turn: Hooks of several parts are called in this order (`Turn`).
         connects: Whether it stands for a KV connector, whose copies may write to blocks beside the steps.
     """
 
-    turn: ClassVar[int]
+    turn: ClassVar[Turn]
     connects: ClassVar[bool] = False
     scheduler: WithParts
 
@@ -93,7 +102,9 @@ class SchedulerPart:
         - STOP. Nothing enters any more in this step.
         - WAIT. The same, since blocks are lacking.
 
-        Called for each sequence at the head. Must not modify anything for ENTER.
+        Called for each sequence at the head, before its blocks are counted: one that may enter may be asked again in
+        each step. Parts are asked in turn until one does not say ENTER; for that answer a part may change its own
+        state, for ENTER it must not modify anything.
         """
         return ENTER
 
@@ -112,19 +123,23 @@ class SchedulerPart:
         return None
 
     def admitted(self, seq: Generation) -> None:
-        """Called when a sequence joins running, before its tokens are counted."""
+        """Called when a sequence is admitted from the queue, before its tokens are counted, and again after each
+        preemption. Not called for branches that start where their prompt ran, which `scheduler.num_admissions` counts
+        as well."""
 
     def after_admission(self) -> None:
         """Called after `before_admission`, when the queue has been gone through. May put sequences that the part took
         out of the queue into `scheduler.holding`."""
 
     def leaving(self, plan: Plan | None, seqs: Sequence[Generation]) -> None:
-        """Called before sequences leave that ended in the step before the one just planned (asynchronous scheduling):
-        `plan` may compute them."""
+        """Called before sequences leave that ended, or were given up, in the step before the one just planned
+        (asynchronous scheduling): `plan` may compute them."""
 
     def after_plan(self, plan: Plan | None) -> Plan | None:
-        """Called once for each plan, when it is made and sequences that had ended have left. Returns it; may add
-        statistics, and make it shorter."""
+        """Called once for each plan, when it is made and sequences that had ended have left. Returns it, or for None an
+        empty `Plan()`: a step that takes no time, which a part needs that skipped a sequence and whose answer changes
+        without any event. May add statistics, and set `plan.num_steps` to 1, which a part has to do whose answers may
+        differ in the next step: a run of decodes counts on nothing entering."""
         return plan
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
@@ -150,7 +165,8 @@ class SchedulerPart:
         """Called when blocks are taken from a sequence whose last token is in flight (asynchronous scheduling)."""
 
     def aborted(self, seq: Generation) -> None:
-        """Called before a sequence that was given up leaves, between two steps."""
+        """Called before a sequence that was given up leaves, between two steps. With asynchronous scheduling `leaving`
+        is called in its place."""
 
     def wants_cut(self, seq: Generation) -> bool:
         """Return whether the arrival of a sequence may change a run of decode steps that the loop alone would keep."""
@@ -166,7 +182,7 @@ class WithParts(Base):
     Attributes:
         literal: Whether the literal loop plans every step.
         skipped: Waiting sequences that a part has skipped while a step is planned.
-        passed_over: Those, and those of earlier steps, that were not admitted since.
+        passed_over: Those, and those of earlier steps, that were not admitted since; one may wait for blocks by now.
     """
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,

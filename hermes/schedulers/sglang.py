@@ -437,8 +437,8 @@ class SglangScheduler(LLMScheduler):
             self._make_room(-(-len(order) * self.retract_steps // page))
         tokens = asked = 0
         for seq in order:
-            seq.run_order = self._admissions
-            self._admissions += 1
+            seq.run_order = self.num_admissions
+            self.num_admissions += 1
             if seq not in over:
                 group.add(seq)
             tokens += self._known_outputs(seq)

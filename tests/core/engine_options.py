@@ -220,6 +220,7 @@ EXPERTS = (
 HYBRID = Option("hybrid", {"client.memory.hybrid": True}, acted=window_blocks_freed)
 WHOLE = Option("whole", {"client.memory.hybrid": False})
 SGLANG = OPTIONS[-1]
+OF_ANY_MODEL = tuple(option for option in OPTIONS if option.name != "ranks")   # that names a mixture of its own
 SGLANG_WHOLE = Option("sglang", SGLANG.settings | WHOLE.settings, keys=("scheduler", "sglang", "hybrid"))
 
 
@@ -351,9 +352,9 @@ NO_EFFECT_ON_WINDOWS = NO_EFFECT | {frozenset(("whole", other)): "every layer ke
 
 BASES = {base.name: base for base in (
     Base("dense", {}, LOADS, OPTIONS, NO_EFFECT),
-    Base("mixture", {"client.model": "qwen3-30b-a3b"}, LOADS, OPTIONS + EXPERTS, NO_EFFECT),
+    Base("mixture", {"client.model": "qwen3-30b-a3b"}, LOADS, (*OF_ANY_MODEL, *EXPERTS), NO_EFFECT),
     Base("windows", {"client.model": "gpt-oss-120b"}, (*_loads_with(1.7), *LOADS_OF_WINDOWS),
-         (*OPTIONS[:-1], SGLANG_WHOLE, HYBRID, WHOLE), NO_EFFECT_ON_WINDOWS, windows=True),
+         (*OF_ANY_MODEL[:-1], EXPERTS[0], SGLANG_WHOLE, HYBRID, WHOLE), NO_EFFECT_ON_WINDOWS, windows=True),
     Base("enough", {}, _loads_with(60), tuple(option for option in OPTIONS if option.name not in ACT_IN_LITTLE_MEMORY),
          NO_EFFECT, enough=True),
 )}

@@ -17,10 +17,11 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from engine_options import BASES, COMPLETED, OPTIONS, Base, Option, apart, completed
+from engine_options import BASES, COMPLETED, OPTIONS, Base, Option, apart, completed, scenario_with
 from option_runs import assert_conserved, assert_explained, idle, words_of
 from outcomes import assert_same, in_steps, simulated
 
+from hermes.core.record import STATUS_UNFINISHED
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
 
@@ -71,6 +72,19 @@ def test_every_pair_runs_or_is_refused(part: int) -> None:
 def test_every_pair_runs_or_is_refused_elsewhere(base: Base, part: int) -> None:
     wrong = list(_wrong(pairs_on(base)[part::PARTS], base))
     assert not wrong, "\n".join(wrong)
+
+
+FAR_APART = {"workload.arrivals": {"kind": "poisson", "rate": 2}, "workload.requests": 9}
+
+
+def test_no_option_leaves_a_lone_request_waiting() -> None:
+    """Requests far apart: nothing but the option itself goes on with one that it makes wait. The other loads have
+    enough events around each request to hide that."""
+    for option in OPTIONS:
+        outcome = simulated(load_scenario(scenario_with(option, load=FAR_APART)))
+        waiting = int((outcome.record.status == STATUS_UNFINISHED).sum())
+        assert not waiting, f"{option.name}: {waiting} requests wait for ever"
+        assert_conserved(outcome)
 
 
 def test_frozen_refusals_are_of_pairs_that_there_are() -> None:

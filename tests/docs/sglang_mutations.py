@@ -47,7 +47,7 @@ MUTATIONS = [
              "unchunked"),
     Mutation("10", "the request with most output tokens is retracted", S, "_retract", r"reverse=True", "reverse=False",
              "tight-page16-retract"),
-    Mutation("10", "retraction keeps the order of running", S, "_retract", r"seq\.run_order = self\._admissions",
+    Mutation("10", "retraction keeps the order of running", S, "_retract", r"seq\.run_order = self\.num_admissions",
              "pass", "mixed-tight"),
     Mutation("10", "a retracted request waits in front", S, "_take_back", r"self\.waiting\.push\(seq\)",
              "self.waiting.push_preempted(seq)", "prefixes-retract"),

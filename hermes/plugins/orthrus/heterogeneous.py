@@ -290,8 +290,8 @@ class HeterogeneousScheduler(LLMScheduler):
             waiting.take(seq)
             self.running[seq] = self.partial[seq] = None
             num_running[kind_of(seq)] += 1
-            seq.run_order = self._admissions
-            self._admissions += 1
+            seq.run_order = self.num_admissions
+            self.num_admissions += 1
             if seq.start_ns < 0:
                 seq.cached_tokens = past
             budget -= self._chunk(seq, plan, past, budget)
