@@ -18,7 +18,7 @@ from hermes.hardware.files import names_in
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields", "speculation", "aborts", "ends",
-           "mixtures", "talks")
+           "mixtures", "drafted", "talks")
 FILES = find_files([SCHEDULES / folder for folder in FOLDERS])
 
 
