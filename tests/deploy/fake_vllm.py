@@ -34,7 +34,7 @@ def main() -> None:
     ).build(BlockPool(settings["num_blocks"], settings["block_size"]), every_step=True)
     accepted = Given()
     if drafts:
-        scheduler.acceptance = accepted
+        scheduler.drafts.acceptance = accepted
     seqs = {}
     plan, step = None, 0
     for line in sys.stdin:
