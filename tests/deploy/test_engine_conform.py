@@ -63,6 +63,11 @@ DRAFTS = {"speculation": {"async_scheduling": True, "speculative": {
         "acceptance_by_position": [0.8, 0.6, 0.5, 0.2]}}}
 CASES |= {name: scenario(clients=[{**CLIENT, "memory": TIGHT, "scheduler": {**CHUNKED, **more}}])
           for name, more in DRAFTS.items()}
+CASES["drafts, adapters, an interval"] = scenario(
+    workload={**scenario()["workload"], "adapters": {"count": 4, "fraction": 0.8},
+              "prefixes": {"groups": 2, "tokens": 200}},
+    clients=[{**CLIENT, "memory": TIGHT, "scheduler": {
+        **CHUNKED, **DRAFTS["speculation"], "max_loras": 2, "prefill_schedule_interval": 4}}])
 
 
 def interpreter(folder, answer):
