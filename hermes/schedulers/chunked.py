@@ -322,13 +322,16 @@ class ChunkedScheduler(LLMScheduler):
             index += 1
             if skipped:
                 index, skipped = self._after(skipped, order, index), 0
-        if not self.bursts:
+        if self.bursts:   # the work of a batch is counted when it runs
+            plan.prefills = list(scheduled.items())
+        else:
             for seq in running:
                 if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
                     self._close_segment(seq)   # a decode did not get its token
                     pool.commit(seq, seq.num_computed)
         for seq, n in scheduled.items():
-            plan.add_prefill(seq, n, seq.num_computed)
+            if not self.bursts:
+                plan.add_prefill(seq, n, seq.num_computed)
             seq.num_computed += n
         if may_admit:
             self._admit_waiting(plan, budget, rows, cap)

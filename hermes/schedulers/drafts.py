@@ -66,6 +66,7 @@ class Drafts(SchedulerPart):
     Attributes:
         ahead: Whether a batch is scheduled before the results of the one before it are known.
         shares: What the batch just planned computes.
+        progress: Of sequences that were admitted and have not ended.
     """
 
     turn = Turn.DRAFTS
@@ -82,7 +83,7 @@ class Drafts(SchedulerPart):
             self._ahead_of_blocks = speculative.drops_last_hit
         self._hashes_ahead = config.hashes_ahead
         self.shares: dict[Generation, Share] = {}
-        self._progress: dict[Generation, _Progress] = {}
+        self.progress: dict[Generation, _Progress] = {}
         self._padding: set[Generation] = set()   # sequences of the batch being planned that have rows of padding
         self._others = self._prefilling = False   # whether it computes running sequences, and prompts of them
 
@@ -115,10 +116,6 @@ class Drafts(SchedulerPart):
                     f"{scheduler.max_num_batched_tokens} tokens, and chunked prefill is off")
         return None
 
-    def knows(self, seq: Generation) -> bool:
-        """Whether a sequence was admitted and has not ended."""
-        return seq in self._progress
-
     # -- a batch -------------------------------------------------------------------------------------------------
 
     def before_plan(self, max_steps: int) -> int:
@@ -126,15 +123,16 @@ class Drafts(SchedulerPart):
         return 1
 
     def due(self, seq: Generation, num_tokens: int) -> int:
-        known = self._progress[seq]
-        asked = seq.max_new_tokens if seq.stops_early else seq.target_tokens
-        if known.promised and seq.num_computed + 2 - known.promised >= seq.prompt_tokens + asked:
-            return 0   # its last token is certainly in flight
+        known = self.progress[seq]
+        if known.promised:
+            asked = seq.max_new_tokens if seq.stops_early else seq.target_tokens
+            if seq.num_computed + 2 - known.promised >= seq.prompt_tokens + asked:
+                return 0   # its last token is certainly in flight
         return num_tokens + known.drafts + known.promised
 
     def before_admission(self, plan: Plan) -> None:
         self._others = bool(plan.prefills)
-        self._prefilling = any(self._progress[seq].prefilling for seq, _n in plan.prefills)
+        self._prefilling = any(self.progress[seq].prefilling for seq, _n in plan.prefills)
 
     def padded(self, seq: Generation, num_tokens: int, past: int) -> int:
         """Return the rows of a sequence: in a step without prompts one with a single token left to compute gets rows
@@ -145,12 +143,12 @@ class Drafts(SchedulerPart):
         return num_tokens + self.most if pads else num_tokens
 
     def admitted(self, seq: Generation) -> None:
-        if seq not in self._progress:
-            self._progress[seq] = _Progress()
+        if seq not in self.progress:
+            self.progress[seq] = _Progress()
 
     def joins(self, seq: Generation) -> None:
         """Note a branch that runs from its first token on, which has drafts for the next."""
-        self._progress[seq] = known = _Progress()
+        self.progress[seq] = known = _Progress()
         known.drafts, known.prefilling = self.most, False
 
     def after_plan(self, plan: Plan | None) -> Plan | None:
@@ -162,7 +160,7 @@ class Drafts(SchedulerPart):
 
     def _account(self, seq: Generation, n: int) -> Share:
         """Count what is scheduled as in flight, and draw what its drafts will give."""
-        known, past = self._progress[seq], seq.num_computed - n
+        known, past = self.progress[seq], seq.num_computed - n
         padded = seq in self._padding
         drafts = n - 1 if padded else max(0, min(known.drafts, seq.num_computed - seq.num_tokens - known.promised))
         share = Share(seq, n, past, drafts)
@@ -184,7 +182,7 @@ class Drafts(SchedulerPart):
 
     def result(self, share: Share) -> int:
         """Learn the result of a batch for a sequence that has not ended; return how many tokens it gives."""
-        seq, known = share.seq, self._progress[share.seq]
+        seq, known = share.seq, self.progress[share.seq]
         known.in_flight -= share.num_tokens
         stale = known.stale > 0
         if stale:
@@ -205,22 +203,22 @@ class Drafts(SchedulerPart):
     def verified(self, seq: Generation) -> None:
         """Hash the blocks of verified tokens, which `num_tokens` of the sequence counts by now."""
         if self.hashes_results and seq in self.scheduler.running:
-            known = seq.num_computed - self._progress[seq].in_flight
+            known = seq.num_computed - self.progress[seq].in_flight
             self.scheduler.pool.commit(seq, min(known, seq.num_tokens - 1))
 
     # -- at any time in between ------------------------------------------------------------------------------------
 
     def preempted(self, seq: Generation, returned: int) -> None:
-        known = self._progress[seq]
+        known = self.progress[seq]
         known.promised = 0
         known.stale = known.in_flight
 
     def aborted(self, seq: Generation) -> None:
-        self._progress.pop(seq, None)
+        self.progress.pop(seq, None)
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
         for seq in finished:
-            self._progress.pop(seq, None)   # a branch of a single token never ran
+            self.progress.pop(seq, None)   # a branch of a single token never ran
 
 
 def drafts_of(config: ChunkedConfig) -> Drafts:

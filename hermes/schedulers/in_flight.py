@@ -159,13 +159,13 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
 
     def _plan_of(self, batch: Batch, victims: list[Generation]) -> Plan:
         """Return the work of a batch, as it is known when it runs."""
-        plan, knows = Plan(), self.drafts.knows
+        plan, progress = Plan(), self.drafts.progress
         plan.preempted = victims
         plan.lora_tokens, plan.lora_adapters = batch.plan.lora_tokens, batch.plan.lora_adapters
         for share in batch.shares.values():
             plan.add_verified(share.seq, share.num_tokens, share.past, share.drafts)
         plan.decodes = bool(batch.shares)   # a step, even if all its sequences have ended meanwhile
-        plan.prefills = [(seq, n) for seq, n in plan.prefills if knows(seq)]
+        plan.prefills = [(seq, n) for seq, n in plan.prefills if seq in progress]
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
@@ -179,7 +179,7 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         for seq in batch.frees:
             super().release(seq)
         for share in batch.shares.values():
-            if drafts.knows(share.seq):
+            if share.seq in drafts.progress:
                 tokens = drafts.result(share)
                 if tokens:
                     given[share.seq] = tokens
