@@ -95,7 +95,9 @@ class KvTiers(ClientPart):
             return
         unit = self._config.block_tokens
         size = round(unit * self.bytes_per_token)
-        computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
+        # The last token of an answer is not computed. One that a stop token ends may still be in the decode group.
+        computed = client.scheduler.group.clock + stage.base if stage.grouped else stage.num_tokens - 1
+        computed = max(stage.prompt_tokens, computed)
         keys = block_keys(stage.content, computed, unit, client.model)
         if keys:   # the last block first, so that it is evicted first
             self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)

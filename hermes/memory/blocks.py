@@ -61,6 +61,8 @@ class BlockPool:
     caching: ClassVar[bool] = False
     # whether each sequence must take its own blocks (`grow`), also in a decode group
     by_block: ClassVar[bool] = False
+    # whether layers with a sliding window have blocks of their own
+    windowed: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         check_overrides(cls)
@@ -128,6 +130,11 @@ class BlockPool:
         if need > 0:
             self.free_blocks -= need
             seq.num_blocks += need
+        return True
+
+    def reserve_windows(self, seq: BlockHolder, num_tokens: int) -> bool:
+        """Take what `seq`, whose KV is about to arrive, holds besides the blocks of its tokens; return False, without
+        any change, if that and its first `num_tokens` tokens do not fit (`hermes.memory.windows`)."""
         return True
 
     def take(self, num_blocks: int) -> None:

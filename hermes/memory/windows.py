@@ -65,8 +65,15 @@ class _Windows:
         return max(self._held_blocks(seq), self.groups.admission(num_tokens, self.block_size))
 
 
+    def _fits(self, seq: Any, num_tokens: int) -> bool:
+        """Whether a sequence without blocks fits with all that it needs to be admitted."""
+        return self._to_admit(seq, num_tokens) - (-num_tokens // self.block_size) <= self.free_blocks
+
+
 class WindowPool(_Windows, BlockPool):
     """Without a prefix cache."""
+
+    windowed = True
 
     def __init__(self, num_blocks: int, block_size: int, *, groups: WindowGroups) -> None:
         super().__init__(num_blocks, block_size)
@@ -82,6 +89,14 @@ class WindowPool(_Windows, BlockPool):
             self.take(extra)
         super().admit(seq, num_tokens, known)
 
+    def reserve_windows(self, seq: BlockHolder, num_tokens: int) -> bool:
+        if seq not in self._of:
+            if not self._fits(seq, num_tokens):
+                return False
+            self._of[seq] = extra = self._held_blocks(seq)
+            self.take(extra)
+        return True
+
     def free(self, seq: BlockHolder) -> None:
         super().free(seq)
         self.free_blocks += self._of.pop(seq, 0)
@@ -89,6 +104,8 @@ class WindowPool(_Windows, BlockPool):
 
 class WindowPrefixPool(_Windows, PrefixBlockPool):
     """With a prefix cache."""
+
+    windowed = True
 
     def __init__(self, num_blocks: int, block_size: int, *, groups: WindowGroups, unhashed_to_front: bool = True
                  ) -> None:
@@ -104,6 +121,14 @@ class WindowPrefixPool(_Windows, PrefixBlockPool):
         if seq not in self._of:
             self._of[seq] = extra = self._held_blocks(seq)
             self.take(extra)
+
+    def reserve_windows(self, seq: BlockHolder, num_tokens: int) -> bool:
+        if seq not in self._of:
+            if not self._fits(seq, num_tokens):
+                return False
+            self._of[seq] = extra = self._held_blocks(seq)
+            self.take(extra)
+        return True
 
     def free(self, seq: BlockHolder) -> None:
         super().free(seq)

@@ -225,6 +225,8 @@ class LLMScheduler:
         Includes room for the first token computed here. Otherwise sequences that together hold all the memory, and each
         need one more block, could never start.
         """
+        if self.pool.windowed and not self.pool.reserve_windows(seq, seq.num_tokens):
+            return False
         return self.pool.grow(seq, seq.num_tokens)
 
     def release(self, seq: Generation) -> None:
@@ -346,7 +348,7 @@ class LLMScheduler:
         late: list[Generation] = []
         for seq in others:
             self.pool.share(lead, seq)
-            if self.pool.grow(seq, seq.num_tokens):   # as `reserve` does, and for the same reason
+            if self.reserve(seq):
                 self._hold(seq)
             else:
                 late.append(seq)

@@ -72,7 +72,10 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
         return False   # runs have one step
 
     def reserve(self, seq: Generation) -> bool:
-        return self.pool.grow(seq, seq.num_tokens + self.drafts.most + self.lookahead, seq.num_tokens)
+        most = seq.num_tokens + self.drafts.most + self.lookahead
+        if self.pool.windowed and not self.pool.reserve_windows(seq, most):
+            return False
+        return self.pool.grow(seq, most, seq.num_tokens)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

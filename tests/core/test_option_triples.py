@@ -86,6 +86,24 @@ def wrong(triples: list[Triple], counts: Counter[str]) -> Iterator[str]:
             yield f"{triple.name}: {words_of(error)}"
 
 
+FOUND = (
+    # KV that came from another client held no blocks for windows, and all of it together no room for them
+    ("windows", 9, "hybrid", "ranks", "roles"), ("windows", 9, "hybrid", "branches", "roles"),
+    # an answer that a stop token ends is still in the decode group when its blocks go to the tiers
+    ("windows", 0, "conversations", "stop_token", "tiers"),
+)
+"""Base, load and options of triples that went wrong once."""
+
+
+def test_triples_that_went_wrong_once() -> None:
+    for name, load, *options in FOUND:
+        base = BASES[name]
+        by_name = {option.name: option for option in base.options}
+        counts: Counter[str] = Counter()
+        what_becomes_of(Triple(base, load, tuple(by_name[option] for option in options)), counts)
+        assert counts["runs"] == 1, options
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_triple_runs_or_is_refused(part: int) -> None:
