@@ -348,7 +348,7 @@ class LLMScheduler:
         late: list[Generation] = []
         for seq in others:
             self.pool.share(lead, seq)
-            if self.reserve(seq):
+            if LLMScheduler.reserve(self, seq):   # for the same reason as of a sequence alone
                 self._hold(seq)
             else:
                 late.append(seq)
