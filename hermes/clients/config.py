@@ -222,7 +222,7 @@ class LLMClientConfig(ClientConfig):
         device = self.device_of(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self.num_devices(info)))
         memory = self.memory.completed(defaults)
-        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.tiers is not None):
+        if memory.hybrid is None and memory.kv_offload is None and self.connected:
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self.memory_model(info, base_dir), base_dir)
         return self.model_copy(update={

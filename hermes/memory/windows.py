@@ -12,7 +12,7 @@ and keeps those of windows in the prefix cache.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.prefix import PrefixBlockPool
@@ -49,6 +49,8 @@ class WindowGroups(NamedTuple):
 class _Windows:
     """What both pools add; before a pool among the bases."""
 
+    windowed: ClassVar[bool] = True
+
     groups: WindowGroups
     block_size: int
     free_blocks: int
@@ -65,15 +67,18 @@ class _Windows:
         return max(self._held_blocks(seq), self.groups.admission(num_tokens, self.block_size))
 
 
-    def _fits(self, seq: Any, num_tokens: int) -> bool:
-        """Whether a sequence without blocks fits with all that it needs to be admitted."""
-        return self._to_admit(seq, num_tokens) - (-num_tokens // self.block_size) <= self.free_blocks
+    def reserve_windows(self: Any, seq: BlockHolder, num_tokens: int) -> bool:   # Any: takes from the pool after it
+        """See `BlockPool`. What it needs to be admitted must be free."""
+        if seq not in self._of:
+            if self._to_admit(seq, num_tokens) + self.blocks_for(num_tokens) > self.free_blocks:
+                return False
+            self._of[seq] = extra = self._held_blocks(seq)
+            self.take(extra)
+        return True
 
 
 class WindowPool(_Windows, BlockPool):
     """Without a prefix cache."""
-
-    windowed = True
 
     def __init__(self, num_blocks: int, block_size: int, *, groups: WindowGroups) -> None:
         super().__init__(num_blocks, block_size)
@@ -89,14 +94,6 @@ class WindowPool(_Windows, BlockPool):
             self.take(extra)
         super().admit(seq, num_tokens, known)
 
-    def reserve_windows(self, seq: BlockHolder, num_tokens: int) -> bool:
-        if seq not in self._of:
-            if not self._fits(seq, num_tokens):
-                return False
-            self._of[seq] = extra = self._held_blocks(seq)
-            self.take(extra)
-        return True
-
     def free(self, seq: BlockHolder) -> None:
         super().free(seq)
         self.free_blocks += self._of.pop(seq, 0)
@@ -104,8 +101,6 @@ class WindowPool(_Windows, BlockPool):
 
 class WindowPrefixPool(_Windows, PrefixBlockPool):
     """With a prefix cache."""
-
-    windowed = True
 
     def __init__(self, num_blocks: int, block_size: int, *, groups: WindowGroups, unhashed_to_front: bool = True
                  ) -> None:
@@ -121,14 +116,6 @@ class WindowPrefixPool(_Windows, PrefixBlockPool):
         if seq not in self._of:
             self._of[seq] = extra = self._held_blocks(seq)
             self.take(extra)
-
-    def reserve_windows(self, seq: BlockHolder, num_tokens: int) -> bool:
-        if seq not in self._of:
-            if not self._fits(seq, num_tokens):
-                return False
-            self._of[seq] = extra = self._held_blocks(seq)
-            self.take(extra)
-        return True
 
     def free(self, seq: BlockHolder) -> None:
         super().free(seq)
