@@ -70,8 +70,8 @@ class Told:
 
     Args:
         acceptance: Share of drafts that are accepted: one number, or one by position with commas between.
-        draft_model: A model description of what drafts, instead of the command's.
-        draft_time: Time of one run of what drafts.
+        draft_model: A model description of the drafter, instead of the command's.
+        draft_time: Time of one run of the drafter.
     """
 
     acceptance: str | None = None

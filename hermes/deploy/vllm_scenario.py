@@ -74,9 +74,9 @@ def read_source(text: str, file: str | None, *, device: str, engine: str | None,
     Args:
         text: The command, or the file's text.
         file: The file's name; None for a command.
-        engine: Version for all engines, instead of the one that their image tells.
+        engine: Version for all engines, instead of the one of their image.
         model: Description for all engines, instead of the model that they name.
-        told: What the user says of all engines, and no command does.
+        told: What the user states of all engines, and no command does.
 
     Raises `InputError` for what is neither, and for a model without a description.
     """

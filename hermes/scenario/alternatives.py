@@ -66,7 +66,7 @@ def assumes_of(scenario: Scenario, results: Results, again: Again | None = None,
 
 
 def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
-    """Return the entry of an alternative that only a simulation tells; None if this run has nothing that it acts on."""
+    """Return the entry of an alternative that needs a simulation; None if this run has nothing that it acts on."""
     if one.decides == "KV memory" and not _short_of_memory(record, one.bytes):
         return None
     return Assumed(one.name, one.default, one.alternative, method="not simulated")

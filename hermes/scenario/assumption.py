@@ -11,7 +11,7 @@ __all__ = ["Assumption", "Change"]
 
 @dataclass(frozen=True)
 class Change:
-    """What an alternative changes, for pricing a run again; all empty where only a simulation tells.
+    """What an alternative changes, for pricing a run again; all empty where it needs a simulation.
 
     Attributes:
         hardware: Fields of the hardware of named terms to replace, by the number of the client group.

@@ -91,7 +91,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
 
 
 def _arrivals(scenario: Scenario) -> Iterator[Assumption]:
-    """Poisson arrivals: users who do not know of each other. Real ones come in bursts; gamma gaps state their own."""
+    """Poisson arrivals: users are independent. Real ones come in bursts; gamma gaps state their own."""
     for path, workload in zip(_paths_of_workloads(scenario), scenario.workload, strict=True):
         if workload.arrivals.kind == "poisson":
             yield Assumption("arrivals", "Poisson", f"bursts (gamma gaps of cv {BURSTS:g})", {
@@ -213,7 +213,7 @@ def _device(scenario: Scenario, number: int) -> DeviceDescription | None:
 
 
 def _watts(scenario: Scenario) -> Iterator[Assumption]:
-    """Devices whose watts nobody measured."""
+    """Devices whose watts were not measured."""
     for number, client in enumerate(scenario.clients):
         device, built = _device(scenario, number), scenario.source.hardware.get(number)
         measured = built is not None and hardware_info(built).power is not None

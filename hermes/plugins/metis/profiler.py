@@ -26,8 +26,8 @@ class Profiler:
         confident: Share of profiles above the threshold.
         good_confident, good_unsure: Shares of good profiles among those and among the others.
         learns: Share of the mistakes that one golden answer removes.
-        fixed_tokens: Prompt tokens of a call for instructions and the line about the database, beside the question.
-        example_tokens: Prompt tokens for each golden answer kept, beside that answer.
+        fixed_tokens: Prompt tokens of a call for instructions and the line about the database, without the question.
+        example_tokens: Prompt tokens for each golden answer kept, without that answer.
         output_tokens: Tokens of the profile.
     """
 
