@@ -40,7 +40,7 @@ __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
 class Parallel(ConfigModel):
-    """How the devices of one client share a model."""
+    """Parallelism of a client: the division of a model among its devices."""
 
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""

@@ -53,7 +53,7 @@ class Flight:
 
 
 class Pricing:
-    """How steps are priced.
+    """Pricing of steps.
 
     Attributes:
         write_ends: Function of the hardware model that prices short runs; None if it has none.

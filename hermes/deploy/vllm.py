@@ -126,7 +126,7 @@ def _rest(read: Read, name: str) -> None:
 
 
 def _checkpoint(name: str, read: Read) -> tuple[str, str | None]:
-    """Return what a client calls a checkpoint, and the precision that its name states; note what the name loses."""
+    """Return the client's name of a checkpoint, and the precision that its name states; note the part that is lost."""
     own, dtype = described(name)
     if name in (own, hub_name(own)):
         return own, dtype
@@ -287,7 +287,7 @@ def described(name: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts the engines of a group of LLM clients.
+    """Launch of the engines of a group of LLM clients.
 
     Args:
         name: The group's.

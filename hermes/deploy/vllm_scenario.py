@@ -1,4 +1,4 @@
-"""The scenario of a launch command, or of what a file deploys."""
+"""The scenario of a launch command, or of the deployments in a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 
 @dataclass
 class Source:
-    """What was read.
+    """Engines that were read, with the remarks on them.
 
     Args:
         clients: Groups of LLM clients of a scenario.
@@ -127,7 +127,7 @@ def _client(name: str, count: int, role: str, words: EngineWords, at: Node | Non
 
 
 def _with_mode(read: Read, engine: str | None, device: str) -> list[str]:
-    """Put in what the performance mode changes of the engine's defaults; return what to say of it."""
+    """Put in the defaults that the performance mode changes; return the notes about it."""
     if read.mode == "balanced":
         return []
     with inside("--device"):

@@ -47,7 +47,7 @@ class WindowGroups(NamedTuple):
 
 
 class _Windows:
-    """What both pools add; before a pool among the bases."""
+    """Additions to both pools; stands before a pool among the bases."""
 
     windowed: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The defaults that decide the answer of one run, with what their alternatives would change.
+"""The defaults that decide the result of one run, with the effects of their alternatives.
 
 First order (`hermes.scenario.repricing`) goes through all of them. What it finds to move a headline by 2%, or to turn
 the verdict, is then simulated if the run was short, and so is what it cannot price: the largest first, until the

@@ -1,4 +1,4 @@
-"""Defaults of hardware of named terms (`composed`) that may decide an answer: sampler, links, experts, precision.
+"""Defaults of hardware of named terms (`composed`) that may decide a result: sampler, links, experts, precision.
 
 Each is a change of one field of the hardware, so that the same alternative can be priced and simulated.
 """

@@ -1,4 +1,4 @@
-"""Defaults of a scenario that may decide its answer, each with a stated alternative.
+"""Defaults of a scenario that may decide its result, each with a stated alternative.
 
 A default is listed here only while the scenario leaves its key out. A scenario that writes the key, with any value,
 has chosen.
@@ -138,7 +138,7 @@ def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:
 
 
 def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
-    """What LoRA adapters cost: their loads where no size is given, and their kernels in each step."""
+    """Cost of LoRA adapters: their loads where no size is given, and their kernels in each step."""
     client, path = scenario.clients[number], f"clients.{number}"
     wanted = [workload.adapters for workload in scenario.workload if workload.adapters is not None]
     slots = client.scheduler.options.max_loras

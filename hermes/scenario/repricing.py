@@ -1,4 +1,4 @@
-"""What the alternatives to a scenario's defaults change, found from one run: its batches are priced again.
+"""Effects of alternatives to a scenario's defaults, found from one run whose batches are priced again.
 
 First order: the schedule stays, and each step takes the alternative's time. A sample of each client group's steps is
 priced by both hardware models; the difference, over the tokens of a step, is added to every step, and a request waits

@@ -44,7 +44,7 @@ class Job:
 
 
 class _Progress:
-    """What the host cache has, and is getting, of one sequence.
+    """Progress of one sequence's chunks and jobs.
 
     Attributes:
         next_chunk: First chunk that has not been offered to the host cache.

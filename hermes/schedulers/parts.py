@@ -174,7 +174,7 @@ class SchedulerPart:
 
 
 class WithParts(Base):
-    """What makes a chunked scheduler one with parts.
+    """A chunked scheduler with parts.
 
     Args:
         parts: Parts of other options than the scheduler's, in addition to those of `config`.

@@ -35,7 +35,7 @@ FEW_TOKENS = 32                   # a match of no more counts as none for the or
 
 
 class Budget:
-    """What a prefill batch may still take, in tokens (rules 6 to 8).
+    """Budget left of a prefill batch, in tokens (rules 6 to 8).
 
     Attributes:
         total: Reserved in memory, including what requests may still generate.

@@ -1,4 +1,4 @@
-"""A profiler that is mostly right: its profile of a query, its confidence, and the effect of feedback on both.
+"""METIS's profiler, with errors: its profile of a query, its confidence, and the effect of feedback on both.
 
 93% of the profiles are confident (above 0.90), and 96% of those are good (METIS's figures for a large model). Assumed:
 half of the others are good; a bad profile has one mistake, each equally likely: joint reasoning or complexity inverted,
