@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from hermes.calibration.engines import planner
-from hermes.calibration.link_plan import LinkMeasurement
+from hermes.calibration.link import LinkMeasurement
 from hermes.calibration.plan import PointPlan, request_for
 from hermes.calibration.retrieval_plan import RetrievalMeasurement
 from hermes.calibration.terms_plan import TermsMeasurement

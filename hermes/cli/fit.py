@@ -25,11 +25,6 @@ def fit(
         Path | None, typer.Option(metavar="FILE", help="Write a figure (PNG) of predicted against measured times.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the profile; otherwise that of the steps.")] = "",
-    estimator: Annotated[str, typer.Option(metavar="NAME", help=
-        "Use a regressor of scikit-learn, such as RandomForestRegressor, instead of the step polynomial. The result is "
-        "a table (hardware kind `table`).")] = "",
-    estimator_set: Annotated[list[str], typer.Option(
-        "--estimator-set", metavar="KEY=VALUE", help="A parameter of the regressor; may be given often.")] = [],  # noqa: B006  (typer copies it)
     engine_steps: Annotated[Path | None, typer.Option("--steps", metavar="STEPS.yaml", help=
         "With terms: measured steps of an engine, for its own time of each step.")] = None,
     link: Annotated[Path | None, typer.Option(metavar="LINK.yaml", help=
@@ -51,13 +46,6 @@ def fit(
         if path is not None and kind != "hermes-terms/1":
             raise InputError("measured terms (hermes-terms/1) with it", Verbatim(str(kind)), field=option,
                              file=str(steps))
-    if estimator:
-        if report is not None or plot is not None:
-            raise InputError("no --report and no --plot beside --estimator: a table has neither")
-        _table(steps, output, name, estimator, estimator_set, as_json)
-        return
-    if estimator_set:
-        raise InputError("--estimator NAME with it", field="--estimator-set")
     if kind in ("hermes-retrieval/1", "hermes-terms/1"):
         what = "searches" if kind == "hermes-retrieval/1" else "terms"
         if report is not None or plot is not None:
@@ -144,42 +132,3 @@ def _polynomials(
     for what, path in (("profile", output), ("report", report), ("figure", plot)):
         if path is not None:
             print(f"{what} written to {path}")
-
-
-def _table(
-    steps: Path, output: Path | None, name: str, estimator: str, settings: list[str], as_json: bool
-) -> None:
-    """Fit a regressor and sample it into a table; print the errors of both."""
-    from hermes.calibration.fit.table import fit_table, regressor
-    from hermes.calibration.steps import load_steps
-    from hermes.config.yaml_document import parse_yaml
-    from hermes.errors import InputError
-    from hermes.hardware.profile import dump_yaml
-
-    parameters = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise InputError("KEY=VALUE", text, field="--estimator-set")
-        parameters[key] = parse_yaml(value).plain()
-    label = " ".join([estimator, *(f"--estimator-set {text}" for text in settings)])
-    result = fit_table(load_steps(steps), name, regressor(estimator, parameters), label)
-    if output is not None:
-        dump_yaml(result.tables, output, f"{label}, sampled over the measured range; times in seconds.")
-    if as_json:
-        print_json({"table": result.tables.model_dump(mode="json"), "excluded": result.excluded,
-                    "sampling": {phase: {"mape": mape, "worst": worst}
-                                 for phase, (mape, worst) in result.sampling.items()}})
-        return
-    rows = []
-    for phase, error in result.held_out.items():
-        mape, worst = result.sampling[phase]
-        asked = min(error.candidates, key=lambda key: error.candidates[key])
-        rows.append([phase, error.configurations, f"{error.mape:.2%}", f"{error.worst:.1%}",
-                     f"{error.in_sample_mape:.2%}", asked, f"{mape:.2%}", f"{worst:.1%}"])
-    print_table(f"{result.tables.name}: {label} on held-out configurations, and the table beside it",
-                ["phase", "configurations", "MAPE", "worst", "in sample", "learned", "table MAPE", "table worst"], rows)
-    for line in result.excluded:
-        print(f"left out: {line}")
-    if output is not None:
-        print(f"table written to {output}; in a scenario: hardware: {{kind: table, profile: {output}}}")

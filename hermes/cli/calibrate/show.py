@@ -11,14 +11,14 @@ from hermes.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from hermes.calibration.ivf_overlap import Candidate, IvfOverlap
-    from hermes.calibration.link import LinkFile
-    from hermes.calibration.link_plan import LinkPlan
+    from hermes.calibration.link import LinkFile, LinkPlan
     from hermes.calibration.measurements import IvfMeasurement
     from hermes.calibration.plan import Plan, PointPlan
     from hermes.calibration.retrieval_plan import RetrievalPlan
     from hermes.calibration.retrieval_steps import MeasuredSearches
     from hermes.calibration.session import Measured
     from hermes.calibration.steps import MeasuredSteps
+    from hermes.hardware.links import LinkDescription
     from hermes.services.retrieval_profile import RetrievalProfile
 
 __all__ = ["fitted_searches", "measure_ivf", "pack", "plan"]
@@ -31,7 +31,7 @@ AGAIN = "stopped by the budget: run the same command again to continue"
 
 def plan(made: PointPlan, written: Path | None, budget: float | None, as_json: bool) -> None:
     """Print the points of a plan, their memory and their time."""
-    from hermes.calibration.link_plan import LinkPlan
+    from hermes.calibration.link import LinkPlan
     from hermes.calibration.plan import Plan
     from hermes.calibration.retrieval_plan import RetrievalPlan
     from hermes.calibration.terms_plan import TermsPlan
@@ -56,11 +56,10 @@ def plan(made: PointPlan, written: Path | None, budget: float | None, as_json: b
 
 
 def _link_plan(made: LinkPlan, as_json: bool) -> dict[str, Any]:
-    from hermes.calibration.link_plan import host_bytes, plan_table
-
-    memory = host_bytes(made)
+    memory = made.host_bytes()
     if not as_json:
-        print_table("", ["path", "", "bytes", "points", "estimate (s)"], plan_table(made))
+        print_table("", ["transfer", "repetitions", "estimate (s)"],
+                    [[point["name"], point["repetitions"], point["estimate_s"]] for point in made.points])
         print(f"host memory {memory / 2**30:.1f} GiB" + (f"; a test file in {made.disk_dir}" if made.disk_dir else "")
               + f"; about {made.estimate_s:.0f} s")
     return {"points": made.points, "host_memory_bytes": memory, "disk_dir": made.disk_dir,
@@ -125,20 +124,28 @@ def pack(
         measured: The session that has just written the journal.
         profile: File for the cost model of searches.
     """
+    from hermes.calibration.link import save_link
+    from hermes.calibration.link_fit import link_file, of_tool
     from hermes.calibration.records import engine_of_journal
     from hermes.cli.calibrate import command_line
     from hermes.errors import InputError
+    from hermes.hardware.links import LinkDescription
+    from hermes.hardware.profile import dump_yaml
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file name that ends in .yaml", str(output), field="output")
-    engine, command = engine_of_journal(journal), command_line()
+    command = command_line()
+    links = of_tool(journal, output.stem, command)
+    if isinstance(links, LinkDescription):
+        dump_yaml(links, output, f"All-reduces. In a scenario or a device description: link: ./{output.name}")
+        _show_interconnect(links, output, as_json)
+        return
+    engine = "link" if links is not None else engine_of_journal(journal)
     if engine in ("link", "retrieval") and clock is not None:
         raise InputError("no clock: it was chosen when measuring", clock, field="--clock")
     complete = measured is None or measured.complete
     if engine == "link":
-        from hermes.calibration.link import link_file, save_link
-
-        links = link_file(journal, output.stem, command)
+        links = links or link_file(journal, output.stem, command)
         save_link(links, output)
         _show_links(links, output, complete, as_json)
     elif engine == "retrieval":
@@ -194,18 +201,29 @@ def _show_steps(
     print(f"written to {output}")
 
 
+def _show_interconnect(link: LinkDescription, output: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(output), **link.model_dump(mode="json")})
+        return
+    print_table("", ["devices", "sizes", "largest (MiB)", "GB/s there"], [
+        [times.ranks, len(times.bytes), times.bytes[-1] / 2**20,
+         2 * (times.ranks - 1) / times.ranks * times.bytes[-1] / times.seconds[-1] / 1e9] for times in link.measured])
+    print(f"written to {output}; in a scenario or a device description: link: ./{output.name}")
+
+
 def _show_links(links: LinkFile, output: Path, complete: bool, as_json: bool) -> None:
     from hermes.calibration.link import network_lines
+    from hermes.core.noise import tally
 
     if as_json:
         print_json({"file": str(output), "complete": complete, **links.model_dump(mode="json")})
         return
     rows = [
-        [found.label(), found.latency * 1e6, found.bandwidth / 1e9, len(found.sizes), 100 * found.mape,
-         100 * found.worst, "-" if found.held_out_mape is None else f"{100 * found.held_out_mape:.1f}"]
-        for found in links.links
+        [found.label(), "-" if found.latency is None else found.latency * 1e6, found.bandwidth / 1e9, len(found.sizes),
+         *("-" if error is None else f"{100 * error:.1f}" for error in (found.mape, found.worst, found.held_out_mape)),
+         tally(size.noise for size in found.sizes)] for found in links.links
     ]
-    print_table("", ["link", "latency (us)", "GB/s", "sizes", "error %", "worst %", "held out %"], rows)
+    print_table("", ["link", "latency (us)", "GB/s", "sizes", "error %", "worst %", "held out %", "noise"], rows)
     for note in links.provenance.notes:
         print(f"note: {note}")
     if not complete:
