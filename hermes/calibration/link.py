@@ -1,4 +1,4 @@
-"""Measured links of a host (`hermes-link/1`): latency and bandwidth per path.
+"""Measured links of a host (`hermes-link/1`), and the plan of their measurement: latency and bandwidth per path.
 
 A transfer of b bytes takes `latency + b / bandwidth`. Both are non-negative and fitted to the median time of each size
 with relative weights, so that small transfers count as much as large ones; the file also gives the error at every size.
@@ -10,32 +10,28 @@ The times come from our collector (`hermes.calibration.collect.link`) or from fi
 from __future__ import annotations
 
 import datetime
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.calibration.plan import PointPlan
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name
-from hermes.config.validation import load, validate
+from hermes.config import Bandwidth, ConfigModel, Duration, Name
+from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.profile import dump_yaml
 
 __all__ = [
-    "LinkFile", "LinkMeasurement", "LinkPlan", "LinkProvenance", "MeasuredLink", "SizeError", "load_link",
-    "network_lines", "save_link",
+    "MOST_READ", "LinkFile", "LinkPlan", "LinkProvenance", "MeasuredLink", "SizeError", "load_link", "network_lines",
+    "save_link",
 ]
 
 Fraction = Annotated[float, Field(ge=0)]
 Path_ = Literal["host_to_device", "device_to_host", "memory_copy", "disk_read"]
 Memory = Literal["", "pinned", "pageable"]
 
-_ALIGN, _MOST_READ = 4096, 64 * 2**20
-_GUESS = {"memory_copy": (8e9, 1e-6), "disk_read": (1e9, 100e-6)}   # bytes/s and seconds, for the estimate only
-
-
-# -- plans -------------------------------------------------------------------------------------------------------------
+MOST_READ = 64 * 2**20
+"""Largest read of a disk."""
 
 
 class LinkPoint(ConfigModel):
@@ -67,62 +63,7 @@ class LinkPlan(PointPlan):
     def host_bytes(self) -> int:
         """Return the collector's host memory: two arenas, and buffers for a device (twice) and the disk."""
         copied = [int(point["bytes"]) for point in self.points if point.get("memory")]
-        return 2 * self.arena_bytes + 2 * max(copied, default=0) + (_MOST_READ if self.disk_dir else 0)
-
-
-class LinkMeasurement(ConfigModel):
-    """Latency and bandwidth: host to device and back, host memory, disk."""
-
-    measure: Literal["link"] = "link"
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = "cpu"
-    """cpu (host and disk alone), cuda or cuda:N."""
-    paths: list[Literal["device", "memory", "disk"]] = Field(default_factory=list)
-    """Paths: device, memory, disk; none: all that the device has."""
-    smallest: Bytes = _ALIGN
-    """Smallest transfer."""
-    largest: Bytes = 2**30
-    """Largest transfer; each is four times as large as the one before. Reads of a disk end at 64 MiB."""
-    disk_dir: str = ""
-    """Folder of the test file; empty: the temporary folder."""
-    repetitions: Annotated[int, Field(ge=2, le=1000)] = 10
-    """Measurements of every size."""
-    output: str = "links.yaml"
-    """Fitted links; plan and journal beside it."""
-
-    def plan(self, base_dir: Path, python: str | None = None) -> LinkPlan:
-        """Return the plan: by path, sizes from small to large. Raises `InputError` naming the key."""
-        if "device" in self.paths and self.device == "cpu":
-            raise InputError("device: cuda for the paths of a device", self.device, field="device")
-        if not _ALIGN <= self.smallest <= self.largest or self.smallest % _ALIGN or self.largest % _ALIGN:
-            raise InputError("multiples of 4 KiB, the smallest not above the largest", [self.smallest, self.largest],
-                             field="smallest")
-        wanted = self.paths or ["device", "memory", "disk"]
-        sizes = [*(self.smallest * 4**n for n in range(30) if self.smallest * 4**n < self.largest), self.largest]
-        points: list[dict[str, Any]] = []
-        if "device" in wanted and self.device != "cpu":
-            points += [self._point(path, size, kind) for path in ("host_to_device", "device_to_host")
-                       for kind in ("pinned", "pageable") for size in sizes]
-        if "memory" in wanted:
-            points += [self._point("memory_copy", size) for size in sizes]
-        folder = ""
-        if "disk" in wanted:
-            where = base_dir / self.disk_dir if self.disk_dir else Path(tempfile.gettempdir())
-            if not where.is_dir():
-                raise InputError("an existing folder", str(where), field="disk_dir")
-            folder = str(where)
-            points += [self._point("disk_read", size) for size in sizes if size <= max(_MOST_READ, self.smallest)]
-        return validate(LinkPlan, {
-            "device": self.device, "points": points, "disk_dir": folder,
-            "arena_bytes": max(self.largest, 512 * 2**20) if "memory" in wanted else 0,
-        })
-
-    def _point(self, path: str, size: int, memory: str = "") -> dict[str, Any]:
-        bandwidth, latency = _GUESS.get(path, (15e9, 20e-6))
-        return {"name": f"{path} {size} {memory}".strip(), "path": path, "bytes": size, "memory": memory,
-                "repetitions": self.repetitions, "estimate_s": self.repetitions * max(size / bandwidth + latency, 2e-3)}
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
+        return 2 * self.arena_bytes + 2 * max(copied, default=0) + (MOST_READ if self.disk_dir else 0)
 
 
 class SizeError(ConfigModel):

@@ -23,12 +23,12 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.link import LinkFile, LinkPlan, LinkProvenance, MeasuredLink, SizeError
 from hermes.calibration.records import read_records
-from hermes.config.files import parse_json, read_text
+from hermes.config.files import open_file, read_json, read_text
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.links import CollectiveTimes, LinkDescription
 
-__all__ = ["fit_link", "interconnect", "link_file", "of_tool"]
+__all__ = ["fit_link", "interconnect", "link_file", "of_tool", "tool_of"]
 
 _NVBANDWIDTH = {"host_to_device_memcpy_ce": "host_to_device", "device_to_host_memcpy_ce": "device_to_host"}
 _NCCL_ROW = re.compile(r"\s*(\d+)\s+\d+\s+\S+\s+\S+\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)")
@@ -107,14 +107,25 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[float, 
 # -- output of other tools ---------------------------------------------------------------------------------------------
 
 
+def tool_of(path: Path) -> str | None:
+    """Return the tool that wrote a file: `fio`, `nvbandwidth`, `nccl-tests`; None for another file, or none."""
+    try:
+        with open_file(path) as file:
+            text = file.read(2**16).decode(errors="replace")
+    except InputError:
+        return None   # the reader of journals says why
+    marks = {"nvbandwidth": r'\s*\{\s*"nvbandwidth"', "fio": r'\s*\{\s*"fio version"',
+             "nccl-tests": r"(?s).*\n#\s+size\s+count\s+type\s+redop"}
+    return next((tool for tool, mark in marks.items() if re.match(mark, text)), None)
+
+
 def of_tool(path: Path, name: str, command: str) -> LinkFile | LinkDescription | None:
-    """Return the links in a tool's output; None for a file of none of these tools. Raises `InputError`."""
-    text = read_text(path)
-    if text.lstrip().startswith("{"):
-        if '"nvbandwidth"' in text:
-            return _nvbandwidth(parse_json(text, str(path)), path, name, command)
-        return _fio(parse_json(text, str(path)), path, name, command) if '"fio version"' in text else None
-    return _nccl(text, path, name) if re.search(r"^#\s+size\s+count\s+type\s+redop", text, re.MULTILINE) else None
+    """Return the links in the output of a tool; None for a file of none (`tool_of`). Raises `InputError`."""
+    tool = tool_of(path)
+    if tool == "nccl-tests":
+        return _nccl(read_text(path), path, name)
+    read = {"nvbandwidth": _nvbandwidth, "fio": _fio}.get(tool or "")
+    return None if read is None else read(read_json(path), path, name, command)
 
 
 def _value(data: Any, *keys: str | int, file: Path) -> Any:

@@ -46,7 +46,7 @@ def _with_the_collector(python, monkeypatch):
 
 def plan_of(points: list[dict[str, Any]], **more: Any) -> Plan:
     return Plan(
-        engine="fake", collector=COLLECTOR, model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
+        engine="vllm", collector=COLLECTOR, model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
         dtype="fp32", clock=more.pop("clock", "wall"), repetitions=3, warmup_s=more.pop("warmup_s", 0.0),
         points=points, **more,
     )

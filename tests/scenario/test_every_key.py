@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes.api import simulate
-from hermes.calibration.engine_validation.engines import VALIDATION_ENGINES
-from hermes.calibration.plan import ENGINES
+from hermes.calibration.measurements import MEASUREMENTS
 from hermes.config import Component, ConfigModel, Named
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
@@ -63,7 +62,7 @@ WITH: dict[str, dict[str, Any]] = {
 
 def _models() -> dict[str, type[BaseModel]]:
     """Every component of every registry, and everything that can stand in a scenario, by its name."""
-    registries = (EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, VALIDATION_ENGINES, ENGINES)
+    registries = (EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, MEASUREMENTS)
     pending: list[Any] = [Scenario, *(registry.get(name) for registry in registries for name in registry)]
     models: dict[str, type[BaseModel]] = {}
     while pending:
