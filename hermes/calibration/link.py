@@ -9,13 +9,13 @@ The times come from our collector (`hermes.calibration.collect.link`) or from fi
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.calibration.plan import PointPlan
+from hermes.calibration.table_files import Origin
 from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
@@ -104,17 +104,11 @@ class MeasuredLink(ConfigModel):
         return f"{self.path} ({self.memory})" if self.memory else self.path
 
 
-class LinkProvenance(ConfigModel):
+class LinkProvenance(Origin):
     """Source of the figures."""
 
     cpu: str
     device: str = ""
-    date: datetime.date | str
-    clock: str
-    collected_by: str = ""
-    source: str
-    environment: dict[str, Any] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
 
 
 class LinkFile(ConfigModel):

@@ -55,7 +55,7 @@ class PlanMemory(ConfigModel):
 class PointPlan(ConfigModel):
     """Common part of plans; the session that measures a plan reads only `name`, `level` and `estimate_s` of a point."""
 
-    row_columns: ClassVar[dict[str, str]] = {}
+    row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64"}
     """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
     record_fields: ClassVar[tuple[str, ...]] = ()
     """Keys that a journal must hold for a measured point beside its rows."""

@@ -157,7 +157,7 @@ def _libraries(python: str | None) -> tuple[str, ...]:
     try:
         done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return tuple(json.loads(done.stdout))
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+    except (OSError, subprocess.CalledProcessError, ValueError, TypeError) as error:
         raise InputError("a Python interpreter", Verbatim(f"{python} ({error})"), field="--python") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -18,7 +19,8 @@ def add_to(app: typer.Typer) -> None:
 
 def fit(
     steps: Annotated[
-        Path, typer.Argument(help="The header of measured steps, searches or terms.", show_default=False)],
+        Path, typer.Argument(help="The header of measured steps, searches or terms, or a journal of them (.jsonl).",
+                             show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the profile.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in Markdown.")] = None,
     plot: Annotated[
@@ -41,10 +43,26 @@ def fit(
     from hermes.cli.calibrate import command_line, print_shown
     from hermes.errors import InputError, Verbatim
 
-    kind, options = kind_of_file(steps), FitOptions(
-        output, name, command_line(), report, plot, engine_steps, link)
-    for option in ("report", "plot", "steps", "link"):
-        if getattr(options, option) and option not in kind.fit_options:
-            flag = f"--{option.replace('_', '-')}"
-            raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))
-    print_shown(kind.fit(steps, options), as_json)
+    with TemporaryDirectory(prefix="hermes-") as folder:
+        file, more = (path if path is None else _packed(path, Path(folder)) for path in (steps, engine_steps))
+        assert file is not None
+        kind = kind_of_file(file)
+        options = FitOptions(output, name, command_line(), report, plot, more, link)
+        for option in ("report", "plot", "steps", "link"):
+            if getattr(options, option) and option not in kind.fit_options:
+                flag = f"--{option.replace('_', '-')}"
+                raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))
+        shown = kind.fit(file, options)
+    print_shown(shown, as_json)
+
+
+def _packed(path: Path, folder: Path) -> Path:
+    """Return a measured file, that of a collector's journal, complete or cut off, if `path` is one."""
+    from hermes.calibration.measurements.base import kind_of_journal
+    from hermes.cli.calibrate import command_line
+
+    if path.suffix != ".jsonl":
+        return path
+    file = folder / f"{path.name.partition('.')[0]}.yaml"
+    kind_of_journal(path).pack(path, file, command=command_line())
+    return file

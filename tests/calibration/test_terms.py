@@ -419,6 +419,19 @@ def test_mistakes_are_one_line(folder, capsys):
     assert err.startswith("terms.yaml:") or "terms.yaml" in err
 
 
+@pytest.mark.parametrize("count", [2, 9, 60, 270])
+def test_a_journal_that_was_cut_off_is_fitted(folder, capsys, count):
+    """With so many whole lines and a torn one. What is missing comes from the roofline."""
+    journal = made_up(folder, seconds_of)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:count]) + lines[count][:40])
+    assert main(["fit", str(journal), "-o", "kernels.yaml", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tables"]
+    assert main(["calibrate", "pack", str(journal), "-o", "terms.yaml"]) == 0
+    assert load_terms(Path("terms.yaml")).header.measured == sum(b'"rows":[{' in line for line in lines[:count])
+
+
 def test_a_torn_or_foreign_journal_is_refused(folder, capsys):
     journal = made_up(folder, seconds_of)
     lines = journal.read_text().splitlines()

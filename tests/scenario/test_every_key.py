@@ -45,6 +45,7 @@ WITH: dict[str, dict[str, Any]] = {
     "KvTierConfig.recency": {"eviction": "tamm"},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
+    "Links.device": {"device": "cuda"},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
     "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},

@@ -9,9 +9,9 @@
     ivf         one index for lookahead retrieval
 """
 
-from hermes.calibration.journal import read_journal
 from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown, Table
 from hermes.calibration.plan import PointPlan
+from hermes.calibration.records import read_records
 from hermes.calibration.session import Measured
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measured", "Measurement", "PointPlan", "Shown", "Table", "read_journal"]
+__all__ = ["MEASUREMENTS", "FitOptions", "Measured", "Measurement", "PointPlan", "Shown", "Table", "read_records"]

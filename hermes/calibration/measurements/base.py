@@ -8,7 +8,7 @@ call the hooks in this order:
     hermes fit              fit
 
 A new kind registers its class under its name (`MEASUREMENTS.register`, or the entry-point group
-`hermes.measurements`). `hermes.testing.measurements.MeasurementContract` tests everything that the commands rely on.
+`hermes.measurements`). `hermes.calibration.testing.MeasurementContract` tests everything that the commands rely on.
 """
 
 from __future__ import annotations
