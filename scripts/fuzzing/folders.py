@@ -144,7 +144,7 @@ def _sign(folder: Path, changed: Path) -> None:
 
 
 def _journal(folder: Path) -> None:
-    model = ROOT / "hermes/calibration/engine_validation/small-llama.json"
+    model = ROOT / "scenarios/validation/small-llama.json"
     _hermes("calibrate", "plan", "llm", "-o", str(folder / "plan.yaml"), "--set", f"model={model}", "--set", "points=4")
     _hermes("calibrate", "run", str(folder / "plan.yaml"), "--points", str(folder / "points.json"))
     plan = json.loads((folder / "points.json").read_text())
