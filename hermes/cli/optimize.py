@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from hermes.cli.output import (
     ExecutorName,
     Json,
     Overrides,
+    Quiet,
     Verbose,
     Workers,
     print_json,
@@ -38,6 +38,7 @@ def optimize(
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
+    quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -52,12 +53,13 @@ def optimize(
     from hermes.explore.optimize import optimize as search
     from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
     from hermes.explore.space import load_space
+    from hermes.results.progress import SearchProgress
 
     space = load_space(source, overrides)
     if trials is not None:
         space = replace(space, config=space.config.model_copy(update={"trials": trials}))
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         found = search(space, output, engine, told)
     files = write(found, output)
     if as_json:
