@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.config.files import file_digest
 from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
+from hermes.results.arrow import with_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -296,7 +297,7 @@ def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rest = iter(tables)
+    rest = map(with_units, tables)
     group = [next(rest)]
     with pq.ParquetWriter(path, group[0].schema, compression="zstd", write_statistics=False,
                           use_dictionary=False) as writer:
