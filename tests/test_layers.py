@@ -18,7 +18,7 @@ BELOW = {"calibration", "plugins"}
 FACE = {"__init__", "__main__", "cli"}
 """The command line imports what a command needs when it runs."""
 
-OTHER_TESTS = {"compiled", "docs", "data", "frozen", "golden", "engine_validation"}
+OTHER_TESTS = {"compiled", "docs", "data", "frozen", "golden"}
 """Folders of tests/ that are no folder of hermes/: the compiled build, the pages, files that tests read."""
 
 
