@@ -23,6 +23,7 @@ from hermes.calibration.comparison import compare_times
 from hermes.calibration.fit.estimators import solve
 from hermes.calibration.link_plan import LinkPlan
 from hermes.calibration.records import read_records
+from hermes.calibration.table_files import Origin
 from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.core.noise import Spread, spread, tally
@@ -83,17 +84,11 @@ class MeasuredLink(ConfigModel):
         return f"{self.path} ({', '.join(more)})" if more else self.path
 
 
-class LinkProvenance(ConfigModel):
+class LinkProvenance(Origin):
     """Source of the figures."""
 
     cpu: str
     device: str = ""
-    date: datetime.date | str
-    clock: str
-    collected_by: str = ""
-    source: str
-    environment: dict[str, Any] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
 
 
 class LinkFile(ConfigModel):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from hermes.calibration.measurements.base import Measurement
 from hermes.calibration.plan import PointPlan
 from hermes.config import Bytes, ConfigModel
 from hermes.config.validation import validate
@@ -71,7 +72,7 @@ class LinkPlan(PointPlan):
     disk_dir: str
 
 
-class LinkMeasurement(ConfigModel):
+class LinkMeasurement(Measurement):
     """Latency and bandwidth: host to device and back, host memory, disk."""
 
     measure: Literal["link"] = "link"

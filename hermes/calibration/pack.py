@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from hermes.calibration.plan import Plan
 from hermes.calibration.records import Records, read_records
 from hermes.calibration.steps import COLUMNS, STATS, MeasuredSteps, StepsHeader
 from hermes.calibration.table_files import sha256
-from hermes.calibration.torch_plan import all_reduce_s
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.core.noise import classify, spread
@@ -42,6 +41,10 @@ def pack(journal: Path, *, clock: str | None = None, name: str | None = None, co
     Raises `InputError` for a file that is not a plan's journal, or has no rows.
     """
     plan, found = read_records(journal, Plan)
+    if "all_reduce" in plan.options:
+        raise InputError(Verbatim("one rank of several, measured alone by an earlier version: its all-reduces are "
+                                  "missing; measure it again"), file=str(journal), line=1,
+                         field="plan.options.all_reduce")
     chosen = clock or plan.clock
     if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
         expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
@@ -53,8 +56,6 @@ def pack(journal: Path, *, clock: str | None = None, name: str | None = None, co
     options = {**plan.options, "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "clock": chosen,
                "noise": noise_classes(rows), "drift": _drift(found, chosen, journal), **seen.options}
     failed = [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record]
-    if "all_reduce" in plan.options:
-        notes.append(_add_all_reduce(rows, plan, journal))
     left = len({point["name"] for point in plan.points} - {record["point"] for record in found.points})
     if left:
         notes.append(f"{left} of {len(plan.points)} planned points were not measured (time budget)")
@@ -82,15 +83,6 @@ class _Environment(ConfigModel):
     options: dict[str, Any] = Field(default_factory=dict)
     memory: dict[str, Any] | None = None
     idle_w: float | None = None
-
-
-class _AllReduce(ConfigModel):
-    """Return the link model of the all-reduces, which a single rank does not perform."""
-
-    link_bandwidth: Annotated[float, Field(gt=0)]
-    efficiency: Annotated[float, Field(gt=0, le=1)]
-    hop_latency_s: Annotated[float, Field(ge=0)]
-    source: str
 
 
 def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
@@ -172,16 +164,3 @@ def _drift(found: Records, clock: str, journal: Path) -> dict[str, Any]:
         "median_s": round(statistics.median(times), 7), "last_over_first": round(times[-1] / times[0], 4),
         "highest_over_lowest": round(max(times) / min(times), 4),
     }
-
-
-def _add_all_reduce(rows: pd.DataFrame, plan: Plan, journal: Path) -> str:
-    """Add the link model's time for the all-reduces to steps of a single rank; return the note about it."""
-    given = plan.options["all_reduce"]
-    link = validate(_AllReduce, given if isinstance(given, dict) else {}, str(journal)).model_dump()
-    tokens = rows["prefill_tokens"] + rows["decode_seqs"]
-    rows["time_s"] += all_reduce_s(plan.model, plan.dtype, plan.tensor_parallel, tokens, link)
-    return (
-        f"one rank of {plan.tensor_parallel} was measured alone; time_s includes the all-reduces of a link model: two "
-        f"rings per layer, {link['link_bandwidth'] * link['efficiency'] / 1e9:.4g} GB/s, "
-        f"{link['hop_latency_s'] * 1e6:.3g} us per hop ({link['source']})"
-    )

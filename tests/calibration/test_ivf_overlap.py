@@ -13,7 +13,7 @@ pytest.importorskip("faiss")
 
 from hermes.calibration.collect.ivf_overlap import OverlapIndex, generated, of_file
 from hermes.calibration.collect.ivf_overlap_cuda import measure_device
-from hermes.calibration.engine_validation.lookahead import compared, simulated_loop_s
+from hermes.calibration.ivf_lookahead import compared, simulated_loop_s
 from hermes.calibration.ivf_overlap import load_overlap
 from hermes.cli import app
 from hermes.config.data_files import resource_dir

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hermes.calibration.journal import Journal
 from hermes.calibration.link import fit_links, link_file, load_link, network_lines, save_link
 from hermes.calibration.link_plan import link_plan
-from hermes.calibration.measurements import MEASUREMENTS, load_measurement
+from hermes.calibration.measurements import MEASUREMENTS
+from hermes.calibration.measurements.files import load_measurement
 from hermes.calibration.plan import save_plan
 from hermes.cli import main
 from hermes.config.validation import validate
@@ -156,9 +157,9 @@ def test_mistakes_are_one_line(arguments, message, capsys, tmp_path, monkeypatch
 @pytest.mark.parametrize(("text", "message"), [
     ("measure: link\ndevice: tpu\n", "plan.yaml:2:9: device: expected text that matches"),
     ("measure: link\nlargest: [1]\n", "plan.yaml:2:10: largest"), ("measure: lnk\n", "did you mean 'link'"),
-    ("device: cpu\n", "plan.yaml:1:1: measure: expected one of llm, terms, link"),
+    ("device: cpu\n", "plan.yaml:1:1: measure: expected one of ivf, link, llm"),
     ("- 3\n", "plan.yaml:1:1: expected a mapping"),
-    ("measure: validation\n", "hermes validate-engine"), ("measure: [link\n", "valid YAML"),
+    ("measure: validation\n", "expected one of ivf, link, llm"), ("measure: [link\n", "valid YAML"),
 ])
 def test_mistakes_in_a_plan_file_name_the_line(text, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -169,7 +170,7 @@ def test_mistakes_in_a_plan_file_name_the_line(text, message, capsys, tmp_path, 
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("what", MEASUREMENTS)
+@pytest.mark.parametrize("what", list(MEASUREMENTS))
 def test_a_plan_that_was_written_is_read_back(what, capsys, tmp_path):
     path = tmp_path / "p.yaml"
     named = what in ("llm", "terms")

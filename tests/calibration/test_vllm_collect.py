@@ -1,4 +1,4 @@
-"""The collector and the online server of vLLM, as far as they can be tested without vLLM."""
+"""The collector of vLLM, as far as it can be tested without vLLM."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("online", "vllm_engine", "vllm_llm", "vllm_online")
+MODULES = ("vllm_engine", "vllm_llm")
 
 BLOCK = """
 import sys
@@ -26,11 +26,6 @@ for name in sys.argv[1:]:
 def test_only_numpy_is_needed():
     """vLLM's environment has nothing of ours; torch and vLLM themselves are imported when an engine starts."""
     subprocess.run([sys.executable, "-c", BLOCK, *MODULES], cwd=ROOT, check=True)
-
-
-def test_online_needs_the_standard_library_alone():
-    code = BLOCK.replace('("hermes", "numpy")', '("hermes",)')
-    subprocess.run([sys.executable, "-c", code, "online"], cwd=ROOT, check=True)
 
 
 class Request:
@@ -58,13 +53,6 @@ def test_statistics_of_a_batch():
         "decode_seqs": 2, "decode_ctx": 50 + 399, "decode_ctx_max": 399, "sampled": 4,
     }
     assert engine._statistics({}) == {}
-
-
-def test_usage_is_one_line(capsys):
-    from hermes.calibration.collect.vllm_online import main
-
-    assert main([]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_limits_cannot_grow():

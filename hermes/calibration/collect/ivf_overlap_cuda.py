@@ -96,7 +96,7 @@ class Bench:
         """Time decode-like steps beside a copy, then a scan of the copied vectors: mean seconds of each alone, and of
         the loop.
 
-        `hermes.calibration.engine_validation.lookahead` adds the simulated time, in the project's interpreter.
+        `hermes.calibration.ivf_lookahead` adds the simulated time, in the project's interpreter.
         """
         torch = self.torch
         weights = torch.randn(width, width, device=self.device) / width**0.5

@@ -31,7 +31,8 @@ from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.core.noise import classify, spread
 
 __all__ = [
-    "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "CollectorError", "Engine", "PointFailed", "Session", "main", "noise_of",
+    "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
+    "main", "noise_of",
 ]
 
 BUDGET_EXIT = 3
@@ -75,6 +76,24 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release memory and processes."""
         ...
+
+
+class Collector:
+    """An engine with nothing to describe and nothing to release; derive from it and implement `measure`."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+
+    def environment(self) -> dict[str, Any]:
+        """Return nothing but the date."""
+        return {"date": time.strftime("%Y-%m-%d")}
+
+    def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
+        """See `Engine.measure`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release nothing."""
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:

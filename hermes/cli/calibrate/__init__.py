@@ -15,9 +15,10 @@ from hermes.cli.calibrate.from_requests import from_requests
 from hermes.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
+    from hermes.calibration.measurements import Shown
     from hermes.calibration.session import Progress
 
-__all__ = ["add_to", "command_line", "watched"]
+__all__ = ["add_to", "command_line", "print_shown"]
 
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
@@ -37,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval, ivf or validation; card: all of a card.",
+        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval or ivf; card: all of a card.",
                             show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
     overrides: Sets = [],  # noqa: B006  (typer copies it)
@@ -49,18 +50,17 @@ def plan(
     if what == "card":
         _plan_card(output, overrides)
         return
-    from hermes.calibration.measurements import template
+    from hermes.calibration.measurements.files import template
     from hermes.config.writing import write_text
 
     output.parent.mkdir(parents=True, exist_ok=True)   # paths in the plan are relative to it
     write_text(output, template(what, overrides, output.parent))
-    command = "validate-engine" if what == "validation" else "calibrate run --dry-run"
-    print(f"written to {output}; next: hermes {command} {shlex.quote(str(output))}")
+    print(f"written to {output}; next: hermes calibrate run --dry-run {shlex.quote(str(output))}")
 
 
 def _plan_card(output: Path, overrides: list[str]) -> None:
     """Write the plans of a card into a folder; print the minutes of each, and their sum."""
-    from hermes.calibration.measurements import card_plans
+    from hermes.calibration.measurements.files import card_plans
     from hermes.config.writing import write_text
     from hermes.errors import InputError
 
@@ -93,35 +93,33 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Measure the points of a plan file. Run again to continue an interrupted measurement."""
-    from hermes.calibration.measurements import IvfMeasurement, ValidationMeasurement, load_measurement
+    from hermes.calibration.measurements.files import load_measurement
     from hermes.calibration.plan import save_plan
-    from hermes.calibration.session import measure
-    from hermes.cli.calibrate import show
     from hermes.errors import InputError
 
     asked = load_measurement(plan, overrides)
-    if isinstance(asked, ValidationMeasurement):
-        raise InputError("llm, terms, link, retrieval or ivf (a validation: hermes validate-engine)", asked.measure,
-                         field="measure", file=str(plan))
     target = output or plan.parent / asked.output
-    if isinstance(asked, IvfMeasurement):
-        if dry_run or points is not None or budget is not None:
-            raise InputError("no --dry-run, --points or --budget: one index is measured at once", field="measure: ivf")
-        show.measure_ivf(asked, plan.parent, target, quiet=quiet, as_json=as_json)
-        return
+    if asked.in_process and (points is not None or budget is not None or python is not None):
+        raise InputError("no --points, --budget or --python: it is measured at once, in this process",
+                         field=f"measure: {asked.measure}")
+    _check_yaml(target)
     try:
         made = asked.plan(plan.parent, python)
     except InputError as error:
         raise error.located(file=str(plan)) from None
     if dry_run or points is not None:
+        shown = asked.show_plan(made)
+        if budget is not None and budget < made.estimate_s:
+            shown = shown.also(
+                f"the budget of {budget:g} s may cut it off; coarse points come first; run again to continue")
         if points is not None:
             save_plan(made, points)
-        show.plan(made, points, budget, as_json)
+            shown = shown.also(f"written to {points}; there: python -m {made.collector} {points.name} JOURNAL.jsonl")
+        print_shown(shown, as_json)
         return
     with watched(quiet) as on_progress:
-        done = measure(made, target, python=python, budget_s=budget, on_progress=on_progress)
-    profile = plan.parent / asked.profile if asked.measure == "retrieval" and asked.profile else None
-    show.pack(done.journal, target, None, as_json, measured=done, profile=profile)
+        done = asked.collect(made, target, python=python, budget_s=budget, on_progress=on_progress)
+    print_shown(asked.conclude(done, target, plan.parent, command_line()), as_json)
 
 
 def pack(
@@ -130,10 +128,35 @@ def pack(
         str | None, typer.Option(metavar="CLOCK", help="Steps and terms: the clock of time_s, wall or cpu.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a collector's journal, complete or cut off, to measured steps, terms, searches or links."""
-    from hermes.cli.calibrate import show
+    """Convert a collector's journal, complete or cut off, to its measured file."""
+    from hermes.calibration.measurements.base import kind_of_journal
+    from hermes.errors import InputError
 
-    show.pack(journal, output or Path(f"{journal.name.split('.')[0]}.yaml"), clock, as_json)
+    target = output or Path(f"{journal.name.split('.')[0]}.yaml")
+    _check_yaml(target)
+    kind = kind_of_journal(journal)
+    if clock is not None and not kind.clock_choice:
+        raise InputError("no clock: it was chosen when measuring", clock, field="--clock")
+    print_shown(kind.pack(journal, target, command=command_line(), clock=clock), as_json)
+
+
+def _check_yaml(path: Path) -> None:
+    from hermes.errors import InputError
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError("a file name that ends in .yaml", str(path), field="output")
+
+
+def print_shown(shown: Shown, as_json: bool) -> None:
+    """Print what a measurement shows: one JSON document, or its lines and tables."""
+    if as_json:
+        print_json(shown.data)
+        return
+    for part in shown.parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            print_table(part.title, part.columns, part.rows)
 
 
 def check(
