@@ -27,11 +27,6 @@ def fit(
         Path | None, typer.Option(metavar="FILE", help="Write a figure (PNG) of predicted against measured times.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the profile; otherwise that of the steps.")] = "",
-    estimator: Annotated[str, typer.Option(metavar="NAME", help=
-        "Use a regressor of scikit-learn, such as RandomForestRegressor, instead of the step polynomial. The result is "
-        "a table (hardware kind `table`).")] = "",
-    estimator_set: Annotated[list[str], typer.Option(
-        "--estimator-set", metavar="KEY=VALUE", help="A parameter of the regressor; may be given often.")] = [],  # noqa: B006  (typer copies it)
     engine_steps: Annotated[Path | None, typer.Option("--steps", metavar="STEPS.yaml", help=
         "With terms: measured steps of an engine, for its own time of each step.")] = None,
     link: Annotated[Path | None, typer.Option(metavar="LINK.yaml", help=
@@ -52,8 +47,8 @@ def fit(
         file, more = (path if path is None else _packed(path, Path(folder)) for path in (steps, engine_steps))
         assert file is not None
         kind = kind_of_file(file)
-        options = FitOptions(output, name, command_line(), report, plot, estimator, estimator_set, more, link)
-        for option in ("report", "plot", "estimator", "estimator_set", "steps", "link"):
+        options = FitOptions(output, name, command_line(), report, plot, more, link)
+        for option in ("report", "plot", "steps", "link"):
             if getattr(options, option) and option not in kind.fit_options:
                 flag = f"--{option.replace('_', '-')}"
                 raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))

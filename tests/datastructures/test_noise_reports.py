@@ -61,9 +61,9 @@ def test_calibrate_retrieval_prints_the_classes_of_what_was_measured(name, capsy
 
 def test_calibrate_link_prints_all_four(tmp_path, capsys):
     """A journal whose sizes vary by a twentieth, a seventh, a third and four fifths of their means."""
-    from hermes.calibration.link_plan import link_plan
+    from hermes.calibration.measurements.link import Links
 
-    plan = link_plan("cpu", tmp_path, largest=256 * 2**10, memory=False)
+    plan = Links(largest=256 * 2**10, paths=["disk"]).plan(tmp_path)
     points = plan.points
     assert len(points) >= 4
     with Journal(tmp_path / "j.jsonl", plan.model_dump(mode="json"), {"cpu": "a CPU", "cores": 2}) as journal:

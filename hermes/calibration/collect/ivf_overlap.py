@@ -15,7 +15,6 @@ Real ones come from a file of embeddings (scripts/sentence_embeddings.py). Impor
 from __future__ import annotations
 
 import importlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.calibration.collect.link import cpu_name
 from hermes.calibration.collect.retrieval_data import embeddings
+from hermes.calibration.collect.session import machine
 from hermes.core.noise import spread
 
 __all__ = ["IvfData", "OverlapIndex", "generated", "of_file"]
@@ -114,8 +113,7 @@ class OverlapIndex:
 
     def environment(self) -> dict[str, Any]:
         """Return machine and library."""
-        return {"cpu": cpu_name(), "cores": os.cpu_count(), "faiss": str(self._faiss.__version__),
-                "numpy": np.__version__}
+        return machine() | {"faiss": str(self._faiss.__version__)}
 
     def scan_speed(self, nprobe: int, threads: int, repetitions: int) -> dict[str, Any]:
         """Return bytes of vectors scanned per second, one query after the other, lists shared by the threads."""
@@ -160,5 +158,5 @@ def _timed(call: Callable[[], None], repetitions: int, calls: int) -> list[float
 
 def _spread(values: list[float]) -> dict[str, Any]:
     found = spread(values)
-    return {"mean": found.mean, "cv": round(found.cv, 4), "ci95": found.ci95, "class": found.verdict,
+    return {"mean": found.mean, "cv": round(found.cv, 4), "class": found.verdict,
             "samples": found.samples}

@@ -20,6 +20,7 @@ import argparse
 import fcntl
 import json
 import os
+import platform
 import signal
 import sys
 import time
@@ -27,12 +28,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import numpy as np
+
 from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.core.noise import classify, spread
 
 __all__ = [
     "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
-    "main", "noise_of",
+    "cpu_name", "machine", "main", "noise_of",
 ]
 
 BUDGET_EXIT = 3
@@ -94,6 +97,26 @@ class Collector:
 
     def close(self) -> None:
         """Release nothing."""
+
+
+def cpu_name() -> str:
+    """Return the CPU's name as the system reports it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return " ".join(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """Return the machine and the versions that every measurement of the host records."""
+    return {
+        "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
+    }
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:

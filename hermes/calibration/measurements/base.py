@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -59,8 +59,6 @@ class FitOptions:
     """Command line, for the provenance."""
     report: Path | None = None
     plot: Path | None = None
-    estimator: str = ""
-    estimator_set: Sequence[str] = field(default_factory=list)
     steps: Path | None = None
     link: Path | None = None
 
@@ -112,6 +110,11 @@ class Measurement(ConfigModel):
         return self.pack(done.journal, output, command=command, measured=done)
 
     @classmethod
+    def reads(cls, file: Path) -> bool:
+        """Return whether `pack` takes this file, the output of another tool, in place of a journal."""
+        return False
+
+    @classmethod
     @abstractmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
              measured: Measured | None = None) -> Shown:
@@ -146,9 +149,12 @@ MEASUREMENTS: Registry[type[Measurement]] = Registry("measurements", "what to me
 
 
 def kind_of_journal(journal: Path) -> type[Measurement]:
-    """Return the measurement that a journal belongs to. Raises `InputError` for a journal of none."""
-    engine = engine_of_journal(journal)
+    """Return the measurement that a journal, or the output of a tool, belongs to. Raises `InputError` for another."""
     kinds: dict[str, type[Measurement]] = MEASUREMENTS.working()
+    for kind in kinds.values():
+        if kind.reads(journal):
+            return kind
+    engine = engine_of_journal(journal)
     for name, kind in kinds.items():
         if engine in (kind.engines or (name,)):
             return kind

@@ -15,8 +15,6 @@ from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.calibration.vllm_plan import vllm_plan
 from hermes.config.writing import write_text
-from hermes.config.yaml_document import parse_yaml
-from hermes.errors import InputError
 
 __all__ = ["LlmMeasurement"]
 
@@ -29,7 +27,7 @@ class LlmMeasurement(Measurement):
     engines: ClassVar[tuple[str, ...]] = ("vllm", "torch")   # a torch engine wrote journals too, once
     format: ClassVar[str] = "hermes-steps/1"
     clock_choice: ClassVar[bool] = True
-    fit_options: ClassVar[frozenset[str]] = frozenset(("report", "plot", "estimator", "estimator_set"))
+    fit_options: ClassVar[frozenset[str]] = frozenset(("report", "plot"))
 
     measure: Literal["llm"] = "llm"
     model: str
@@ -128,68 +126,26 @@ class LlmMeasurement(Measurement):
 
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
-        """Fit one polynomial for each kind of step, or a regressor of scikit-learn. Raises `InputError`."""
-        if options.estimator:
-            if options.report is not None or options.plot is not None:
-                raise InputError("no --report and no --plot beside --estimator: a table has neither")
-            return _table(file, options)
-        if options.estimator_set:
-            raise InputError("--estimator NAME with it", field="--estimator-set")
-        return _polynomials(file, options)
+        """Fit one polynomial for each kind of step. Raises `InputError`."""
+        from hermes.calibration.fit import fit_steps, write_profile
+        from hermes.calibration.fit.plot import save_plot
+        from hermes.calibration.fit.report import phase_table
+        from hermes.calibration.fit.report import report as markdown
 
-
-def _polynomials(file: Path, options: FitOptions) -> Shown:
-    from hermes.calibration.fit import fit_steps, write_profile
-    from hermes.calibration.fit.plot import save_plot
-    from hermes.calibration.fit.report import phase_table
-    from hermes.calibration.fit.report import report as markdown
-
-    result = fit_steps(load_steps(file), options.name)
-    if options.output is not None:
-        write_profile(result, options.output)
-    if options.report is not None:
-        write_text(options.report, markdown(result))
-    if options.plot is not None:
-        save_plot(result, options.plot)
-    head, rows = phase_table(result)
-    written = (("profile", options.output), ("report", options.report), ("figure", options.plot))
-    return Shown({
-        "profile": result.profile.model_dump(mode="json"), "schemes": result.schemes, "excluded": result.excluded,
-        "limits": result.limits,
-    }, [
-        Table(f"{result.profile.name}: errors on held-out configurations", list(head), rows),
-        *(f"left out: {line}" for line in result.excluded), *(f"cannot be told: {line}" for line in result.limits),
-        *(f"{what} written to {path}" for what, path in written if path is not None),
-    ])
-
-
-def _table(file: Path, options: FitOptions) -> Shown:
-    """Fit a regressor and sample it into a table; show the errors of both."""
-    from hermes.calibration.fit.table import fit_table, regressor
-    from hermes.hardware.profile import dump_yaml
-
-    parameters = {}
-    for text in options.estimator_set:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise InputError("KEY=VALUE", text, field="--estimator-set")
-        parameters[key] = parse_yaml(value).plain()
-    label = " ".join([options.estimator, *(f"--estimator-set {text}" for text in options.estimator_set)])
-    result = fit_table(load_steps(file), options.name, regressor(options.estimator, parameters), label)
-    if options.output is not None:
-        dump_yaml(result.tables, options.output, f"{label}, sampled over the measured range; times in seconds.")
-    rows = []
-    for phase, error in result.held_out.items():
-        mape, worst = result.sampling[phase]
-        asked = min(error.candidates, key=lambda key: error.candidates[key])
-        rows.append([phase, error.configurations, f"{error.mape:.2%}", f"{error.worst:.1%}",
-                     f"{error.in_sample_mape:.2%}", asked, f"{mape:.2%}", f"{worst:.1%}"])
-    columns = ["phase", "configurations", "MAPE", "worst", "in sample", "learned", "table MAPE", "table worst"]
-    use = f"table written to {options.output}; in a scenario: hardware: {{kind: table, profile: {options.output}}}"
-    return Shown({
-        "table": result.tables.model_dump(mode="json"), "excluded": result.excluded,
-        "sampling": {phase: {"mape": mape, "worst": worst} for phase, (mape, worst) in result.sampling.items()},
-    }, [
-        Table(f"{result.tables.name}: {label} on held-out configurations, and the table beside it", columns, rows),
-        *(f"left out: {line}" for line in result.excluded), *([use] if options.output is not None else []),
-    ])
+        result = fit_steps(load_steps(file), options.name)
+        if options.output is not None:
+            write_profile(result, options.output)
+        if options.report is not None:
+            write_text(options.report, markdown(result))
+        if options.plot is not None:
+            save_plot(result, options.plot)
+        head, rows = phase_table(result)
+        written = (("profile", options.output), ("report", options.report), ("figure", options.plot))
+        return Shown({
+            "profile": result.profile.model_dump(mode="json"), "schemes": result.schemes, "excluded": result.excluded,
+            "limits": result.limits,
+        }, [
+            Table(f"{result.profile.name}: errors on held-out configurations", list(head), rows),
+            *(f"left out: {line}" for line in result.excluded), *(f"cannot be told: {line}" for line in result.limits),
+            *(f"{what} written to {path}" for what, path in written if path is not None),
+        ])
