@@ -78,13 +78,12 @@ def test_what_the_requests_do_not_tell_stays(tmp_path: Path) -> None:
             assert each.value == getattr(found.start, name)
 
 
+@pytest.mark.long
 def test_a_factor_that_comes_out_0_is_kept_and_named(tmp_path: Path) -> None:
     """Answers that take as long whatever the server did: no figure of a step explains them."""
     seen = observed(tmp_path)
     seen = replace(seen, columns={**seen.columns, "e2e": seen.columns["ttft"] + 0.4})
-    few = scenario()
-    few["workload"]["requests"] = 60
-    found = fit_requests(load_scenario(few), seen)
+    found = fit_requests(load_scenario(scenario()), seen)
     assert found.figures.prompts == found.figures.decodes == 1.0
     assert {one.name for one in found.told if not one.told} >= {"prompts", "decodes"}
 
