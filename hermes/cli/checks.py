@@ -105,7 +105,8 @@ def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[s
 def compare(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder that `hermes run -o` wrote.")],
     reference: Annotated[Path, typer.Argument(
-        metavar="REFERENCE", help="Another run's folder, or per-request times: CSV, JSON lines or Parquet.")],
+        metavar="REFERENCE", help="A folder of another run or of `hermes observe`, or per-request times: CSV, JSON "
+        "lines or Parquet.")],
     columns: Annotated[
         list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Map metric to column, e.g. ttft=t1:ms.")
     ] = [],  # noqa: B006  (typer copies it)

@@ -1,9 +1,9 @@
 """Noise of repeated measurements: mean, coefficient of variation, confidence interval and class.
 
-Variance-aware benchmarking (SVAB): repeat, and report beside the mean its coefficient of variation (sample standard
+Variance-aware benchmarking (SVAB): repeat, and report with the mean its coefficient of variation (sample standard
 deviation over mean) and 95% confidence interval (Student's t). The coefficient of variation gives the class: below 10%
 excellent, below 20% good, below 50% flaky, otherwise rejected. Calibration, benchmarks and regression checks report
-through this module. It needs numpy, and scipy for intervals alone: collectors run without it.
+through this module. It needs numpy, and scipy for intervals only: collectors run without it.
 """
 
 from __future__ import annotations

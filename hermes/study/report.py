@@ -65,7 +65,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of a paper beside the study's.
+    """One figure of a paper and the study's.
 
     Args:
         name: Its name, unique in a report; with the unit.
@@ -131,7 +131,7 @@ class Report:
     """Report of a study.
 
     Args:
-        compared: Figures of the paper beside the study's; `Study.run` puts them before the tables.
+        compared: Figures of the paper with the study's; `Study.run` puts them before the tables.
         findings: Sentences, each computed from the tables.
         notes: Sentences about the set-up, besides those of study.yaml.
         title: Filled in by `Study.run`.

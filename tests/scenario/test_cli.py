@@ -139,13 +139,26 @@ def test_another_run_is_replaced_only_when_asked(call, refused, small_file, tmp_
     for again in (few, [*few, "--seed", "1"]):
         assert f"{out} holds another run (summary.json): choose another folder, or replace it with --overwrite" in (
             refused(*again))
-    (out / "summary.json").unlink()   # a run that was killed while it wrote
-    assert "requests.parquet" in refused(*few)
     assert call(*few, "--overwrite")[0] == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / "record.parquet").unlink()
+    (out / "summary.json").unlink()
+    assert "holds another run (requests.parquet)" in refused(*few)   # it may be anyone's
     (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "sweep.json").touch()
+    (tmp_path / "sweep" / "sweep.sqlite").touch()
     assert "holds a sweep" in refused("run", small_file, "-o", tmp_path / "sweep", "--overwrite")
+
+
+def test_a_run_that_was_killed_while_it_wrote_does_not_block_its_folder(call, small_file, tmp_path):
+    out = tmp_path / "out"
+    few = ["run", small_file, "--set", "workload.requests=3", "-o", out]
+    assert call(*few)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    (out / "summary.json").unlink()
+    (out / "runs.parquet").unlink()
+    (out / ".runs.parquet.123.tmp").write_bytes(b"half")
+    assert call(*few)[0] == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_other_files_do_not_stand_in_the_way(call, small_file, tmp_path):
