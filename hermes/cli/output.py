@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -55,9 +56,18 @@ _AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON document on stdout."""
-    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    """Print one JSON document on stdout; undefined numbers are null."""
+    text = json.dumps(_defined(data), indent=2, ensure_ascii=False, default=_plain)
     print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # json.dumps leaves these unescaped
+
+
+def _defined(data: Any) -> Any:
+    """Replace NaN and infinities, which JSON lacks, by None."""
+    if isinstance(data, dict):
+        return {key: _defined(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_defined(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _plain(value: Any) -> Any:

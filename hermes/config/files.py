@@ -54,9 +54,9 @@ def kind_of_file(mode: int) -> str | None:
 
 def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> InputError:
     """Return the error of a path that the system refused; a name with a null byte is shown escaped."""
-    reason = str(getattr(error, "strerror", None) or error)
     if isinstance(error, OSError):
-        return InputError(what, Verbatim(reason.lower()), file=os.fspath(path))
+        reason = "a directory" if isinstance(error, IsADirectoryError) else str(error.strerror or error).lower()
+        return InputError(what, Verbatim(reason), file=os.fspath(path))
     return InputError(what, os.fspath(path))
 
 
