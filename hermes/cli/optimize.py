@@ -11,21 +11,20 @@ import typer
 
 from hermes.cli.output import (
     Address,
+    Answer,
     ExecutorName,
-    Json,
     Overrides,
     Verbose,
     Workers,
-    print_json,
-    print_lines,
-    print_table,
+    answering,
 )
+from hermes.units import counted
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("optimize")(optimize)
+    app.command("optimize")(answering(optimize))
 
 
 def optimize(
@@ -39,8 +38,7 @@ def optimize(
     executor: ExecutorName = "local",
     address: Address = "",
     verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Search for the settings of a scenario that no others beat in all objectives.
 
     Writes the front as a table, a figure and scenarios. Exit code 1 if no settings meet the constraints, or if a
@@ -52,6 +50,7 @@ def optimize(
     from hermes.explore.optimize import optimize as search
     from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
     from hermes.explore.space import load_space
+    from hermes.results.layout import Section, labelled
 
     space = load_space(source, overrides)
     if trials is not None:
@@ -60,20 +59,16 @@ def optimize(
     with closing(make_executor(executor, workers, (), address)) as engine:
         found = search(space, output, engine, told)
     files = write(found, output)
-    if as_json:
-        print_json(plain(found))
-    else:
-        refused = sum(bool(one.refused) for one in found.tried)
-        feasible = sum(one.feasible for one in found.tried)
-        unsettled = sum(bool(one.unsettled) for one in found.tried)
-        print_table("front, incomplete" if found.failed else "front", *front_rows(found))
-        print_lines([
-            ("tried", f"{len(found.tried)} settings{', all that there are' if found.whole else ''}; {feasible} within "
-                      f"the constraints, {refused} cannot be simulated, {len(found.failed)} failed"
+    refused = sum(bool(one.refused) for one in found.tried)
+    feasible = sum(one.feasible for one in found.tried)
+    unsettled = sum(bool(one.unsettled) for one in found.tried)
+    following = f"; next: hermes run {output / 'best-0.yaml'}" if found.front else ""
+    return Answer(plain(found), [
+        Section("front, incomplete" if found.failed else "front", *front_rows(found)),
+        labelled([
+            ("tried", f"{counted(len(found.tried), 'setting')}{', all that there are' if found.whole else ''}; "
+                      f"{feasible} within the constraints, {refused} cannot be simulated, {len(found.failed)} failed"
                       + (f", {unsettled} did not settle" if unsettled else "")),
             *(("failed", line) for line in failed_lines(found)),
-            ("files", f"{output}: {', '.join(files)}" + (
-                f"; next: hermes run {output / 'best-0.yaml'}" if found.front else "")),
-        ])
-    if found.failed or not found.front:
-        raise typer.Exit(1)
+            ("files", f"{output}: {', '.join(files)}{following}"),
+        ])], int(bool(found.failed or not found.front)))

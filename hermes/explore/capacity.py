@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from hermes.config.writing import scratch_folder
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.executor import Executor, executor
@@ -150,9 +150,9 @@ def capacity(
     checked = load_scenario(scenario, overrides)
     need_slo(checked)
     axis = axis_of(checked, over)
-    with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
+    with (scratch_folder(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"capacity of {checked.name}", checked, Path(folder), doing, told)
+        trials = Trials(f"capacity of {checked.name}", checked, folder, doing, told)
         first = _search(trials, axis, [(checked.seed, axis.bracket())], max_runs)
         answers = first
         further = range(checked.seed + 1, checked.seed + seeds)

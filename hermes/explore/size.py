@@ -22,9 +22,9 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, inside
 from hermes.explore.bounds import demand_of, fewest_clients
@@ -219,9 +219,9 @@ def size(
                          max_devices, field="max_devices")
     left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
-    with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
+    with (scratch_folder(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"size {checked.name}", checked, Path(folder), doing, told)
+        trials = Trials(f"size {checked.name}", checked, folder, doing, told)
         trials.length = max([1.0, *(start.length for start in starts.values())])
         found = _all(trials, base["clients"], starts, max_devices, layouts)
         sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out),

@@ -32,9 +32,9 @@ NOT_RUN = {
         "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
     r"python scripts/(server_causes|llm_d_causes|step_residuals)\.py DIR": "needs recorded servers, and takes minutes",
-    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
+    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
-        "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
+        "needs data of others; tests/study/test_splitwise.py, tests/study/test_datastructures.py",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":

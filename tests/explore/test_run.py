@@ -276,15 +276,6 @@ def test_a_finished_part_is_readable_by_anything(folder, write):
     assert all(row[0] for row in rows)
 
 
-def test_a_store_of_an_older_version_is_refused_in_one_line(folder, write):
-    (folder / "old" / "parts").mkdir(parents=True)
-    (folder / "old" / "sweep.json").write_text('{"format": 1}')
-    for call in (lambda: open_sweep(folder / "old"), lambda: run_sweep(write(""), folder / "old", workers=0)):
-        with pytest.raises(InputError, match="older version \\(run the sweep again into a new folder") as found:
-            call()
-        assert "\n" not in str(found.value)
-
-
 @pytest.mark.parametrize("damage", [
     lambda out: (out / "results.parquet").write_bytes((out / "results.parquet").read_bytes()[:-40]),
     lambda out: (out / "results.parquet").write_bytes(b""), lambda out: (out / "results.parquet").unlink(),

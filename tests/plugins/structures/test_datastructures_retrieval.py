@@ -23,7 +23,7 @@ from hermes.plugins.structures.evaluation import (
 from hermes.services import MachineSpec, PerItem
 from hermes.services.hybrid import Hybrid, HybridService
 
-STEPS = Path(__file__).resolve().parents[2] / "traces" / "hardware"
+STEPS = Path(__file__).resolve().parents[3] / "traces" / "hardware"
 
 
 def need(*names):

@@ -255,7 +255,7 @@ def test_it_needs_the_standard_library_only():
 
 
 def test_the_example_reads_real_memory():
-    script = Path(__file__).parents[2] / "scripts" / "choose_rag_configuration.py"
+    script = Path(__file__).parents[3] / "scripts" / "choose_rag_configuration.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "GB free" in done.stdout
@@ -282,7 +282,7 @@ def test_the_example_reads_a_vllm_server():
 
     with http.server.HTTPServer(("127.0.0.1", 0), Metrics) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        script = Path(__file__).parents[2] / "scripts" / "choose_rag_configuration.py"
+        script = Path(__file__).parents[3] / "scripts" / "choose_rag_configuration.py"
         done = subprocess.run(
             [sys.executable, script, "--vllm", f"http://127.0.0.1:{server.server_port}/",
              "--kv-bytes-per-token", "1e5"], capture_output=True, text=True, check=False)
@@ -293,7 +293,7 @@ def test_the_example_reads_a_vllm_server():
 
 
 def test_the_page_shows_what_its_example_prints(capsys):
-    page = (Path(__file__).parents[2] / "studies" / "metis" / "details.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "studies" / "metis" / "details.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL).groups()
     exec(compile(code, "details.md", "exec"), {})
     assert capsys.readouterr().out == shown

@@ -1,4 +1,4 @@
-"""The eight cases of splitwise-sim as a study. (tests/validation/test_splitwise.py holds them to splitwise-sim.)"""
+"""The eight cases of splitwise-sim as a study. (tests/study/test_splitwise.py holds them to splitwise-sim.)"""
 
 import pytest
 
