@@ -57,7 +57,8 @@ def observe(
     report, outcomes = observe_repeatedly(load_scenario(scenario, overrides), target, output, repetitions, most,
                                           _progress if sys.stderr.isatty() else None)
     if as_json:
-        print_json({**report.model_dump(mode="json"), "file": str(outcomes[0].file),
+        sums = {name: sum(getattr(one, name) for one in outcomes) for name in ("requests", "failed", "miscounted")}
+        print_json({**report.model_dump(mode="json"), **sums, "file": str(outcomes[0].file),
                     "first_error": next((one.first_error for one in outcomes if one.first_error), "")})
     else:
         _show(report, outcomes, output)
