@@ -185,12 +185,44 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
                          "them anew with hermes fit)", Verbatim(digest), file=str(times))
     try:
         arrays = _unpacked(raw)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"a readable file of kernel times ({type(error).__name__})", file=str(times)) from None
-    missing = [name for name in file.tables if name not in arrays]
-    if missing:
-        raise InputError(f"the table {missing[0]}, which {path.name} names", file=str(times))
+    for name in file.tables:
+        if name not in arrays:
+            raise InputError(f"the table {name}, which {path.name} names", file=str(times))
+        _check(name, arrays, str(times))
     return KernelTables(file, arrays)
+
+
+def _check(table: str, arrays: dict[str, np.ndarray], file: str) -> None:
+    """Raise `InputError` unless a table and its axes hold whole numbers, as many as each other."""
+    shape = []
+    for name in (table, *_axes(table)):
+        found = arrays.get(name)
+        if found is None:
+            raise InputError(f"the axis {name} of the table {table}", file=file)
+        wanted = len(_axes(table)) if name == table else 2 if name.endswith(("/heads", "/shape")) else 1
+        if found.dtype.kind not in "iu" or found.ndim != wanted:
+            raise InputError(f"whole numbers along {wanted} axes", Verbatim(f"{found.dtype} of shape {found.shape}"),
+                             file=file, field=name)
+        shape.append(found.shape)
+    lengths = tuple(axis[0] for axis in shape[1:])
+    if shape[0] != lengths:
+        raise InputError(f"times for the values of its axes, {lengths}", Verbatim(str(shape[0])), file=file,
+                         field=table)
+
+
+def _axes(table: str) -> list[str]:
+    """Return the arrays with the values of a table's axes; see the module's docstring."""
+    kind, _, rest = table.partition("/")
+    if kind == "all_reduce":
+        return ["all_reduce/ranks", "all_reduce/bytes"]
+    if rest == "nccl":
+        return ["nccl/ranks", "nccl/bytes"]
+    if kind == "experts":
+        return [f"experts/{rest.partition('/')[0]}/{axis}" for axis in ("shape", "tokens")]
+    return [f"{table}/{axis}" for axis in {"gemm": "mnk", "rows": ("rows", "width")}.get(
+        kind, ("heads", "length", "batch"))]
 
 
 @lru_cache(maxsize=4)   # groups of clients and the points of a sweep read the same tables
