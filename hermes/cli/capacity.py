@@ -57,12 +57,12 @@ def capacity(
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text, slo_overrides
     from hermes.results.layout import Section, labelled
-    from hermes.results.progress import SELDOM_S, ProgressLines
+    from hermes.results.progress import SearchProgress
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
-    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
                      engine=engine, told=told)
     files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from hermes.cli.output import (
     Answer,
     ExecutorName,
     Overrides,
+    Quiet,
     Verbose,
     Workers,
     answering,
@@ -37,6 +37,7 @@ def optimize(
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> Answer:
     """Search for the settings of a scenario that no others beat in all objectives.
@@ -51,12 +52,13 @@ def optimize(
     from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
     from hermes.explore.space import load_space
     from hermes.results.layout import Section, labelled
+    from hermes.results.progress import SearchProgress
 
     space = load_space(source, overrides)
     if trials is not None:
         space = replace(space, config=space.config.model_copy(update={"trials": trials}))
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         found = search(space, output, engine, told)
     files = write(found, output)
     refused = sum(bool(one.refused) for one in found.tried)

@@ -30,8 +30,7 @@ FOLDERS = {
 WORKLOADS = "workload profiles"
 YEARS = {range(14, 33): 2026}   # minor versions of vLLM 0.x -> year of their releases
 
-_KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("genz", "analytical"),
-          ("roofline", "analytical"))
+_KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("roofline", "analytical"))
 
 
 def kind_of(profile: Profile) -> str:

@@ -81,23 +81,23 @@ def size(
     from hermes.explore.size_files import from_options, from_scenario, write
     from hermes.explore.size_groups import groups_in, size_groups
     from hermes.explore.size_text import front_section, lines, plain, ranking
-    from hermes.results.progress import SELDOM_S, ProgressLines
+    from hermes.results.progress import SearchProgress
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
-    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
     options: dict[str, Any] = {
         "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp, "--tp"),
         "pps": None if pp is None else _numbers(pp, "--pp"), "dps": None if dp is None else _numbers(dp, "--dp"),
         "eps": None if ep is None else _experts(ep), "layouts": _layouts(layout),
-        "max_devices": max_devices, "told": told, "prices": _prices(price),
+        "max_devices": max_devices, "prices": _prices(price),
         "out": None if output is None else output / "simulations"}
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         if group is None and len(groups_in(start.document)) > 1:
-            groups = size_groups(start.document, engine=engine, **options)
+            groups = size_groups(start.document, engine=engine, told=told, **options)
             return _of_groups(groups, start.base_dir, output, verbose)
-        found = find(start.document, engine=engine, **options)
+        found = find(start.document, engine=engine, told=told, **options)
     if output is not None:
         write(found, output)
         if found.meets:

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.config.files import file_digest
+from hermes.config.files import file_digest, parquet_table
 from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
+from hermes.results.arrow import with_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -242,9 +243,7 @@ class Folder:
 
     def results(self) -> pa.Table | None:
         """Return the table of all points, or None if it is missing or was changed."""
-        import pyarrow.parquet as pq
-
-        return None if self.finished_plan() is None else pq.read_table(self.path / _RESULTS)
+        return None if self.finished_plan() is None else parquet_table(self.path / _RESULTS)
 
     def scenario_text(self, key: str) -> str:
         found = self._rows("SELECT text FROM scenarios WHERE hash = ?", key, read=lambda text: zlib.decompress(text))
@@ -296,7 +295,7 @@ def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rest = iter(tables)
+    rest = map(with_units, tables)
     group = [next(rest)]
     with pq.ParquetWriter(path, group[0].schema, compression="zstd", write_statistics=False,
                           use_dictionary=False) as writer:
