@@ -133,19 +133,3 @@ def show(parts: Sequence[Part]) -> None:
             raise BrokenPipeError
 
     Plain(file=terminal(), width=width).print(to_rich(parts, width), crop=False)
-
-
-def print_json(data: Any) -> None:
-    print(to_json(data))
-
-
-def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
-    from hermes.results.layout import Section
-
-    show([Section(title, columns, rows)])
-
-
-def print_lines(lines: Sequence[tuple[str, str]]) -> None:
-    from hermes.results.layout import labelled
-
-    show([labelled(lines)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hermes.cli import main
-from hermes.cli.output import print_table
+from hermes.cli.output import show
 from hermes.results import progress
-from hermes.results.layout import WIDTH
+from hermes.results.layout import WIDTH, Section
 from hermes.results.progress import SearchProgress
 from hermes.scenario import builtin_scenarios
 from hermes.units import counted
@@ -32,7 +32,7 @@ def test_tables_fit(command, tmp_path, capsys):
 
 def test_a_table_of_many_columns_is_cut_into_several(capsys):
     columns = [f"column {i}" for i in range(12)]
-    print_table("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])
+    show([Section("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert all(any(f"{i}{i}{i}.{i}" in line for line in lines) for i in range(12))

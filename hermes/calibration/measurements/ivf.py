@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.calibration.ivf_overlap import Candidate, IvfOverlap, IvfPlan, overlap_of, save_overlap
-from hermes.calibration.measurements.base import Measurement, Shown, Table, again
+from hermes.calibration.measurements.base import Measurement, Shown, again
 from hermes.calibration.session import Measured
 from hermes.errors import InputError
+from hermes.results.layout import Part, Section
 
 __all__ = ["IvfMeasurement"]
 
@@ -63,16 +64,16 @@ class IvfMeasurement(Measurement):
         return Shown(found.model_dump(mode="json"), [*_overlap(found), *again(measured), f"written to {output}"])
 
 
-def _overlap(found: IvfOverlap) -> list[str | Table]:
+def _overlap(found: IvfOverlap) -> list[Part]:
     index = found.index
     return [
         f"{index['vectors']:,} vectors of {index['dim']} dimensions in {index['clusters']} clusters "
         f"({index['source']}); sigma of log sizes {found.size_sigma:.3f}; probed / mean size "
         + ", ".join(f"{ratio:.3f} at nprobe {p}" for p, ratio in found.probed_over_mean.items()),
-        Table(f"overlap in percent, nprobe {found.nprobes[1]}, by clusters prefetched",
+        Section(f"overlap in percent, nprobe {found.nprobes[1]}, by clusters prefetched",
               ["rewrite", *map(str, found.budgets)],
               [[m.rewrite, *(f"{100 * row[1]:.1f}" for row in m.overlap)] for m in found.measured]),
-        Table("models fitted to one cell of each rewrite (two: spread fitted): points of error on the others",
+        Section("models fitted to one cell of each rewrite (two: spread fitted): points of error on the others",
               ["family", "shape", "spread", "mean", "worst", "at (prefetched, nprobe)", "noise there", "fitted"],
               [_candidate_row(c) for c in found.candidates]),
         *(f"scan, {scan['threads']} thread(s): {scan['mean'] / 1e9:.2f} GB/s (cv {scan['cv']:.1%}, {scan['class']})"
