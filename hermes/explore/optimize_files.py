@@ -86,8 +86,9 @@ def _draw(found: Found, path: Path) -> None:
     groups: dict[str, list[tuple[float, float]]] = {"outside the constraints": [], "within them, beaten": []}
     for one in found.tried:
         if one.values and not any(one is best for best in found.front):
-            groups["within them, beaten" if one.feasible else "outside the constraints"].append(one.values[:2])
-    best = [(*one.values[:2], f"{number}") for number, one in enumerate(found.front)]
+            name = "within them, beaten" if one.feasible else "outside the constraints"
+            groups[name].append((one.values[0], one.values[1]))
+    best = [(one.values[0], one.values[1], f"{number}") for number, one in enumerate(found.front)]
     panel = front_panel("First two objectives; numbers as in front.json", x, y, groups, best)
     title = f"{found.space.config.name}: {len(found.front)} of {len(found.tried)} settings are on the front"
     with replacing(path) as temporary:

@@ -68,7 +68,7 @@ def sweep_chart(sweep: SweepResults) -> Chart:
     numbers = sorted((name for name in varying if all(type(row[name]) in (int, float) for row in rows)),
                      key=lambda name: -len({row[name] for row in rows}))
     frame = pd.DataFrame(rows).assign(label=[labels(row, varying) or sweep.name for row in rows],
-                                      misses=[missed(row) for row in rows])
+                                      misses=pd.Series([missed(row) for row in rows], dtype=object))
     answer, seen = _answer(frame)
     failed, count = len(sweep.failed()), frame["label"].nunique()
     said = [f"{len(rows) + failed} of {len(sweep)} points finished" if len(rows) + failed < len(sweep)
@@ -82,7 +82,8 @@ def sweep_chart(sweep: SweepResults) -> Chart:
         else:
             panels.append(_bars(measure, answer))
             said += [f"the first {MAX_BARS} are drawn"] if count > MAX_BARS and len(panels) == 1 else []
-    return Chart(f"{sweep.name}: {seen}", "; ".join([*said, *(["the mark is the point named above"] if answer else [])]), panels)
+    said += ["the mark is the point named above"] if answer else []
+    return Chart(f"{sweep.name}: {seen}", "; ".join(said), panels)
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -153,8 +154,10 @@ def _axis(name: str, values: pd.Series[float], *, zero: bool = True, room: float
 def _curves(measure: Measure, x: str, others: Sequence[str], answer: str | None) -> Panel:
     """Return curves over a number, one for each setting of the others, with the range of the seeds; beyond `MAX_SERIES`
     only the two highest and lowest are named. A single curve has its companion with it."""
+    own = measure.name.rpartition(" ")[2].lower()   # the name of a single curve
     table = measure.table.assign(x=measure.table[x].astype(float), series=[
-        labels(row, others) or measure.name.rpartition(" ")[2].lower() for row in measure.table.to_dict("records")])
+        labels(dict(zip(others, row, strict=True)), others) or own
+        for row in measure.table[list(others)].itertuples(index=False, name=None)])
     ranked = list(table.groupby("series")["y"].mean().sort_values().index)
     rest = ranked[2:-2] if len(ranked) > MAX_SERIES else []
     table["name"] = table["series"].where(~table["series"].isin(rest), f"{len(rest)} others")
@@ -235,7 +238,7 @@ def front_panel(title: str, x: str, y: str, groups: Mapping[str, Sequence[tuple[
     named = best.iloc[np.unique(np.linspace(0, len(best) - 1, min(MAX_LABELS, len(best))).astype(int))]
     layers = [Layer("line", best[["x", "y", "series"]].sort_values("x")), *(Layer("point", frame) for frame in frames),
               Layer("point", best[["x", "y", "series"]]), end_labels(named, axes[1], 260)]
-    return Panel(title, *axes, layers if len(best) else layers[1:-2], height=260, legend=True,
+    return Panel(title, axes[0], axes[1], layers if len(best) else layers[1:-2], height=260, legend=True,
                  said="The line joins the points that no other beats in both.",
                  colours=dict(zip((*groups, "front"), (*(GREY, "#9cc4ea", PALETTE[0])[:len(groups)], PALETTE[4]),
                                   strict=True)))

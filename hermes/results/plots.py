@@ -89,7 +89,9 @@ def _panel(axis: Any, panel: Panel) -> None:
 
 
 def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None) -> None:
-    mark, x, y = layer.mark, data.get("x"), data.get("y")
+    mark = layer.mark
+    x: Any = data.get("x")
+    y: Any = data.get("y")
     if mark in ("line", "step", "dash"):
         axis.plot(x, y, color=colour or "0.2", drawstyle="steps-post" if mark == "step" else "default",
                   linestyle="--" if mark == "dash" else "-")

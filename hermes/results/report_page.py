@@ -16,7 +16,7 @@ from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
 from hermes.results.time_charts import Runs, over_time
 
-__all__ = ["MOST_BYTES", "Section", "figure_text", "page", "runs_page"]
+__all__ = ["MOST_BYTES", "Section", "page", "runs_page"]
 
 MOST_BYTES = 2 * 10**6
 JUDGED = 0.01   # smallest relative difference that is called better or worse
@@ -40,8 +40,10 @@ STYLE = """
 :root{--bg:#fff;--fg:#1c2128;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;--good:#11713f;--bad:#b3261e}
 :root[data-theme=dark]{--bg:#12161c;--fg:#e4e8ee;--dim:#9aa5b1;--line:#323a45;--card:#1a2029;--good:#5fd08f;--bad:#ff8f85}
 *{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1180px;margin:0 auto;padding:20px 16px 60px}header{display:flex;flex-wrap:wrap;gap:8px 12px;align-items:flex-start}
-h1{font-size:clamp(1.15rem,3vw,1.5rem);margin:0 0 4px;flex:1 1 270px;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:32px 0 8px}
+main{max-width:1180px;margin:0 auto;padding:20px 16px 60px}
+header{display:flex;flex-wrap:wrap;gap:8px 12px;align-items:flex-start}
+h1{font-size:clamp(1.15rem,3vw,1.5rem);margin:0 0 4px;flex:1 1 270px;overflow-wrap:anywhere}
+h2{font-size:1.1rem;margin:32px 0 8px}
 h3{font-size:.95rem;margin:0}p{margin:2px 0 6px}.dim{color:var(--dim);font-size:.86rem}
 button{font:inherit;color:var(--fg);background:var(--card);border:1px solid var(--line);border-radius:6px;
 padding:4px 10px}
@@ -75,7 +77,7 @@ def runs_page(runs: Runs) -> str:
     if len(runs) > 1:
         sections.append(("Side by side", _compared(runs)))
     title = chart(runs, "latency").title if len(runs) == 1 else " and ".join(name for name, _ in runs)
-    panels = [*latency(runs)[1], *breakdown(runs)[1], *over_time(runs, OVER_TIME), *utilisation(runs)[1]]
+    panels = [*latency(runs), *breakdown(runs), *over_time(runs, OVER_TIME), *utilisation(runs)]
     return page(title, sections, panels, _scenarios(runs))
 
 
@@ -136,7 +138,7 @@ def _compared(runs: Runs) -> str:
             continue
         cells, first = [], values[0]
         for number, value in enumerate(values):
-            text = "-" if value is None else f"{figure_text(value * factor)}{unit}"
+            text = "-" if value is None else f"{_number(value * factor)}{unit}"
             if number and value is not None and first:
                 change = value / first - 1
                 text += f" ({change:+.1%})" + (_judged(change * better > 0) if better and abs(change) >= JUDGED else "")
@@ -152,7 +154,7 @@ def _judged(better: bool) -> str:
     return ' <b class="better">better</b>' if better else ' <b class="worse">worse</b>'
 
 
-def figure_text(value: float) -> str:
+def _number(value: float) -> str:
     """Return a figure of a table: whole from a thousand on, else four digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 

@@ -13,11 +13,12 @@ import pandas as pd
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, suggest
+from hermes.results.brief import brief
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel
 from hermes.results.distribution import Distribution
 from hermes.results.layout import format_s, shortened
 from hermes.results.results import Results
-from hermes.results.time_charts import NAME, Runs, clients, colours, queue
+from hermes.results.time_charts import NAME, Runs, colours, over_time
 from hermes.results.utilisation import THRESHOLD
 from hermes.units import NS_PER_S
 
@@ -37,11 +38,16 @@ def chart(runs: Runs, kind: str) -> Chart:
         raise InputError(f"one of {', '.join(KINDS)}", kind, field="kind", suggestion=suggest(kind, KINDS))
     if not runs:
         raise InputError("at least one run to plot")
-    seen, panels = KINDS[kind](runs)
-    names = " and ".join(shortened(name, 2 * NAME) for name, _ in runs)
-    said = [text if len(runs) == 1 else f"{name}: {text}" for name, run in runs if (text := interruption(run))]
-    return Chart(f"{names}: {seen}", "; ".join([*said, *([_served(runs[0][1].summary)] if len(runs) == 1 else [])]),
-                 panels)
+    panels, seen = KINDS[kind]
+    title = " and ".join(shortened(name, 2 * NAME) for name, _ in runs)
+    said = [f"{name}: {text}" for name, run in runs if (text := interruption(run))]
+    if len(runs) == 1:
+        run, lines = runs[0][1], dict(brief(runs[0][1].summary, runs[0][1].meta))
+        no_slo = seen == "goodput" and run.summary["goodput"]["requests"] is None
+        title += ": " + (" ".join(f"TTFT {lines['TTFT']}".split()) if no_slo else _largest(run) if seen == "largest"
+                         else f"{seen} {lines[seen]}" if seen in ("KV", "binds") else lines[seen])
+        said = [text for text in (interruption(run), lines["requests"], lines["rate"]) if text and text not in title]
+    return Chart(title, "; ".join(said), panels(runs))
 
 
 def interruption(results: Results) -> str | None:
@@ -51,14 +57,12 @@ def interruption(results: Results) -> str | None:
     return f"interrupted at {results.record.end_ns / NS_PER_S:.4g} s"
 
 
-def _served(summary: Mapping[str, Any]) -> str:
-    requests, found = summary["requests"], summary["headline"]
-    text = f"{requests['completed']:,} of {requests['total']:,} requests completed"
-    if found["served_per_s"] is not None:
-        text += f", {found['served_per_s']:.3g}/s"
-    if found["goodput_per_s"] is not None:
-        text += f"; {found['goodput_per_s']:.3g}/s within the SLO ({found['goodput_share'] or 0:.1%})"
-    return text
+def _largest(run: Results) -> str:
+    """Return which cause of which stage takes most of a request's time."""
+    parts = [(part[f"{cause}_s"]["mean"] or 0.0, f"{cause} of {stage}")
+             for stage, part in run.summary["breakdown"]["stages"].items() for cause in CAUSES if f"{cause}_s" in part]
+    most, name = max(parts, default=(0.0, "nothing"))
+    return f"{most / (sum(seconds for seconds, _ in parts) or 1.0):.0%} of a request's time is {name}"
 
 
 def rounded(seconds: float | None) -> str:
@@ -72,27 +76,9 @@ def _limits(summary: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
             for name, row in summary["slo"].items() if name != "pass" and name.partition("_")[0] == metric]
 
 
-def _verdict(summary: Mapping[str, Any]) -> str:
-    """Return whether a run meets its SLO, and by which latencies."""
-    if summary["headline"]["stable"] is False:
-        return "the queue grows"
-    passed, rows = summary["slo"]["pass"], []
-    for metric in ("ttft", "tpot", "e2e"):
-        for row in _limits(summary, metric):
-            if row["pass"] is passed:
-                rows.append(f"{METRICS[metric]} {row['at']} {rounded(row['value_s'])} of {rounded(row['limit_s'])}")
-    if passed is None:
-        p99 = {name: summary["latency"][f"{metric}_s"]["p99"] for metric, name in METRICS.items() if metric != "itl"}
-        return ", ".join(f"{name} p99 {rounded(p99[name])}" for name in ("TTFT", "E2E") if p99[name] is not None) or (
-            "no request was answered")
-    unsettled = ", but did not settle" if passed and summary.get("settling", {}).get("settled") is False else ""
-    return f"{'meets' if passed else 'MISSES'} its SLO{unsettled}" + (f": {', '.join(rows[:3])}" if rows else "")
-
-
-def latency(runs: Runs, metrics: Sequence[str] = ("ttft", "tpot", "e2e")) -> tuple[str, list[Panel]]:
+def latency(runs: Runs, metrics: Sequence[str] = ("ttft", "tpot", "e2e")) -> list[Panel]:
     """Return cumulative distributions of latencies, with p50, p99 and the limits of the SLO."""
-    panels = [panel for metric in metrics if (panel := _distribution(runs, metric)) is not None]
-    return _verdict(runs[0][1].summary) if len(runs) == 1 else "latency", panels
+    return [panel for metric in metrics if (panel := _distribution(runs, metric)) is not None]
 
 
 def _distribution(runs: Runs, metric: str) -> Panel | None:
@@ -146,7 +132,7 @@ def _limit(at: str, limit: float, far: bool, factor: float, end: float) -> list[
     return [text] if far else [Layer("rule", frame), text]
 
 
-def breakdown(runs: Runs) -> tuple[str, list[Panel]]:
+def breakdown(runs: Runs) -> list[Panel]:
     """Return mean time on the critical path by stage and cause; where pipelines are mixed, also by pipeline.
 
     The compute of stages that give tokens is split at the first token.
@@ -162,12 +148,8 @@ def breakdown(runs: Runs) -> tuple[str, list[Panel]]:
             stages += [(f"{stage}{of_run}", cause, seconds) for cause, seconds in parts.items()]
         for pipeline, entry in run.summary["by"].get("pipeline", {}).items():
             pipelines += [(f"{pipeline}{of_run}", *item) for item in entry["stages_mean_s"].items()]
-    panels = [_bars(title, rows, palette) for title, rows, palette in (
+    return [_bars(title, rows, palette) for title, rows, palette in (
         ("Where the time of a request goes, by stage", stages, CAUSES), ("Latency by pipeline", pipelines, {})) if rows]
-    if len(runs) > 1 or not stages:
-        return "where the time goes", panels
-    stage, cause, seconds = max(stages, key=lambda one: one[2])
-    return f"{seconds / (sum(one[2] for one in stages) or 1.0):.0%} of the time is {cause} of {stage}", panels
 
 
 def _bars(title: str, rows: Sequence[tuple[str, str, float]], palette: Mapping[str, str]) -> Panel:
@@ -191,9 +173,9 @@ def _bars(title: str, rows: Sequence[tuple[str, str, float]], palette: Mapping[s
                  said="Mean over the requests.", height=20 + 26 * len(totals), legend=True, colours=palette)
 
 
-def utilisation(runs: Runs) -> tuple[str, list[Panel]]:
+def utilisation(runs: Runs) -> list[Panel]:
     """Return the most used links, tiers, machines and clients: bars over the window, ticks at the busiest twentieth."""
-    panels, seen = [], "nothing was used"
+    panels = []
     for run, results in runs:
         frame = results.utilisation.sort_values(["utilisation", "name"], ascending=[False, True], kind="stable")
         rest, frame = frame.iloc[MAX_BARS:], frame.iloc[:MAX_BARS]
@@ -218,11 +200,13 @@ def utilisation(runs: Runs) -> tuple[str, list[Panel]]:
              Layer("text", bars.assign(x=bars[["x2", "peak"]].max(axis=1), label=labels)[["x", "y", "label"]])],
             said="Bars: mean over the window; ticks: its busiest twentieth.", height=20 + 22 * len(bars), legend=True,
             colours=RESOURCES))
-        seen = f"the busiest is {names[0]}, {labels[0]} of the time"
-    return seen, panels
+    return panels
 
 
-KINDS: dict[str, Callable[[Runs], tuple[str, list[Panel]]]] = {
-    "latency": latency, "itl": lambda runs: latency(runs, ("itl", "queue")), "breakdown": breakdown,
-    "utilisation": utilisation, "clients": clients, "queue": queue,
+# panels, and the line of the report of a run (`brief`) that is the title
+KINDS: dict[str, tuple[Callable[[Runs], list[Panel]], str]] = {
+    "latency": (latency, "goodput"), "itl": (lambda runs: latency(runs, ("itl", "queue")), "goodput"),
+    "breakdown": (breakdown, "largest"), "utilisation": (utilisation, "binds"),
+    "clients": (lambda runs: over_time(runs, ("running", "queued", "kv")), "KV"),
+    "queue": (lambda runs: over_time(runs, ("system", "waiting", "wait")), "rate"),
 }

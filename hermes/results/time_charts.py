@@ -17,7 +17,7 @@ from hermes.results.timeseries import client_timeseries
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
-__all__ = ["BINS", "NAME", "Runs", "clients", "colours", "over_time", "queue"]
+__all__ = ["BINS", "NAME", "Runs", "colours", "over_time"]
 
 Runs = Sequence[tuple[str, Results]]
 Lines = list[tuple[str, pd.DataFrame]]   # label, and x, y and perhaps low and high
@@ -29,20 +29,6 @@ NAME = 20   # characters of a name in a chart
 def colours(runs: Runs) -> dict[str, str]:
     """Return the colour of each run."""
     return {name: PALETTE[number % len(PALETTE)] for number, (name, _) in enumerate(runs)}
-
-
-def clients(runs: Runs) -> tuple[str, list[Panel]]:
-    """Return running and waiting sequences and KV memory over time, by client or group of clients (`_groups`)."""
-    peaks = [client["kv_peak_share"] for _, run in runs for client in run.summary["clients"].values()
-             if client.get("kv_peak_share") is not None]
-    return f"KV memory at most {max(peaks, default=0.0):.0%} full", over_time(runs, ("running", "queued", "kv"))
-
-
-def queue(runs: Runs) -> tuple[str, list[Panel]]:
-    """Return requests in the system, waiting stages, and the past wait of stages that start, over time."""
-    states = {True: "the queue is stable", False: "the queue GROWS", None: "too short to tell whether the queue grows"}
-    seen = dict.fromkeys(states[run.summary["headline"]["stable"]] for _, run in runs)
-    return "; ".join(seen), over_time(runs, ("system", "waiting", "wait"))
 
 
 def over_time(runs: Runs, quantities: Sequence[str]) -> list[Panel]:
@@ -177,7 +163,7 @@ _QUANTITIES: dict[str, tuple[str, str, Callable[[Results, bool], Lines]]] = {
     "served": ("Requests completed", "requests/s", _served),
     "system": ("Requests in the system", "requests", _in_system),
     "waiting": ("Stages that wait at clients", "stages", _waiting),
-    "wait": ("Seconds that stages waited which start, mean", "seconds", _waits),
+    "wait": ("Wait before a stage starts, mean", "seconds", _waits),
     "running": ("Running sequences of a client", "sequences", _of_clients("running")),
     "queued": ("Waiting sequences of a client", "sequences", _of_clients("waiting")),
     "kv": ("KV memory in use", "", _of_clients("kv_blocks")),
