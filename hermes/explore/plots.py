@@ -23,7 +23,7 @@ from hermes.results.slo import METRICS
 
 __all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "sweep_chart"]
 
-MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 8
+MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
 WIDE = 16   # largest over smallest value: above, an axis is logarithmic
 NAME = 22
 MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text

@@ -199,7 +199,7 @@ def _layer(layer: Layer, panel: Panel, colours: Mapping[str, str]) -> Spec:
         mark |= {"align": layer.align, "dx": {"left": 6, "center": 0, "right": -6}[layer.align], "tooltip": None}
     if "series" in frame:
         longest = max(map(len, colours))
-        columns = 1 if longest > 16 else 2 if longest > 8 else 4
+        columns = 1 if longest > 16 else 2 if longest > 8 else 3
         legend = {"labelLimit": 190, "columns": columns} if panel.legend else None
         encoding["color"] = {"field": "series", "type": "nominal", "legend": legend, "title": None, "scale": {
             "domain": list(colours), "range": list(colours.values())}}

@@ -47,7 +47,7 @@ h2{font-size:1.1rem;margin:32px 0 8px}
 h3{font-size:.95rem;margin:0}p{margin:2px 0 6px}.dim{color:var(--dim);font-size:.86rem}
 button{font:inherit;color:var(--fg);background:var(--card);border:1px solid var(--line);border-radius:6px;
 padding:4px 10px}
-.grid{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}
+.grid{display:grid;gap:14px;align-items:start;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;min-width:0}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin:6px 0 0;
 font-size:.88rem}

@@ -99,7 +99,7 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
                                    "series": name}))
         low = min(low, lines[-1]["x"].iloc[0])
     log = low > 0 and marks["x"].min() * LONG_TAIL < widest
-    end *= (end / low) ** 0.2 if log else 1.0   # room for a text at p99, on a telephone too
+    end *= (end / low) ** 0.3 if log else 1.0   # room for a text at p99, on a telephone too
     title, labels = METRICS[metric], []
     if len(samples) == 1:
         texts = [f"p{at * 100:g} {rounded(x)}" for x, at in zip(marks["x"], marks["y"], strict=True)]
@@ -192,11 +192,11 @@ def utilisation(runs: Runs) -> list[Panel]:
         labels = [f"{value:.0%}" for value in bars["x2"]]
         panels.append(Panel(
             f"Most used resources{f' of {run}' if len(runs) > 1 else ''}; tick: the busiest twentieth",
-            Axis("share of the window in use", domain=(0.0, 1.15), percent=True),
+            Axis("share of the window in use", domain=(0.0, 1.3), percent=True),
             Axis("", "category", tuple(bars["y"])),
             [Layer("bar", bars.drop(columns="peak")),
              Layer("tick", bars[["peak", "y"]].rename(columns={"peak": "x"}).dropna()), Layer("rule", limit),
-             Layer("above", limit, "center"),
+             Layer("above", limit, "right"),
              Layer("text", bars.assign(x=bars[["x2", "peak"]].max(axis=1), label=labels)[["x", "y", "label"]])],
             said="Bars: mean over the window; ticks: its busiest twentieth.", height=20 + 22 * len(bars), legend=True,
             colours=RESOURCES))
