@@ -43,7 +43,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "fit-roofline": "Fit the roofline's efficiency to measured steps.",
         "fit-overhead": "Fit the serving stack's time per request.",
         "observe": "Drive a live server with a scenario's requests.",
-        "validate-engine": "Compare a real engine with its simulation.",
         "conform": "Replay recorded schedules of an engine.",
         "accuracy": "Compare with all reference sets there are.",
     },

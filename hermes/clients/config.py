@@ -40,7 +40,7 @@ __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
 class Parallel(ConfigModel):
-    """How the devices of one client share a model."""
+    """Parallelism of a client: the division of a model among its devices."""
 
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
@@ -120,7 +120,7 @@ class LLMClientConfig(ClientConfig):
     """Bytes of one LoRA adapter on a device. A step that first uses an adapter waits for them to come over the device's
     link to the host; `scheduler.max_loras` stay, the least recently used goes first. Left out, loads take no time."""
     request_overhead: RequestOverhead | None = None
-    """Time of the serving stack for each request, beside the steps. Left out, none."""
+    """Time of the serving stack for each request, in addition to the steps. Left out, none."""
     frontend: FrontEnd | None = None
     """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
     none."""
@@ -168,7 +168,7 @@ class LLMClientConfig(ClientConfig):
         return Case(self, version=engine.version, rules=engine.rules)
 
     def _mixes_windows(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
-        """Whether the model has layers with a sliding window beside others; False for one without a description."""
+        """Whether the model has layers with and without a sliding window; False for one without a description."""
         try:
             model = describe_model(self.memory_model(hardware_info(hardware), base_dir), base_dir)
         except InputError:
@@ -181,7 +181,7 @@ class LLMClientConfig(ClientConfig):
     def _of_terms(self) -> dict[str, object]:
         """Return hardware of named terms, completed by what the client says, and the engine's front end.
 
-        A model fitted to whole steps says what it contains; whoever fitted it adds a front end, or does not.
+        A model fitted to whole steps says what it contains; the fit includes a front end, or the scenario adds one.
         """
         with inside("engine"):
             engine = load_engine(self._engine_name())

@@ -136,8 +136,8 @@ def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = No
 
     Args:
         to_dir: Folder in which the text will be stored; paths of files become relative to it.
-        defaults: Name, under `defaults`, the keys that nobody chose and that may decide an answer, so that a run of the
-            text assumes what a run of the scenario does.
+        defaults: Name, under `defaults`, the keys that the scenario leaves out and that may decide an answer, so that
+            a run of the text assumes what a run of the scenario does.
     """
     base_dir = scenario.source.base_dir
 

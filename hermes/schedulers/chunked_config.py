@@ -70,7 +70,7 @@ class Speculation(ConfigModel):
     draft_model: str = Field(default="", max_length=4096)
     """Model of `method: draft_model`: a description as the client's `model`."""
     draft_time: Duration | None = None
-    """Time of one run of what drafts, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
+    """Time of one run of the drafter, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
     none for `ngram`, `ngram_gpu` and `suffix`, which look texts up; else what the client's hardware says for the draft
     model, or for one decoder layer of the client's model with its output matrix (EAGLE, MTP). `medusa` and
     `mlp_speculator` need it."""
@@ -97,7 +97,7 @@ class Speculation(ConfigModel):
 
     @property
     def lookahead(self) -> int:
-        """KV slots held past the scheduled tokens: what drafts writes there (vLLM: `num_lookahead_tokens`)."""
+        """KV slots held past the scheduled tokens: the drafter writes there (vLLM: `num_lookahead_tokens`)."""
         return self.num_speculative_tokens if self.method in WITH_KV else 0
 
     @property
@@ -168,7 +168,7 @@ class ChunkedConfig(SchedulerConfig):
     """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk. Left out, as the
     client's `engine` does (vLLM 0.15: no; later versions: yes)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
+    """Share of the blocks kept free when a waiting sequence is admitted while others run."""
     max_num_scheduled_tokens: int | None = Field(default=None, ge=1, le=2**31)
     """Fewer tokens in a step than `max_num_batched_tokens`, to which memory and the adaptive cap still keep."""
     max_num_active_seqs: int | None = Field(default=None, ge=1, le=2**31)

@@ -1,4 +1,4 @@
-"""Base of schedulers' configurations: what a client calls, and what it reads of a scheduler's options."""
+"""Base of schedulers' configurations: their construction by a client, and the options that clients read."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""Readers that never block or read without end, and writers that leave a whole file or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hermes.config.files import (
+    beside,
+    csv_rows,
+    is_parquet,
+    json_lines,
+    parquet_metadata,
+    parquet_table,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+)
+from hermes.config.tables import csv_table, json_table, parquet_columns
+from hermes.config.writing import check_writable, locked, replacing, write_text
+from hermes.errors import HermesError, InputError
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "bytes": read_bytes, "text": read_text, "json": read_json, "lines": lambda path: list(json_lines(path)),
+    "csv": lambda path: list(csv_rows(path)), "parquet": parquet_table, "footer": parquet_metadata,
+    "csv table": csv_table, "json table": lambda path: json_table(path, []),
+    "parquet columns": lambda path: parquet_columns(path, ["a"]),
+}
+
+
+@pytest.fixture(params=["fifo", "device", "folder", "loop", "missing", "null byte"])
+def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "odd"
+    if request.param == "fifo":
+        os.mkfifo(path)
+    elif request.param == "device":
+        path.symlink_to("/dev/zero")
+    elif request.param == "folder":
+        path.mkdir()
+    elif request.param == "loop":
+        path.symlink_to(path)
+    elif request.param == "null byte":
+        return tmp_path / "a\0b"
+    return path
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_what_is_no_regular_file_is_refused_at_once(reader: Callable[[Path], Any], odd: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(InputError) as refused:
+        reader(odd)
+    assert "\n" not in str(refused.value)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("reader", [READERS[name] for name in ("bytes", "text", "json")])
+def test_reads_are_bounded(reader: Callable[[Path], Any], tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match="a file of at most 8388608 bytes, found a larger one"):
+        reader(tmp_path / "sparse")
+
+
+@pytest.mark.parametrize("name", ["lines", "csv"])
+def test_a_line_without_an_end_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes.config.files.MAX_LINE", 1000)
+    (tmp_path / "f").write_text("x" * 5000)
+    with pytest.raises(InputError, match="lines of less than 1000 characters"):
+        READERS[name](tmp_path / "f")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('{"a": NaN}', "finite numbers, found NaN"), ('{"a": 1e999}', "finite numbers, found 1e999"),
+    ('{"a": 1, "a": 2}', "each key once, found 'a' again"), ('["\\ud800"]', "whole characters"), ("{", "valid JSON"),
+    ("[" * 100_000, "RecursionError"), ("1" * 5000, "ValueError"), ('{"a": Infinity}', "finite numbers"),
+])
+def test_json_is_strict(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_json(text, "x.json")
+
+
+def test_parquet_that_is_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+    assert is_parquet(path)
+    assert parquet_metadata(path) == (2, ["a"])
+    path.write_bytes(path.read_bytes()[:-10])
+    assert not is_parquet(path)
+    with pytest.raises(InputError, match="damaged, or not Parquet"):
+        parquet_table(path)
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), path)
+    assert not is_parquet(path), "a table that lost its rows is not what was kept"
+    pq.write_table(pa.table({"a": [1] * 100}), path)
+    with pytest.raises(InputError, match="at most 10 rows, found 100"):
+        parquet_table(path, max_rows=10)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "", "..", "a/b", "a\0"])
+def test_names_that_lead_elsewhere(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the name of a file beside this one"):
+        beside(tmp_path / "header.yaml", name)
+
+
+def test_a_writer_leaves_a_whole_file_or_none(tmp_path: Path) -> None:
+    write_text(tmp_path / "new" / "f", "one")
+
+    def interrupted(path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "new" / "f") as path:
+        interrupted(path)
+    assert [(p.name, p.read_text()) for p in (tmp_path / "new").iterdir()] == [("f", "one")]
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")   # as `write` says it: without a name
+
+    with pytest.raises(HermesError, match=r"cannot write .*/f: no space left on device"), replacing(tmp_path / "f"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "/dev/full", "/tmp"])
+def test_what_is_no_file_is_not_replaced(target: str) -> None:
+    with pytest.raises(InputError, match="a file to write"):
+        write_text(target, "x")
+
+
+def test_a_folder_that_cannot_be_written() -> None:
+    with pytest.raises(HermesError, match="cannot write into /proc/self/x: "):
+        check_writable(Path("/proc/self/x"))
+
+
+def test_two_processes_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    code = ("import sys; from pathlib import Path; from hermes.config.writing import locked\n"
+            f"with locked(Path({str(tmp_path)!r})): print('held', flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        other.stdout.readline()
+        with pytest.raises(InputError, match="found one that another process holds"), locked(tmp_path):
+            pass
+        other.kill()
+    with locked(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    refused: list[Exception] = []
+
+    def second() -> None:
+        try:
+            with locked(tmp_path):
+                pass
+        except InputError as error:
+            refused.append(error)
+
+    with locked(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1
+
+
+def test_json_that_was_written_is_read(tmp_path: Path) -> None:
+    data = {"a": [1, 2.5, None, True, "é\x1b"], "b": {"c": -1}}
+    write_text(tmp_path / "f.json", json.dumps(data))
+    assert read_json(tmp_path / "f.json") == data
