@@ -220,11 +220,14 @@ class Results:
 
         return to_rich(parts(self.summary, self.meta, verbose=verbose))
 
-    def plot(self, kind: str = "breakdown") -> Figure:
-        """Return a figure: breakdown, latency, utilisation, clients or queue. Raises `InputError` for another kind."""
-        from hermes.results.drawing import drawn
+    def plot(self, kind: str = "latency", ax: Any = None) -> Figure:
+        """Return a matplotlib figure: latency, itl, breakdown, utilisation, clients or queue.
 
-        return drawn(self, kind)
+        ax: Axes to draw into, one for each panel; None for a new figure. Raises `InputError` for another kind.
+        """
+        from hermes.results.plots import plot_runs
+
+        return plot_runs({str(self.meta.get("name") or "run"): self}, kind, ax)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the same as plain text, at most 80 columns wide."""
