@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each import each
 from mutations import notices
 from offload_mutations import MUTATIONS, SCHEDULES, page_table
 
@@ -13,7 +14,7 @@ from hermes.clients.schedule_replay import find_files
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "background" / "kv-offload.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
+@each("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
 def test_breaking_a_rule_is_noticed(mutation):
     assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")
     row = rf"\| {mutation.rule} \| {re.escape(mutation.what)} \| \d+ \| `{mutation.noticed_by}` \|"
