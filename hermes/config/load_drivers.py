@@ -182,8 +182,11 @@ def _inference_perf(path: Path) -> Iterator[Sent]:
         asked = _found(info, "request_metrics.text") or info
         answer = _found(info, "response_metrics") or info
         row = {name: entry.get(name) for name in ("start_time", "end_time")}
+        times = _found(answer, "output_token_times") or []
+        if not isinstance(times, list) or not all(type(time) in (int, float) for time in times):
+            raise InputError("a list of times", times, file=str(path), field=f"{i}.info.output_token_times")
         row |= {"input_tokens": _found(asked, "input_tokens"), "output_tokens": _found(answer, "output_tokens"),
-                "output_token_times": _found(answer, "output_token_times")}
+                "output_token_times": times}
         yield Sent(None, f"{i}.", row | {"max_new_tokens": _asked(entry.get("request"), row["output_tokens"])},
                    _error(entry.get("error")))
 
