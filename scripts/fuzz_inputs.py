@@ -50,6 +50,10 @@ def reviewed() -> dict[str, str]:
 
 
 def _one_line(ran: Ran) -> bool:
+    """Whether the error is one line; warnings and notes about the same file may stand before it."""
+    *before, last = ran.err.splitlines() or [""]
+    if before and all(line.startswith(("hermes: warning: ", "hermes: note: ")) for line in before):
+        return last.startswith("hermes: ") and len(last) < 3000
     return ran.err.count("\n") == 1 and ran.err.startswith("hermes: ") and len(ran.err) < 3000
 
 

@@ -68,7 +68,7 @@ def _yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _lines(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    lines = content.splitlines()
+    lines = [line for line in content.splitlines() if line.strip()]
     row = rng.randrange(len(lines))
     kind = rng.choice(["tree", "tree", "tree", "gone", "twice", "order", "line"])
     if kind == "tree":

@@ -18,11 +18,34 @@ from typing import Any
 
 import yaml
 
-__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "sign_kernels", "write_driver_files", "write_kernels",
-           "write_layers", "write_manifests", "write_samples"]
+__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "UNREAD", "import_command", "sign_kernels", "write_driver_files",
+           "write_kernels", "write_layers", "write_manifests", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
+READERS = {
+    "calibration.plan": "plan", "calibration.records": "journal", "calibration.steps": "steps",
+    "calibration.table_files": "steps", "cli.deploy": "manifest", "cli.scenarios": "scenario",
+    "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
+    "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
+    "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
+    "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
+    "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
+    "results.reference": "reference", "results.regress": "golden", "results.resource_file": "run",
+    "results.stored": "run", "results.stored_summary": "run", "results.stored_tables": "run",
+    "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
+    "workload.importers": "import", "workload.ragpulse": "import", "workload.token_traces": "import",
+    "workload.traces": "trace",
+}
+"""Module that reads files -> the family that changes them."""
+UNREAD = {
+    "calibration.engine_validation.result", "calibration.engine_validation.session",
+    "calibration.engine_validation.workload", "calibration.importers.aiconfigurator", "calibration.importers.csv_steps",
+    "calibration.importers.layerwise", "calibration.importers.vllm_cpu", "calibration.measurements",
+    "calibration.retrieval_steps", "calibration.terms", "cli.accuracy", "cli.fit", "cli.profile_show",
+    "cli.validate_engine", "explore.space",
+}
+"""Modules whose files no family changes yet: measurements and sessions of calibration, search spaces."""
 DRIVER_FILES = {"aiperf": "aiperf.jsonl", "guidellm": "guidellm.json", "inference-perf": "inference-perf.json",
                 "blis": "blis.csv", "vllm-bench": "vllm-bench.json"}
 
@@ -81,7 +104,7 @@ SAMPLES: dict[str, dict[str, str | Callable[[Path], None] | Path]] = {
 """Trace format -> files of it."""
 
 _OPTIONS = {"csv": ("session=user",), "parquet": ("session=user",), "tokens": ("session=user",), "sharegpt": (
-    "turns=all",)} | {kind: ("zero_tokens=one",) for kind in DRIVER_FILES}
+    "turns=all",)} | dict.fromkeys(DRIVER_FILES, ("zero_tokens=one",))
 
 
 def write_samples(folder: Path) -> None:
