@@ -108,7 +108,7 @@ def run_built(
 
 
 def open_run(folder: str | Path) -> StoredResults:
-    """Open the results that `hermes run SCENARIO -o FOLDER` wrote. Tables are read on demand.
+    """Open the results that `hermes run SCENARIO -o FOLDER` wrote. The record is read at first use.
 
     Raises `InputError` for a folder without results, or with unfinished ones.
     """

@@ -14,7 +14,7 @@ from hermes.errors import InputError
 
 __all__ = [
     "NS_PER_S", "counted", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_number", "parse_rate", "pattern",
-    "s_to_ns",
+    "s_to_ns", "unit_of",
 ]
 
 NS_PER_S = 1_000_000_000
@@ -47,6 +47,25 @@ _RATES = {
 } | {"rps": 1.0, "qps": 1.0, "RPS": 1.0, "QPS": 1.0, "rpm": 1 / 60, "RPM": 1 / 60, "Hz": 1.0}
 _AMOUNT = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
+
+
+# Units of columns of tables: by name, or by its end. Every other number is a count, a share, a factor or an index: "1".
+_UNITS = {
+    "bytes": "bytes", "dollars": "USD", "block_size": "tokens", "max_num_batched_tokens": "tokens",
+    "prefill_past": "tokens", "decode_ctx": "tokens", "decode_ctx_max": "tokens", "kv_block_s": "blocks s",
+    "price_per_hour": "USD/h", "capacity_bytes_per_s": "bytes/s", "kv_bytes_per_token": "bytes/token",
+}
+_UNIT_ENDS = {
+    "tokens_per_s": "tokens/s", "_per_s": "1/s", "_s": "s", "_ns": "ns", "tokens_per_j": "tokens/J",
+    "_tokens": "tokens", "_bytes": "bytes", "_j": "J", "_w": "W", "_dollars": "USD",
+}
+_STATISTIC = re.compile(r"\.(mean|min|max|p[0-9]+)\Z")   # of a figure of a sweep: latency.ttft_s.p99
+
+
+def unit_of(column: str) -> str:
+    """Return the unit of a column of numbers from its name: s, tokens, bytes, J, W, ..., or 1."""
+    name = _STATISTIC.sub("", column).rpartition(".")[2]
+    return _UNITS.get(name) or next((unit for end, unit in _UNIT_ENDS.items() if name.endswith(end)), "1")
 
 
 def counted(number: int, noun: str) -> str:

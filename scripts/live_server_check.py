@@ -30,7 +30,7 @@ from hermes.calibration.observe.session import Target, observe
 from hermes.scenario import load_scenario
 from hermes.scenario.document import resolved_yaml
 
-MODEL = Path(__file__).resolve().parents[1] / "hermes/calibration/engine_validation/small-llama.json"
+MODEL = Path(__file__).resolve().parents[1] / "scenarios/validation/small-llama.json"
 TOKENS, SEQS, BLOCK, LENGTH = 512, 32, 128, 4096
 KV_GIB = 2
 METRICS = ("ttft_s", "tpot_s", "e2e_s")

@@ -1,8 +1,11 @@
 """Settings of all tests."""
 
+import copy
 import gc
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -56,3 +59,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _names_long(config: pytest.Config) -> bool:
     chosen = config.option.markexpr or ""
     return "long" in chosen and "not long" not in chosen
+
+
+SMALL = """\
+name: small
+seed: 7
+workload:
+  requests: 20
+  arrivals: {kind: poisson, rate: 4 /s}
+  lengths: {kind: fixed, prompt: 200, output: 20}
+clients:
+  - count: 2
+    hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}
+    memory: {num_blocks: 1000}
+router: {kind: least_loaded, load: tokens_left}
+network: {kind: link, bandwidth: 32 GB/s, latency: 20 us}
+slo: {ttft: 500 ms}
+"""
+"""A small scenario to vary."""
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    """The small scenario as a file."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def small_data() -> dict[str, Any]:
+    """The small scenario as data."""
+    from hermes.config.yaml_document import parse_yaml
+
+    return copy.deepcopy(parse_yaml(SMALL).plain())

@@ -18,6 +18,9 @@ BELOW = {"calibration", "plugins"}
 FACE = {"__init__", "__main__", "cli"}
 """The command line imports what a command needs when it runs."""
 
+OTHER_TESTS = {"compiled", "docs", "data", "frozen", "golden"}
+"""Folders of tests/ that are no folder of hermes/: the compiled build, the pages, files that tests read."""
+
 
 def allowed() -> dict[str, set[str]]:
     """Folder or module -> what it may import, from the table."""
@@ -123,6 +126,21 @@ def test_a_plug_in_that_looks_inside_is_noticed(line: str) -> None:
 def test_every_folder_is_in_the_table() -> None:
     present = {part_of(path) for path in FILES} - FACE - BELOW - {"errors", "units", "compiled"}
     assert present == set(allowed())
+
+
+def strange_folders(folders: set[str]) -> list[str]:
+    """Return the folders of tests/ that are neither named as a folder of hermes/ nor in `OTHER_TESTS`."""
+    return sorted(name for name in folders if name.split("/")[0] not in OTHER_TESTS and not (PACKAGE / name).is_dir())
+
+
+def test_folders_of_tests_are_those_of_the_package() -> None:
+    tests = ROOT / "tests"
+    of_files = {path.parent.relative_to(tests) for path in tests.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    top = {path.parts[0] for path in of_files if path.parts}
+    of_tests = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("*/test_*.py")}
+    assert not strange_folders(top | of_tests)
+    planted = {"core", "plugins/metis", "data/ragpulse", "stages", "plugins/nosuch"}
+    assert strange_folders(planted) == ["plugins/nosuch", "stages"]
 
 
 def test_the_base_imports_nothing_else() -> None:

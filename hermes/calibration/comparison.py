@@ -1,14 +1,11 @@
-"""Comparison of predicted with measured times: relative errors and their statistics.
+"""Comparison of predicted with measured times of steps: relative errors and their statistics.
 
-Fits, `hermes calibrate check` and `hermes validate-engine` all judge predictions with this module. Errors are
-(predicted - measured) / measured. Latencies of whole requests are compared statistic by statistic
-(`hermes.results.distribution`), as in `hermes compare`.
+Fits and `hermes calibrate check` judge predictions with this module. Errors are (predicted - measured) / measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +13,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from hermes.calibration.steps import STATS, MeasuredSteps, phase_of
-from hermes.core.noise import Spread, spread
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, HardwareModel, StepStats
-from hermes.results.distribution import Distribution
 
-__all__ = [
-    "LATENCY_STATS", "Errors", "LatencyError", "PhaseErrors", "check_steps", "compare_latencies", "compare_times",
-    "group_weights",
-]
-
-LATENCY_STATS = ("mean", "p50", "p90", "p99")
+__all__ = ["Errors", "PhaseErrors", "check_steps", "compare_times", "group_weights"]
 
 
 @dataclass(frozen=True)
@@ -112,39 +102,3 @@ def check_steps(steps: MeasuredSteps, model: HardwareModel) -> tuple[list[PhaseE
 def _phase_errors(phase: str, part: pd.DataFrame) -> PhaseErrors:
     errors = compare_times(part["predicted_s"].to_numpy(), part["measured_s"].to_numpy())
     return PhaseErrors(phase, errors, str(part["configuration"].iloc[errors.worst_at]), int(part["outside"].sum()))
-
-
-# -- latencies of a simulation compared with those of an engine --------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LatencyError:
-    """One statistic of one metric, in seconds.
-
-    Attributes:
-        engine_s: Mean over the engine's repetitions.
-        error: ours_s / engine_s - 1.
-        noise: Spread among the repetitions.
-    """
-
-    metric: str
-    stat: str
-    ours_s: float
-    engine_s: float
-    error: float
-    noise: Spread
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        noise = {k: v if np.isfinite(v) else None for k, v in self.noise.as_dict().items() if not isinstance(v, str)}
-        return {**asdict(self), "noise": noise | {"class": self.noise.verdict}}
-
-
-def compare_latencies(metric: str, ours: FloatArray, engine: Sequence[FloatArray]) -> list[LatencyError]:
-    """Compare every statistic of one metric: simulated requests with each repetition of the real run, seconds."""
-    mine, theirs = Distribution(ours).stats(), [Distribution(values).stats() for values in engine]
-    rows = []
-    for stat in LATENCY_STATS:
-        measured = spread(one[stat] for one in theirs)
-        rows.append(LatencyError(metric, stat, mine[stat], measured.mean, mine[stat] / measured.mean - 1, measured))
-    return rows

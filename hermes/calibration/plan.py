@@ -1,8 +1,7 @@
-"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file), and the planners of LLM engines.
+"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file).
 
 A plan is complete: its collector needs no other part of hermes, on this machine or another. Points are specific to the
-engine; all have a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a planner in
-`ENGINES` (entry-point group `hermes.calibration_engines`).
+measurement; all have a `name`, a `level` (coarse points first) and an `estimate_s`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from hermes.calibration.steps import COLUMNS
 from hermes.config import ConfigModel
 from hermes.config.files import read_json
-from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.errors import InputError, inside
@@ -26,7 +24,7 @@ from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model
 
 __all__ = [
-    "CHUNK_CONTEXTS", "ENGINES", "PARTS", "Plan", "PlanMemory", "Planner", "PointPlan", "Request", "load_plan",
+    "DTYPES", "KV_SHARE", "PARTS", "Plan", "PlanMemory", "PointPlan", "Request", "check_dense", "load_plan", "powers",
     "request_for", "save_plan",
 ]
 
@@ -34,11 +32,10 @@ PARTS = ("grid", "engine")
 """Parts of an LLM engine's plan: a grid of batches, which step profiles are fitted to; and what tells the engine's own
 time from its kernels: full chunks beside decodes, and decode batches of all sizes."""
 
-CHUNK_CONTEXTS = (128, 1024, 4096, 16384)
-"""Tokens of the decodes beside full chunks, as far as they fit."""
-
-ENGINES: Registry[Any] = Registry("calibration_engines", "a calibration engine")
-"""Planners by engine name."""
+DTYPES = ("bf16", "fp16", "fp32")
+"""Precisions that collectors compute in."""
+KV_SHARE = 0.9
+"""Share of a device's memory that a plan uses, weights and activations included."""
 
 
 class PlanMemory(ConfigModel):
@@ -58,7 +55,7 @@ class PlanMemory(ConfigModel):
 class PointPlan(ConfigModel):
     """Common part of plans; the session that measures a plan reads only `name`, `level` and `estimate_s` of a point."""
 
-    row_columns: ClassVar[dict[str, str]] = {}
+    row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64"}
     """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
     record_fields: ClassVar[tuple[str, ...]] = ()
     """Keys that a journal must hold for a measured point beside its rows."""
@@ -115,7 +112,7 @@ class Plan(PointPlan):
 
 @dataclass(frozen=True)
 class Request:
-    """The user's request; a planner makes a plan of it or raises `InputError` naming the key."""
+    """What to measure of a model on a device, with every default filled in."""
 
     model: ModelDescription
     config_json: dict[str, Any]
@@ -133,19 +130,27 @@ class Request:
     max_context: int = 8192
     threads: int = 1
     points: int | None = None
-    """Most points of the grid; None: the planner's own choice."""
+    """Most points of the grid; None: all."""
     parts: tuple[str, ...] = ("grid",)
     """`PARTS` of the plan."""
     seed: int = 0
 
 
-class Planner(Protocol):
-    """Makes plans for one engine. Registered classes are instantiated without arguments."""
+def powers(low: int, high: int, factor: int) -> list[int]:
+    """Return `low`, `low * factor`, ... below `high`, and `high`."""
+    out = []
+    while low < high:
+        out.append(low)
+        low *= factor
+    return [*out, high]
 
-    def plan(self, request: Request) -> Plan:
-        """Return the grid, coarse levels first. Pure: the same request gives the same plan, so that a run can be
-        resumed."""
-        ...
+
+def check_dense(model: ModelDescription) -> None:
+    """Raise `InputError` for a model that is no dense decoder of the Llama family."""
+    if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
+            and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
+        raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
+                         model.name, field="model")
 
 
 def config_of(model: ModelDescription) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from hermes.calibration.measurements.base import Measurement
 from hermes.calibration.plan import PointPlan
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
@@ -81,7 +82,7 @@ class RetrievalPlan(PointPlan):
     texts_file: str
 
 
-class RetrievalMeasurement(ConfigModel):
+class RetrievalMeasurement(Measurement):
     """Search times of vector and word indices; empty lists mean the defaults of the kind."""
 
     measure: Literal["retrieval"] = "retrieval"
@@ -156,7 +157,7 @@ def _libraries(python: str | None) -> tuple[str, ...]:
     try:
         done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return tuple(json.loads(done.stdout))
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+    except (OSError, subprocess.CalledProcessError, ValueError, TypeError) as error:
         raise InputError("a Python interpreter", Verbatim(f"{python} ({error})"), field="--python") from None
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,10 +18,7 @@ from pydantic import Field
 from hermes.calibration.collect.contention import LIMIT, contended
 from hermes.calibration.records import read_records
 from hermes.calibration.retrieval_plan import RetrievalPlan
-from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
-from hermes.config import ConfigModel, Name
-from hermes.config.validation import validate
-from hermes.config.yaml_document import load_yaml
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, load_measured, save_measured, typed_rows
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 
@@ -59,45 +55,23 @@ COLUMNS: dict[str, str] = {
 """Columns of the Parquet file."""
 
 
-class SearchesHeader(ConfigModel):
-    """Source of measured searches."""
+class SearchesHeader(MeasuredHeader):
+    """Source of measured searches; `hardware` is the CPU."""
 
     format: Literal["hermes-retrieval/1"] = "hermes-retrieval/1"
-    name: Name
-    file: Annotated[str, Field(max_length=400)] = ""
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    rows: Annotated[int, Field(ge=0)] = 0
-    hardware: str
-    """The CPU."""
     libraries: dict[str, str]
     """Versions."""
-    date: datetime.date | str
-    clock: str
-    source: str
-    collected_by: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
     """Data searched: seed and sizes of generated data, or the user's file."""
     indices: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Observations of each index: seconds to build, sizes of its lists."""
-    environment: dict[str, Any] = Field(default_factory=dict)
-    excluded: list[str] = Field(default_factory=list)
-    """Points that could not be measured, with reasons."""
-    notes: list[str] = Field(default_factory=list)
 
 
 _CLOCKS = {"wall": "wall clock", "cpu": "CPU clock of searches with one thread, wall clock of others"}
 
 
-@dataclass(frozen=True)
-class MeasuredSearches:
+class MeasuredSearches(MeasuredTable[SearchesHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
-
-    header: SearchesHeader
-    rows: pd.DataFrame
-
-    def usable(self) -> pd.DataFrame:
-        """Return the rows that a fit may use."""
-        return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
 def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
@@ -180,14 +154,10 @@ def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 
 def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
     """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
-    rows = _tidy(searches.rows, str(path))
-    header = searches.header.model_copy(update=write_rows(rows, path))
-    write_header(header.model_dump(), path)
-    return header
+    return save_measured(searches.header, _tidy(searches.rows, str(path)), path)
 
 
 def load_searches(path: Path) -> MeasuredSearches:
     """Load searches by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header = validate(SearchesHeader, load_yaml(path))
-    rows, data = read_rows(path, header.file, header.sha256)
+    header, rows, data = load_measured(SearchesHeader, path)
     return MeasuredSearches(header, _tidy(rows, str(data)))

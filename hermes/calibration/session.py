@@ -8,6 +8,7 @@ measurement. Plan and journal lie beside the output; the journal shows the progr
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import hermes
 from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.calibration.plan import PointPlan, save_plan
@@ -94,13 +94,25 @@ def progress_of(plan: PointPlan, path: Path) -> Progress:
 
 
 @contextmanager
-def interpreter_environment() -> Iterator[dict[str, str]]:
-    """Return the environment variables with which another interpreter finds this package, but no other package of ours
-    and no module of the current folder."""
+def interpreter_environment(collector: str = "hermes") -> Iterator[dict[str, str]]:
+    """Return the environment variables with which another interpreter finds this package and the collector's, but no
+    other package of ours and no module of the current folder."""
     with tempfile.TemporaryDirectory(prefix="hermes-") as folder:
-        (Path(folder) / "hermes").symlink_to(Path(hermes.__file__).resolve().parent, target_is_directory=True)
+        for name in ("hermes", collector.partition(".")[0]):
+            place = _place_of(name)
+            if place is not None and not (Path(folder) / place.name).exists():
+                (Path(folder) / place.name).symlink_to(place, target_is_directory=place.is_dir())
         yield os.environ | {
             "PYTHONPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", DRIVER_PID: str(os.getpid())}
+
+
+def _place_of(package: str) -> Path | None:
+    """Return the folder or the file of a top-level package; None if this interpreter does not have it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    origin = Path(spec.origin).resolve()
+    return origin.parent if spec.submodule_search_locations else origin
 
 
 def journal_of(output: Path) -> Path:
@@ -136,7 +148,8 @@ def collect(
 
     Raises `InputError` with the collector's last line if it fails.
     """
-    with interpreter_environment() as environment, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+    with (interpreter_environment(plan.collector) as environment,
+          tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors):
         command = [python or sys.executable, "-m", plan.collector, str(plan_file.resolve()), str(journal.resolve())]
         if budget_s is not None:
             command += ["--budget", f"{budget_s:g}"]
@@ -152,10 +165,17 @@ def collect(
             errors.seek(0)
             raise InputError("a collector that succeeds", Verbatim(_last_words(errors.read(), process.returncode)),
                              field=plan.collector)
-    progress = progress_of(plan, journal)
+    progress, complete = progress_of(plan, journal), process.returncode == 0
+    if complete and progress.done < progress.points:
+        raise InputError("an interpreter that runs the collector", Verbatim(
+            f"{python or sys.executable}: it ended without an error and measured {progress.done} of {progress.points} "
+            "points"), field="--python")
+    if not progress.done:
+        raise InputError("at least one measured point", Verbatim("none: it was stopped before the first one; run it "
+                         "again with more time"), field="--budget")
     if on_progress:
         on_progress(progress)
-    return progress, process.returncode == 0
+    return progress, complete
 
 
 def _watch(

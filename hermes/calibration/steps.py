@@ -7,10 +7,8 @@ parallelism and precision.
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,10 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
-from hermes.config import ConfigModel, Name
-from hermes.config.validation import validate
-from hermes.config.yaml_document import load_yaml
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, load_measured, save_measured, typed_rows
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
@@ -44,21 +39,10 @@ COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
 """Columns of the Parquet file."""
 
 
-class StepsHeader(ConfigModel):
+class StepsHeader(MeasuredHeader):
     """Source of measured steps."""
 
     format: Literal["hermes-steps/1"] = "hermes-steps/1"
-    name: Name
-    file: Annotated[str, Field(max_length=400)] = ""
-    """The Parquet file beside the header; written by `save_steps`."""
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """Hash of the Parquet file; written by `save_steps`, checked by `load_steps`."""
-    rows: Annotated[int, Field(ge=0)] = 0
-    hardware: str
-    """The device, e.g. NVIDIA H200."""
-    engine: str
-    """vllm, torch, splitwise-sim, aiconfigurator-core, ..."""
-    engine_version: str = ""
     model: str
     """Name of a model description (`hw_profiles/models`), or free text."""
     model_config_json: dict[str, Any] = Field(default_factory=dict)
@@ -67,38 +51,14 @@ class StepsHeader(ConfigModel):
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     dtype: str
     kv_dtype: str = ""
-    date: datetime.date | str
-    clock: str
-    """Clock of time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
-    source: str
-    """File, data set or programme, with its licence."""
-    source_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    collected_by: str = ""
-    """Command that collected or imported the steps."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the engine and of the collection (CUDA graphs, threads, warm-up, grid)."""
-    environment: dict[str, Any] = Field(default_factory=dict)
-    """Versions and the machine."""
     memory: ProfileMemory | None = None
     """Memory of the engine beside KV blocks, if the source states it; `hermes fit` hands it to the profile."""
     idle_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Watts of one idle device, if measured; needed to turn `power_w` into a profile's power."""
-    excluded: list[str] = Field(default_factory=list)
-    """Data of the source that were left out altogether, with reasons."""
-    notes: list[str] = Field(default_factory=list)
-    """Limits of the steps, and other notes to a reader."""
 
 
-@dataclass(frozen=True)
-class MeasuredSteps:
+class MeasuredSteps(MeasuredTable[StepsHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
-
-    header: StepsHeader
-    rows: pd.DataFrame
-
-    def usable(self) -> pd.DataFrame:
-        """Return the rows that a fit may use."""
-        return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
 def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
@@ -137,16 +97,12 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written.
 
-    Same steps, same bytes. Raises `InputError` for invalid rows.
+    Raises `InputError` for invalid rows.
     """
-    rows = tidy_rows(steps.rows, str(path))
-    header = steps.header.model_copy(update=write_rows(rows, path))
-    write_header(header.model_dump(), path)
-    return header
+    return save_measured(steps.header, tidy_rows(steps.rows, str(path)), path)
 
 
 def load_steps(path: Path) -> MeasuredSteps:
     """Load steps by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header = validate(StepsHeader, load_yaml(path))
-    rows, data = read_rows(path, header.file, header.sha256)
+    header, rows, data = load_measured(StepsHeader, path)
     return MeasuredSteps(header, tidy_rows(rows, str(data)))

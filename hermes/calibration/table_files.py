@@ -1,40 +1,120 @@
-"""Files of a YAML header and a Parquet table: the storage of measured steps and measured searches.
+"""Measured files: a YAML header and a Parquet table of the same name, for steps, terms and searches.
 
-The header holds the table's name and hash, so that the two cannot be mixed up.
+All headers are a `MeasuredHeader`, and hold the table's hash, so that the two cannot be mixed up. `Origin` is the part
+that files without a table share (`hermes-link/1`).
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
+from hermes.config import ConfigModel, Name
 from hermes.config.files import beside, parquet_frame
 from hermes.config.files import file_digest as sha256
+from hermes.config.validation import validate
 from hermes.config.writing import replacing, write_text
+from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["number_in", "read_rows", "sha256", "typed_rows", "write_header", "write_rows"]
+__all__ = ["MeasuredHeader", "MeasuredTable", "Origin", "load_measured", "number_in", "save_measured", "sha256",
+           "typed_rows"]
+
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 LARGEST = 2.0**53   # integers are exact below
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][-+]?[0-9]{1,4})?", re.ASCII)
 
 
-def write_rows(rows: pd.DataFrame, header_path: Path) -> dict[str, str | int]:
-    """Write the table beside the header; return the header's entries about it (`file`, `sha256`, `rows`).
+class Origin(ConfigModel):
+    """Where measured figures come from."""
 
-    Same rows, same bytes.
-    """
-    data = header_path.with_suffix(".parquet")
+    date: datetime.date | str
+    clock: str
+    """Clock of the times: CUDA events, wall clock, CPU clock, or the source's own statement."""
+    source: str
+    """File, data set or program, with its licence."""
+    collected_by: str = ""
+    """Command that collected or imported the figures."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """Versions and the machine."""
+    notes: list[str] = Field(default_factory=list)
+    """Limits of the figures, and other notes to a reader."""
+
+
+class MeasuredHeader(Origin):
+    """Header of a measured file; each format adds what was measured."""
+
+    format: str
+    name: Name
+    file: Annotated[str, Field(max_length=400)] = ""
+    """The Parquet file beside the header; written by `save_measured`."""
+    sha256: Digest = ""
+    """Hash of the Parquet file; written by `save_measured`, checked by `load_measured`."""
+    rows: Annotated[int, Field(ge=0)] = 0
+    hardware: str
+    """The device's name for itself, e.g. NVIDIA H200."""
+    engine: str = ""
+    """Engine or library of the kernels: vllm, torch, splitwise-sim, ..."""
+    engine_version: str = ""
+    source_sha256: Digest = ""
+    """Hash of the journal or of the imported file."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the engine and of the collection (CUDA graphs, threads, warm-up, grid)."""
+    excluded: list[str] = Field(default_factory=list)
+    """Points or data of the source that could not be measured or were left out, with reasons."""
+
+
+H = TypeVar("H", bound=MeasuredHeader)
+
+
+@dataclass(frozen=True)
+class MeasuredTable(Generic[H]):
+    """A header and its rows."""
+
+    header: H
+    rows: pd.DataFrame
+
+    def usable(self) -> pd.DataFrame:
+        """Return the rows that a fit may use."""
+        return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
+
+
+def save_measured(header: H, rows: pd.DataFrame, path: Path) -> H:
+    """Write `path` (a header, .yaml, without empty entries) and the Parquet file of the same name; return the header as
+    written. Same rows, same bytes."""
+    data = path.with_suffix(".parquet")
     with replacing(data) as temporary:
         rows.to_parquet(temporary, engine="pyarrow", compression="zstd", index=False)
-    return {"file": data.name, "sha256": sha256(data), "rows": len(rows)}
+    header = header.model_copy(update={"file": data.name, "sha256": sha256(data), "rows": len(rows)})
+    write_text(path, to_yaml({k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}))
+    return header
+
+
+def load_measured(kind: type[H], path: Path) -> tuple[H, pd.DataFrame, Path]:
+    """Return (header, table, path of the table) by the path of the header.
+
+    Raises `InputError` if the table is missing or is not a Parquet file, or has another hash than the header says.
+    """
+    header = validate(kind, load_yaml(path))
+    name = header.file or path.with_suffix(".parquet").name
+    data = beside(path, name)
+    if not data.is_file():
+        raise InputError("the Parquet file beside the header", name, file=str(path), field="file")
+    found = sha256(data)
+    if header.sha256 and found != header.sha256:
+        raise InputError(f"the file with sha256 {header.sha256}", found, file=str(data))
+    return header, parquet_frame(data), data
 
 
 def typed_rows(rows: pd.DataFrame, columns: Mapping[str, str], what: str) -> pd.DataFrame:
@@ -80,21 +160,3 @@ def number_in(text: str, kind: str, file: str, line: int, field: str) -> int | f
     if not abs(value) <= LARGEST:
         raise InputError(f"a number of at most {LARGEST:.0f}", text, file=file, line=line, field=field)
     return value
-
-
-def write_header(content: Mapping[str, Any], path: Path) -> None:
-    """Write a header without its empty entries."""
-    write_text(path, to_yaml({key: value for key, value in content.items() if value not in ("", [], {}, None)}))
-
-
-def read_rows(header_path: Path, file: str, digest: str) -> tuple[pd.DataFrame, Path]:
-    """Return the table that a header names (`file`, or the header's own name) and its path. Raises `InputError` if it
-    is missing, has another hash than `digest` (if given), or is not a Parquet file."""
-    name = file or header_path.with_suffix(".parquet").name
-    data = beside(header_path, name)
-    if not data.is_file():
-        raise InputError("the Parquet file beside the header", name, file=str(header_path), field="file")
-    found = sha256(data)
-    if digest and found != digest:
-        raise InputError(f"the file with sha256 {digest}", found, file=str(data))
-    return parquet_frame(data), data

@@ -6,9 +6,7 @@ repetition. Points that could not be measured are listed with the reason; nothin
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,12 +15,17 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.records import Records, read_records
-from hermes.calibration.table_files import read_rows, sha256, typed_rows, write_header, write_rows
+from hermes.calibration.records import Records, chosen_clock, read_records
+from hermes.calibration.table_files import (
+    MeasuredHeader,
+    MeasuredTable,
+    load_measured,
+    save_measured,
+    sha256,
+    typed_rows,
+)
 from hermes.calibration.terms_plan import TermsPlan
-from hermes.config import ConfigModel, Name
 from hermes.config.validation import validate
-from hermes.config.yaml_document import load_yaml
 from hermes.core.noise import tally
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
@@ -53,25 +56,16 @@ Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class TermsHeader(ConfigModel):
-    """Source of measured terms."""
+class TermsHeader(MeasuredHeader):
+    """Source of measured terms. `hardware` is the device's name for itself, `engine` the library of the kernels and its
+    version."""
 
     format: Literal["hermes-terms/1"] = "hermes-terms/1"
-    name: Name
-    file: Annotated[str, Field(max_length=400)] = ""
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    rows: Count = 0
-    hardware: str
-    """The device's name for itself."""
     description: DeviceDescription
-    """Its data sheet, as the plan had it."""
-    engine: str
-    """Library and version of the kernels."""
+    """The device's data sheet, as the plan had it."""
     model: ModelDescription
     tensor_parallel: list[Annotated[int, Field(ge=1)]]
     dtype: str
-    date: datetime.date | str
-    clock: str
     launch: Literal["one launch", "apart"]
     """How a prompt and decodes of one step were served."""
     planned: Count
@@ -81,26 +75,16 @@ class TermsHeader(ConfigModel):
     """Planned seconds of the points that were reached."""
     taken_s: Seconds
     """Seconds that they took."""
-    source: str
-    source_sha256: str = ""
-    collected_by: str = ""
-    options: dict[str, Any] = Field(default_factory=dict)
-    environment: dict[str, Any] = Field(default_factory=dict)
     unavailable: list[str] = Field(default_factory=list)
     """Points that could not be measured, with reasons."""
-    notes: list[str] = Field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class MeasuredTerms:
+class MeasuredTerms(MeasuredTable[TermsHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
-
-    header: TermsHeader
-    rows: pd.DataFrame
 
     def medians(self) -> pd.DataFrame:
         """Return one row per point that a fit may use: its sizes, and the medians of its repetitions."""
-        used = self.rows[self.rows["excluded"] == ""]
+        used = self.usable()
         sizes = ["term", "load", "captured", "share", *SIZES]
         groups = used.groupby("point", sort=False)
         return pd.concat([groups[sizes].first(), groups[["time_s", "power_w", "rate"]].median()], axis=1).reset_index()
@@ -115,17 +99,11 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
     Raises `InputError` for a file that is not a journal of such a plan, or has no rows.
     """
     plan, found = read_records(journal, TermsPlan)
-    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
-        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
-        raise InputError(expected, clock, field="clock")
-    chosen = clock or plan.clock
+    chosen = chosen_clock(plan, clock)
     rows, classes = _rows(plan, found, chosen, journal)
     environment = dict(found.environment)
     notes = list(environment.pop("notes", []))
     reached = {record["point"] for record in found.points}
-    if len(reached) < len(plan.points):
-        notes.append(f"{len(plan.points) - len(reached)} of {len(plan.points)} planned points were not reached (time "
-                     "budget)")
     return MeasuredTerms(validate(TermsHeader, {
         "name": name, "hardware": str(environment.get("device", plan.device)),
         "description": plan.description.model_dump(), "engine": str(environment.get("engine", plan.backend)),
@@ -137,10 +115,9 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
         "taken_s": round(sum(record.get("seconds", 0.0) for record in found.points), 2),
         "source": f"measured by {plan.collector}", "source_sha256": sha256(journal), "collected_by": command,
         "options": {"repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "threads": plan.threads,
-                    "clock": chosen, "noise": classes, "drift": _drift(found)},
+                    "clock": chosen, "noise": classes, "drift": found.drift()},
         "environment": environment,
-        "unavailable": [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record],
-        "notes": notes,
+        "unavailable": found.failed, "notes": [*notes, *found.unreached(plan)],
     }, str(journal)), rows)
 
 
@@ -178,27 +155,14 @@ def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[s
     }
 
 
-def _drift(found: Records) -> dict[str, Any]:
-    """Compare the reference point's first visit with its last."""
-    visits = [float(np.median([row["time_s"] for row in record["rows"]])) for record in found.references]
-    if len(visits) < 2:
-        return {}
-    return {"reference_visits": len(visits), "last_over_first": round(visits[-1] / visits[0], 4)}
-
-
 def save_terms(terms: MeasuredTerms, path: Path) -> TermsHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written. Same terms,
-    same bytes."""
-    rows = typed_rows(terms.rows, COLUMNS, str(path))
-    header = terms.header.model_copy(update=write_rows(rows, path))
-    write_header(header.model_dump(), path)
-    return header
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
+    return save_measured(terms.header, typed_rows(terms.rows, COLUMNS, str(path)), path)
 
 
 def load_terms(path: Path) -> MeasuredTerms:
     """Load terms by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header = validate(TermsHeader, load_yaml(path))
-    rows, data = read_rows(path, header.file, header.sha256)
+    header, rows, data = load_measured(TermsHeader, path)
     missing = sorted(set(COLUMNS) - set(rows.columns))
     if missing:
         raise InputError(f"the columns {', '.join(COLUMNS)}", f"missing {missing}", file=str(data))

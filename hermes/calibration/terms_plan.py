@@ -19,20 +19,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.plan import PointPlan, Request, request_for
-from hermes.calibration.torch_plan import DTYPES, KV_SHARE, check_dense, powers
-from hermes.config import Bytes, ConfigModel
+from hermes.calibration.plan import DTYPES, KV_SHARE, PointPlan, Request, check_dense, powers
+from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.models import ModelDescription, precision
 
-__all__ = ["GEMMS", "ROW_OPERATORS", "TermPoint", "TermsMeasurement", "TermsPlan", "rank_gemms", "terms_table"]
+if TYPE_CHECKING:
+    from hermes.calibration.measurements.terms import TermsMeasurement
+
+__all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "Count", "TermPoint", "TermsPlan", "rank_gemms",
+           "terms_plan", "terms_table"]
 
 GEMMS = ("qkv", "o_proj", "gate_up", "down", "lm_head")
 ROW_OPERATORS = ("norm", "qk_norm", "residual", "rotary", "activation", "embedding", "sampling")
@@ -164,82 +166,40 @@ def rank_gemms(model: ModelDescription, tp: int) -> dict[str, tuple[int, int]]:
     return _Rank(model, tp).gemms()
 
 
-class TermsMeasurement(ConfigModel):
-    """Single operators, collectives and watts of a card: the terms of the composed hardware model."""
+def terms_plan(asked: TermsMeasurement, request: Request) -> TermsPlan:
+    """Return the plan of a measurement. Raises `InputError` naming the key."""
+    _check(asked, request)
+    ranks = sorted(set(asked.ranks))
+    points = list(_points(request, ranks))
+    cost = _Cost(request, asked)
+    for point in points:
+        point["estimate_s"] = round(cost.seconds(point), 4)
+    middle = [point for point in points if point["term"] == "o_proj"]
+    return validate(TermsPlan, {
+        "backend": asked.backend, "model": request.model.model_dump(), "device": asked.device,
+        "hardware": request.hardware_name, "description": request.hardware.model_dump(), "dtype": request.dtype,
+        "clock": request.clock, "warmup_s": asked.warmup_s, "tensor_parallel": ranks,
+        "repetitions": asked.repetitions, "threads": asked.threads, "cache_bytes": asked.cache,
+        "sample_s": asked.sample_s, "hold_s": asked.hold_s, "points": points,
+        "reference": middle[len(middle) // 2] | {"name": "reference"},
+    })
 
-    measure: Literal["terms"] = "terms"
-    model: str
-    """A shipped model, or the path of a config.json; its shapes are measured."""
-    backend: Literal["torch", "numpy"] = "torch"
-    """torch, or numpy (a CPU, single precision)."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """cpu or cuda."""
-    hardware: str | None = None
-    """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
-    dtype: str | None = None
-    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
-    ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
-    """Numbers of devices that share a layer: the shapes of one of them, and all-reduces of all."""
-    clock: Literal["wall", "cpu"] | None = None
-    """On a CPU: wall or cpu; null: wall."""
-    repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
-    """Measurements of every operator."""
-    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """Seconds of work before the first measurement."""
-    max_num_batched_tokens: Count = 8192
-    """Most tokens of a step."""
-    max_num_seqs: Count = 256
-    """Most sequences of a step."""
-    max_context: Count = 8192
-    """Longest sequence."""
-    threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    """CPU threads of an operator."""
-    cache: Bytes = 0
-    """Bytes that repetitions walk through, so that weights and KV are in no cache; 0: twice the device's cache."""
-    sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
-    """Least seconds of a repetition: short operators are repeated within it."""
-    hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
-    """Seconds of each load whose watts are read."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the operands."""
-    output: str = "terms.yaml"
-    """Measured terms; plan and journal beside them."""
 
-    def plan(self, base_dir: Path, python: str | None = None) -> TermsPlan:
-        """Return the plan. Raises `InputError` naming the key."""
-        passed = {"hardware", "dtype", "clock", "repetitions", "warmup_s", "max_num_batched_tokens", "max_num_seqs",
-                  "max_context", "threads", "seed"}
-        request = request_for(self.model, self.device, base_dir=base_dir, **self.model_dump(include=passed))
-        self._check(request)
-        points = list(_points(request, sorted(set(self.ranks))))
-        cost = _Cost(request, self)
-        for point in points:
-            point["estimate_s"] = round(cost.seconds(point), 4)
-        middle = [point for point in points if point["term"] == "o_proj"]
-        return validate(TermsPlan, {
-            "backend": self.backend, "model": request.model.model_dump(), "device": self.device,
-            "hardware": request.hardware_name, "description": request.hardware.model_dump(), "dtype": request.dtype,
-            "clock": request.clock, "warmup_s": self.warmup_s, "tensor_parallel": sorted(set(self.ranks)),
-            "repetitions": self.repetitions, "threads": self.threads, "cache_bytes": self.cache,
-            "sample_s": self.sample_s, "hold_s": self.hold_s, "points": points,
-            "reference": middle[len(middle) // 2] | {"name": "reference"},
-        })
-
-    def _check(self, request: Request) -> None:
-        model = request.model
-        check_dense(model)
-        if self.backend == "numpy" and (self.device != "cpu" or request.dtype != "fp32"):
-            raise InputError("torch (numpy computes in fp32 on a CPU)", self.backend, field="backend")
-        if request.dtype not in DTYPES:
-            raise InputError(f"one of {', '.join(DTYPES)}", request.dtype, field="dtype")
-        for tp in self.ranks:
-            model.check_tp(tp)
-            if model.intermediate_size % tp or model.vocab_size % tp:
-                raise InputError(f"divisors of the inner width {model.intermediate_size} and the vocabulary "
-                                 f"{model.vocab_size}", tp, field="ranks")
-        if self.max_num_batched_tokens < 256 or self.max_context < 256:
-            raise InputError("at least 256 tokens", min(self.max_num_batched_tokens, self.max_context),
-                             field="max_num_batched_tokens")
+def _check(asked: TermsMeasurement, request: Request) -> None:
+    model = request.model
+    check_dense(model)
+    if asked.backend == "numpy" and (asked.device != "cpu" or request.dtype != "fp32"):
+        raise InputError("torch (numpy computes in fp32 on a CPU)", asked.backend, field="backend")
+    if request.dtype not in DTYPES:
+        raise InputError(f"one of {', '.join(DTYPES)}", request.dtype, field="dtype")
+    for tp in asked.ranks:
+        model.check_tp(tp)
+        if model.intermediate_size % tp or model.vocab_size % tp:
+            raise InputError(f"divisors of the inner width {model.intermediate_size} and the vocabulary "
+                             f"{model.vocab_size}", tp, field="ranks")
+    if asked.max_num_batched_tokens < 256 or asked.max_context < 256:
+        raise InputError("at least 256 tokens", min(asked.max_num_batched_tokens, asked.max_context),
+                         field="max_num_batched_tokens")
 
 
 # -- points ------------------------------------------------------------------------------------------------------------

@@ -19,16 +19,18 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
-from hermes.calibration.plan import CHUNK_CONTEXTS, ENGINES, Plan, PlanMemory, Request
-from hermes.calibration.torch_plan import TorchPlanner, batch_sizes, powers
+from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, Request, powers
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import precision
 
-__all__ = ["DTYPES", "VllmPlanner", "batches"]
+__all__ = ["batches", "vllm_plan"]
 
-DTYPES = ("bf16", "fp16", "fp32")
+CHUNK_CONTEXTS = (128, 1024, 4096, 16384)
+"""Tokens of the decodes beside full chunks, as far as they fit."""
+REFERENCE = [[0, 64, 33]] * 4
+"""The reference batch: 4 prompts of 64 tokens, 32 decode steps each after the first token."""
+CPU_KV_BYTES = 2 * 2**30
 OVERHEAD_S = 0.002       # per step, for the estimate
 POINT_S = 1.0            # prompt tokens of a workload: the roofline computes them in this time,
 TOKENS = (4096, 131072)  # within these bounds
@@ -164,6 +166,12 @@ def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Re
     }
 
 
+def _batch_sizes(most: int) -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
+    found = powers(1, most, 2)
+    return sorted({*found, *(size + size // 2 for size in found if size > 1 and size + size // 2 < most)})
+
+
 def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
     """`seqs` decodes of equal context; once all of them decode, a prompt that fills some steps beside them."""
     begin = math.ceil(seqs * context / budget) + 2 if seqs else 0
@@ -186,7 +194,7 @@ def _engine_cases(request: Request, limit: int) -> Iterator[tuple[str, Requests]
         for context in CHUNK_CONTEXTS if count else CHUNK_CONTEXTS[:1]:
             cases[f"full chunks beside {count} at {context}" if count else "full chunks alone"] = _chunks(
                 count, context, budget, longest)
-    for count in batch_sizes(seqs):
+    for count in _batch_sizes(seqs):
         for context in CHUNK_CONTEXTS[:2]:
             cases[f"decode batch {count} at {context}"] = _steady(count, context, budget)
     for name, requests in cases.items():
@@ -210,78 +218,104 @@ def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[
     return [pair for pair in first if pair[1] <= pair[0]], rest
 
 
-@ENGINES.register("vllm")
-class VllmPlanner:
-    """Makes plans for `hermes.calibration.collect.vllm_llm`."""
+def vllm_plan(request: Request) -> Plan:
+    """Return workloads for `hermes.calibration.collect.vllm_llm` under every pair of limits, first those that span the
+    space. Raises `InputError` naming the key."""
+    if request.dtype not in DTYPES:
+        raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype, field="dtype")
+    if request.max_num_batched_tokens < 64 or request.max_context < 512:
+        raise InputError("a budget of at least 64 tokens and a context of at least 512",
+                         [request.max_num_batched_tokens, request.max_context], field="max_context")
+    cost = _Cost(request)
+    tokens = _tokens(cost)
+    points = list(_points(request, cost, tokens))
+    memory = _memory(request, points)
+    limits = request.max_num_batched_tokens, request.max_num_seqs
+    return Plan(
+        engine="vllm", collector="hermes.calibration.collect.vllm_llm", model=request.model,
+        config_json=request.config_json, device=request.device, hardware=request.hardware_name,
+        dtype=request.dtype, tensor_parallel=request.tensor_parallel,
+        clock="cpu" if request.clock == "cpu" else "wall", repetitions=request.repetitions,
+        warmup_s=request.warmup_s, memory=memory, reference=_point(cost, 0, limits, "reference", REFERENCE, 1),
+        points=points,
+        options={
+            "threads": request.threads, "seed": request.seed, "max_model_len": request.max_context,
+            "block_size": CPU_BLOCK_SIZE if request.device == "cpu" else None,
+            "kv_gib": max(1, math.ceil(memory.kv_bytes / 2**30)), "tokens_per_workload": tokens,
+        },
+    )
 
-    def plan(self, request: Request) -> Plan:
-        """Return workloads under every pair of limits, first those that span the space."""
-        if request.dtype not in DTYPES:
-            raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype,
-                             field="dtype")
-        if request.max_num_batched_tokens < 64 or request.max_context < 512:
-            raise InputError("a budget of at least 64 tokens and a context of at least 512",
-                             [request.max_num_batched_tokens, request.max_context], field="max_context")
-        cost = _Cost(request)
-        tokens = self._tokens(cost)
-        points = list(self._points(request, cost, tokens))
-        memory = self._memory(request, points)
-        reference = self._point(cost, 0, (request.max_num_batched_tokens, request.max_num_seqs), "reference",
-                                [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS, 1)
-        return Plan(
-            engine="vllm", collector="hermes.calibration.collect.vllm_llm", model=request.model,
-            config_json=request.config_json, device=request.device, hardware=request.hardware_name,
-            dtype=request.dtype, tensor_parallel=request.tensor_parallel,
-            clock="cpu" if request.clock == "cpu" else "wall", repetitions=request.repetitions,
-            warmup_s=request.warmup_s, memory=memory, reference=reference, points=points,
-            options={
-                "threads": request.threads, "seed": request.seed, "max_model_len": request.max_context,
-                "block_size": CPU_BLOCK_SIZE if request.device == "cpu" else None,
-                "kv_gib": max(1, math.ceil(memory.kv_bytes / 2**30)), "tokens_per_workload": tokens,
-            },
-        )
 
-    def _tokens(self, cost: _Cost) -> int:
-        """Return the prompt tokens of a workload: a power of two that takes about POINT_S."""
-        tokens = 2048 * POINT_S / cost.step_s(StepStats(prefill_seqs=1, prefill_tokens=2048, sampled=1))
-        return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
+def _tokens(cost: _Cost) -> int:
+    """Return the prompt tokens of a workload: a power of two that takes about POINT_S."""
+    tokens = 2048 * POINT_S / cost.step_s(StepStats(prefill_seqs=1, prefill_tokens=2048, sampled=1))
+    return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
 
-    def _points(self, request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
-        if "engine" in request.parts:
-            largest = request.max_num_batched_tokens, request.max_num_seqs
-            for case, requests in _engine_cases(request, TorchPlanner().kv_limit_tokens(request)):
-                yield self._point(cost, 0, largest, case, requests, request.repetitions) | {"part": "engine"}
-        if "grid" in request.parts:
-            yield from itertools.islice(self._grid(request, cost, tokens), request.points)
 
-    def _grid(self, request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
-        spanning, rest = _limits(request.max_num_batched_tokens, request.max_num_seqs, request.seed)
-        for level, pairs in enumerate((spanning, rest)):
-            for limits in pairs:
-                for case, requests in _cases(limits, request.max_context, tokens, request.seed).items():
-                    yield self._point(cost, level, limits, case, requests, request.repetitions)
+def _points(request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+    if "engine" in request.parts:
+        largest = request.max_num_batched_tokens, request.max_num_seqs
+        for case, requests in _engine_cases(request, _kv_limit_tokens(request)):
+            yield _point(cost, 0, largest, case, requests, request.repetitions) | {"part": "engine"}
+    if "grid" in request.parts:
+        yield from itertools.islice(_grid(request, cost, tokens), request.points)
 
-    def _point(self, cost: _Cost, level: int, limits: Limits, case: str, requests: Requests,
-               repetitions: int) -> dict[str, Any]:
-        seconds = sum(cost.step_s(stats) for stats in batches(requests, limits))
-        name = f"mnbt={limits[0]} mns={limits[1]} {case}"
-        return {
-            "name": name, "level": level, "estimate_s": round(repetitions * seconds, 4), "configuration": name,
-            "max_num_batched_tokens": limits[0], "max_num_seqs": limits[1], "requests": requests,
-        }
 
-    def _memory(self, request: Request, points: list[dict[str, Any]]) -> PlanMemory:
-        """Return the memory of the points; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
-        model, tp = request.model, request.tensor_parallel
-        width = precision(request.dtype).other_bytes
-        block = CPU_BLOCK_SIZE
-        kv_tokens = max([sum(p + o + block for _, p, o in point["requests"]) for point in points]
-                        + [request.max_context + block])
-        budget = max(point["max_num_batched_tokens"] for point in points)
-        per_token = 4 * model.hidden_size + 4 * model.intermediate_size / tp
-        return PlanMemory(
-            weights_bytes=model.weight_bytes(request.dtype, tp),
-            kv_bytes=math.ceil(KV_SPARE * kv_tokens * model.kv_bytes_per_token(width, tp) / tp),
-            activation_bytes=round(width * (budget * per_token + 2 * request.max_num_seqs * model.vocab_size / tp)),
-            capacity_bytes=request.hardware.memory,
-        )
+def _grid(request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+    spanning, rest = _limits(request.max_num_batched_tokens, request.max_num_seqs, request.seed)
+    for level, pairs in enumerate((spanning, rest)):
+        for limits in pairs:
+            for case, requests in _cases(limits, request.max_context, tokens, request.seed).items():
+                yield _point(cost, level, limits, case, requests, request.repetitions)
+
+
+def _point(cost: _Cost, level: int, limits: Limits, case: str, requests: Requests, repetitions: int) -> dict[str, Any]:
+    seconds = sum(cost.step_s(stats) for stats in batches(requests, limits))
+    name = f"mnbt={limits[0]} mns={limits[1]} {case}"
+    return {
+        "name": name, "level": level, "estimate_s": round(repetitions * seconds, 4), "configuration": name,
+        "max_num_batched_tokens": limits[0], "max_num_seqs": limits[1], "requests": requests,
+    }
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _kv_per_token(request: Request) -> float:
+    """Return the KV bytes of one token on one device."""
+    tp = request.tensor_parallel
+    return request.model.kv_bytes_per_token(precision(request.dtype).other_bytes, tp) / tp
+
+
+def _activation_bytes(request: Request, tokens: int) -> int:
+    """Return the peak of activations: residual, normed and projected rows, gate and up rows, logits (twice)."""
+    model, tp, width = request.model, request.tensor_parallel, precision(request.dtype).other_bytes
+    per_token = 4 * model.hidden_size + 4 * model.intermediate_size / tp
+    return round(width * (tokens * per_token + 2 * request.max_num_seqs * model.vocab_size / tp))
+
+
+def _kv_limit_tokens(request: Request) -> int:
+    """Return the tokens of KV cache that fit beside weights and activations. Raises `InputError` if none do."""
+    weights = request.model.weight_bytes(request.dtype, request.tensor_parallel)
+    activations = _activation_bytes(request, request.max_num_batched_tokens)
+    memory = request.hardware.memory
+    left = int(memory * KV_SHARE) - weights - activations
+    if left <= 0:
+        raise InputError(
+            f"a model whose {weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations fit into "
+            f"{KV_SHARE:.0%} of {memory / 1e9:.1f} GB ({request.hardware_name}); {-left / 1e9:.1f} GB are missing",
+            request.model.name, field="model")
+    return int((min(left, CPU_KV_BYTES) if request.device == "cpu" else left) // _kv_per_token(request))
+
+
+def _memory(request: Request, points: list[dict[str, Any]]) -> PlanMemory:
+    """Return the memory of the points; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
+    block = CPU_BLOCK_SIZE
+    kv_tokens = max([sum(p + o + block for _, p, o in point["requests"]) for point in points]
+                    + [request.max_context + block])
+    return PlanMemory(
+        weights_bytes=request.model.weight_bytes(request.dtype, request.tensor_parallel),
+        kv_bytes=math.ceil(KV_SPARE * kv_tokens * _kv_per_token(request)),
+        activation_bytes=_activation_bytes(request, max(point["max_num_batched_tokens"] for point in points)),
+        capacity_bytes=request.hardware.memory,
+    )

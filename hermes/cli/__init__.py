@@ -37,7 +37,7 @@ MODULES = {
     "scenarios": ("run", "validate", "schema", "scenarios"), "services": ("services",), "explain": ("explain",),
     "checks": ("conform", "compare", "regress"), "accuracy": ("accuracy",), "traces": ("trace",),
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
-    "validate_engine": ("validate-engine",), "observe": ("observe",), "study": ("study",),
+    "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),

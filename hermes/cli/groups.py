@@ -43,7 +43,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "fit-roofline": "Fit the roofline's efficiency to measured steps.",
         "fit-overhead": "Fit the serving stack's time per request.",
         "observe": "Drive a live server with a scenario's requests.",
-        "validate-engine": "Compare a real engine with its simulation.",
         "conform": "Replay recorded schedules of an engine.",
         "accuracy": "Compare with all reference sets there are.",
     },
@@ -55,7 +54,7 @@ EXAMPLES = (
     ("hermes validate --resolved chat.yaml", "print every default"),
     ("hermes sweep sizes.yaml -o sizes", "run many variants; repeat to continue"),
     ("hermes compare runs/split runs/chat", "compare two runs of the same requests"),
-    ("hermes plot runs/chat -o chat.png --kind latency", "draw latencies"),
+    ("hermes plot runs/chat -o chat.png", "draw latencies"),
 )
 
 

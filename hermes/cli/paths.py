@@ -50,8 +50,8 @@ def without_plugins(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds a sweep, of this format or of an old one (a `sweep.json`)."""
-    return any((folder / name).is_file() for name in ("sweep.sqlite", "sweep.json"))
+    """Whether a folder holds a sweep."""
+    return (folder / "sweep.sqlite").is_file()
 
 
 @contextmanager
@@ -63,13 +63,14 @@ def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """
     from hermes.config.writing import check_writable, locked
     from hermes.errors import InputError, Verbatim
-    from hermes.results.export import written_files
+    from hermes.results.export import of_killed_run, written_files
 
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "a folder that no other run is writing into"):
         if is_sweep(folder):
             raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
-        found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
+        free = overwrite or of_killed_run(folder)
+        found = [] if free else [name for name in written_files() if (folder / name).exists()]
         if found:
             raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it "
                                       "with --overwrite"), field="--output")

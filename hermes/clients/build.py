@@ -33,7 +33,7 @@ __all__ = ["PARTS", "PartOption", "Place", "build_clients"]
 
 
 class Place(NamedTuple):
-    """What a part is made for: a client, or the first of the clients that share it."""
+    """The client that a part is made for, or the first of the clients that share it."""
 
     config: LLMClientConfig
     env: Clock

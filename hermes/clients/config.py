@@ -32,7 +32,7 @@ from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.config import ClientTerms
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
+from hermes.hardware.engines import NEWEST_ENGINE, device_class, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.schedulers import SCHEDULERS
 
@@ -40,7 +40,7 @@ __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
 class Parallel(ConfigModel):
-    """How the devices of one client share a model."""
+    """Parallelism of a client: the division of a model among its devices."""
 
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
@@ -120,7 +120,7 @@ class LLMClientConfig(ClientConfig):
     """Bytes of one LoRA adapter on a device. A step that first uses an adapter waits for them to come over the device's
     link to the host; `scheduler.max_loras` stay, the least recently used goes first. Left out, loads take no time."""
     request_overhead: RequestOverhead | None = None
-    """Time of the serving stack for each request, beside the steps. Left out, none."""
+    """Time of the serving stack for each request, in addition to the steps. Left out, none."""
     frontend: FrontEnd | None = None
     """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
     none."""
@@ -164,11 +164,11 @@ class LLMClientConfig(ClientConfig):
         if not self.scheduler.follows_engine:
             return Case(self)
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         return Case(self, version=engine.version, rules=engine.rules)
 
     def _mixes_windows(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
-        """Whether the model has layers with a sliding window beside others; False for one without a description."""
+        """Whether the model has layers with and without a sliding window; False for one without a description."""
         try:
             model = describe_model(self.memory_model(hardware_info(hardware), base_dir), base_dir)
         except InputError:
@@ -181,10 +181,10 @@ class LLMClientConfig(ClientConfig):
     def _of_terms(self) -> dict[str, object]:
         """Return hardware of named terms, completed by what the client says, and the engine's front end.
 
-        A model fitted to whole steps says what it contains; whoever fitted it adds a front end, or does not.
+        A model fitted to whole steps says what it contains; the fit includes a front end, or the scenario adds one.
         """
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         from hermes.schedulers.chunked_config import plans_ahead
 
         options = self.scheduler.options
@@ -217,7 +217,7 @@ class LLMClientConfig(ClientConfig):
             with inside("memory"):
                 return self.model_copy(update={"memory": self.scheduler.with_memory(self.memory).completed(None)})
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         info = hardware_info(hardware)
         device = self.device_of(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self.num_devices(info)))
@@ -238,15 +238,6 @@ class LLMClientConfig(ClientConfig):
         if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
             error.field = f"parallel.{key}"
         return error
-
-    def _engine_name(self) -> str:
-        """Return the engine given here or by the scheduler's deprecated key, or the newest."""
-        old = self.scheduler.options.engine_version
-        if old is None:
-            return self.engine or NEWEST_ENGINE
-        if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
-        return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,

@@ -1,8 +1,8 @@
 """Times of an engine's steps with speculative decoding.
 
-After each step that gives tokens, what drafts runs `num_speculative_tokens` times: first over all tokens of the step,
+After each step that gives tokens, the drafter runs `num_speculative_tokens` times: first over all tokens of the step,
 then over one token of each sequence. A draft model is priced as a model of its own on the client's devices, an EAGLE or
-MTP head as one decoder layer of the client's model with its output matrix. What drafts is on the devices of the last
+MTP head as one decoder layer of the client's model with its output matrix. The drafter is on the devices of the last
 pipeline stage, which it keeps from the next batch. Data-parallel ranks draft together.
 """
 
@@ -38,13 +38,13 @@ UNPRICED = ("medusa", "mlp_speculator")
 
 
 class Drafter(StepPart):
-    """Times of steps that verify drafts, and of what drafts.
+    """Times of steps that verify drafts, and of the drafter.
 
     Args:
         target: Prices the client's model.
-        passes: Runs of what drafts after each step.
+        passes: Runs of the drafter after each step.
         per_pass_ns, per_seq_ns: Time of a run, and more for each sequence.
-        draft: Prices a run beside that; None for nothing.
+        draft: Prices a run in addition to that; None for nothing.
     """
 
     def __init__(self, target: HardwareModel, passes: int, per_pass_ns: int, per_seq_ns: int,
@@ -105,7 +105,7 @@ def _num_seqs(plan: Plan) -> int:
 
 
 def _one_token_each(plan: Plan) -> StepStats:
-    """Return a run of what drafts after the first: one token of each sequence."""
+    """Return a run of the drafter after the first: one token of each sequence."""
     seqs = _num_seqs(plan)
     return StepStats(decode_seqs=seqs, decode_ctx=plan.decode_ctx + plan.prefill_past + plan.prefill_tokens,
                      decode_ctx_max=plan.decode_ctx_max, sampled=seqs)
@@ -146,7 +146,7 @@ def drafter_of(given: Speculation, target: HardwareModel, hardware: Any, base_di
 
 
 def drafter_kv_bytes(given: Speculation, config: LLMClientConfig, info: HardwareInfo, base_dir: Path | None) -> float:
-    """Return the KV bytes of one token that what drafts has: of a draft model, or of one layer of the client's model.
+    """Return the KV bytes of one token of the drafter: of a draft model, or of one layer of the client's model.
 
     Raises `InputError` for a model that is not named, or has no description.
     """

@@ -1,7 +1,7 @@
 """Front-end latency: time of a request in the API server, before and after the engine.
 
 The API server parses and tokenises a request before the engine's scheduler sees it. It detokenises the request's tokens
-and writes them to the network after they leave the engine. It handles all requests in parallel, beside the engine:
+and writes them to the network after they leave the engine. It handles all requests in parallel with the engine:
 requests do not queue for it, steps do not wait for it, and a request in it holds no slot and no KV. (For a single
 thread that requests wait for, or time that the engine itself loses, see `request_overhead` in
 `hermes.clients.overhead`.)

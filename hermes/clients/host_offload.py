@@ -7,7 +7,7 @@ the host and tells that part when the engine learns that they are complete:
   bandwidth, the bytes of one device.
 - A load starts when the computation of the step that planned it ends, at once if that step computes nothing. A store
   starts with the step after the one that planned it. A step that has to flush stores starts when they are complete.
-- The engine asks once a step, when it has launched the step's computation. So it hears at the end of a step of what was
+- The engine asks once a step, when it has launched the step's computation. So it learns at the end of a step what was
   complete at its start. With nothing to compute it asks all the time.
 
 Sources: vllm/v1/worker/gpu/kv_connector.py (pre_forward, post_forward, no_forward),

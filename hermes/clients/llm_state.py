@@ -53,7 +53,7 @@ class Flight:
 
 
 class Pricing:
-    """How steps are priced.
+    """Pricing of steps.
 
     Attributes:
         write_ends: Function of the hardware model that prices short runs; None if it has none.
@@ -185,7 +185,7 @@ class MovedBlocks:
 
 
 class Waits:
-    """Why sequences wait beside steps and without steps.
+    """Why sequences wait during steps and without steps.
 
     Attributes:
         reason, since_ns: Of the run in flight: the `Reason` for which sequences wait (0: none does), and since when.
@@ -201,7 +201,7 @@ class Waits:
         self.stalls: list[tuple[int, int, int]] = []
 
     def note(self, scheduler: LLMScheduler, plan: Plan | None, now: int) -> None:
-        """Note why sequences wait beside a plan that starts now, and the wait that it ends."""
+        """Note why sequences wait during a plan that starts now, and the wait that it ends."""
         waits, reason = scheduler.num_waiting, scheduler.stopped
         if self.stalled_ns >= 0:
             if now > self.stalled_ns:

@@ -1,4 +1,4 @@
-"""Request overhead: time of the serving stack per request beside the steps (parsing, tokenizing, copies, Python).
+"""Request overhead: time of the serving stack per request outside the steps (parsing, tokenizing, copies, Python).
 
 One thread spends a fixed time per request, by kind of stage.
 
@@ -113,8 +113,7 @@ class EngineThread(StepPart):
 
 
 class HostThread(ClientPart):
-    """A thread beside the engine (`overlapped`), which handles one request after the other, for all clients of one
-    engine.
+    """A thread in parallel with the engine (`overlapped`): handles one request after the other, for all its clients.
 
     Args:
         times_ns: Time per request, by kind of stage.

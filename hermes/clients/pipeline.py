@@ -1,4 +1,4 @@
-"""Pipeline stages with several batches in flight: an engine as so many clients that take turns on its stages.
+"""Pipeline stages with several batches in flight: one client for each batch; they take turns on the stages.
 
 An engine with `pp` pipeline stages keeps up to `pp` batches in flight (vLLM: EngineCore.step_with_batch_queue in
 vllm/v1/engine/core.py), each of other sequences. Here each of these batches is a client with a scheduler and a part of

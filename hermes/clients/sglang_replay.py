@@ -202,7 +202,7 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
 class _Aborts:
     """Requests of a recording whose clients give up, as `LLMClient.abort` cancels them.
 
-    With overlap, the client hears of an abort while the batch runs that is in flight two batches before.
+    With overlap, the client learns of an abort while the batch runs that is in flight two batches before.
     """
 
     def __init__(self, scheduler: SglangScheduler, recorded: RecordedBatches, seqs: list[Generation]) -> None:

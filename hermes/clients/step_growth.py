@@ -1,4 +1,4 @@
-"""How step times grow with the batch: a sample of a client's steps priced with twice and with half their work.
+"""Growth of step times with the batch: a sample of a client's steps priced with twice and with half their work.
 
 Results tell from it what would serve more of the work that waits: more of the resource that stopped admission (slots,
 blocks, ...), or hardware that computes more in the same time. Hardware models are pure functions, so it is computed

@@ -99,7 +99,7 @@ class HostOffloadConfig(ConfigModel):
     offload_prompt_only: bool = True
     """Store blocks of prompts only, not those with outputs."""
     store_threshold: int = Field(default=0, ge=0, le=2**31)
-    """Store a chunk when it is offered for the so manieth time. 0 and 1: at once."""
+    """Number of offers of a chunk after which it is stored. 0 and 1: at once."""
     bandwidth: Bandwidth | None = None
     """Bytes/s between one device and the host, one direction. Left out, the device's `host_bandwidth`."""
     latency: Duration = 0.0

@@ -60,7 +60,7 @@ class ClientView(NamedTuple):
 
 
 class LoadLine(NamedTuple):
-    """How a load changes with the steps of the run in flight.
+    """Change of a load with the steps of the run in flight.
 
     Attributes:
         base: Load before the run.

@@ -110,7 +110,7 @@ class Coordinator:
             self.advance(request, None)
 
     def advance(self, request: Request, result: Waited) -> None:
-        """Send a pipeline what it waited for, and dispatch what it yields next."""
+        """Send a pipeline the completions that it waited for, and dispatch the stages that it yields next."""
         while True:
             try:
                 wanted = request.pipeline.send(result)

@@ -164,7 +164,7 @@ class _Chunk:
 
 
 class _Pieces:
-    """Where the pieces begin: `begins[i]` says whether the dense id i is the first of its piece."""
+    """Beginnings of the pieces: `begins[i]` says whether the dense id i is the first of its piece."""
 
     def __init__(self, texts: Sequence[_Texts]) -> None:
         count = _number(texts)

@@ -1,7 +1,7 @@
 """Layer-wise KV transfer: move a KV cache layer by layer while the prefill is still computing.
 
 Layer i moves while layer i+1 computes, as in Splitwise (arXiv 2311.18677). `LayerStream` simulates it on the clock,
-beside all other traffic on the network. `exposed_bytes` is the closed form for a constant bandwidth.
+together with all other traffic on the network. `exposed_bytes` is the closed form for a constant bandwidth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Noise of repeated measurements: mean, coefficient of variation, confidence interval and class.
 
-Variance-aware benchmarking (SVAB): repeat, and report beside the mean its coefficient of variation (sample standard
-deviation over mean) and 95% confidence interval (Student's t below 30 samples, 1.96 from there on). The coefficient of
-variation gives the class: below 10% excellent, below 20% good, below 50% flaky, otherwise rejected. Calibration,
-benchmarks and regression checks report through this module. It needs numpy only.
+Variance-aware benchmarking (SVAB): repeat, and report with the mean its coefficient of variation (sample standard
+deviation over mean) and 95% confidence interval (Student's t). The coefficient of variation gives the class: below 10%
+excellent, below 20% good, below 50% flaky, otherwise rejected. Calibration, benchmarks and regression checks report
+through this module. It needs numpy, and scipy for intervals only: collectors run without it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,12 @@ Class = Literal["excellent", "good", "flaky", "rejected"]
 BOUNDS: tuple[tuple[float, Class], ...] = ((0.10, "excellent"), (0.20, "good"), (0.50, "flaky"))
 """Upper bounds (exclusive) of the coefficient of variation; above the last one the class is rejected."""
 
-# 97.5% quantiles of Student's t, 1 to 28 degrees of freedom (2 to 29 samples); a test compares them with scipy's
-_T975 = (
-    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139, 2.200985,
-    2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963, 2.079614, 2.073873,
-    2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407,
-)
-
 
 def t_quantile(samples: int) -> float:
-    """Return the factor from standard error to 95% interval: Student's t below 30 samples, otherwise 1.96."""
-    return _T975[samples - 2] if 2 <= samples < 30 else 1.96
+    """Return the factor from standard error to 95% interval: Student's t of so many samples, at least 2."""
+    from scipy.special import stdtrit  # here: a simulation does not need it
+
+    return float(stdtrit(samples - 1, 0.975))
 
 
 def classify(cv: float) -> Class:
@@ -49,11 +44,15 @@ class Spread:
     mean: float
     cv: float
     """Sample standard deviation over mean; 0 for a single sample, whose spread is unknown."""
-    ci95: float
-    """Half width of the 95% confidence interval of the mean; infinite for a single sample."""
     p50: float
     p95: float
     p99: float
+
+    @property
+    def ci95(self) -> float:
+        """Half width of the 95% confidence interval of the mean; infinite for a single sample."""
+        n = self.samples
+        return t_quantile(n) * self.cv * self.mean / n**0.5 if n > 1 else float("inf")
 
     @property
     def verdict(self) -> Class | Literal["single"]:
@@ -76,10 +75,7 @@ def spread(values: Iterable[float]) -> Spread:
     mean, n = float(data.mean()), len(data)
     deviation = float(data.std(ddof=1)) if n > 1 else 0.0
     p50, p95, p99 = (float(q) for q in np.percentile(data, (50, 95, 99)))
-    return Spread(
-        samples=n, mean=mean, cv=deviation / mean, ci95=t_quantile(n) * deviation / n**0.5 if n > 1 else float("inf"),
-        p50=p50, p95=p95, p99=p99,
-    )
+    return Spread(samples=n, mean=mean, cv=deviation / mean, p50=p50, p95=p95, p99=p99)
 
 
 def tally(verdicts: Iterable[str]) -> str:

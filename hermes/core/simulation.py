@@ -28,7 +28,7 @@ class Simulation:
     Attributes:
         interrupted: Whether the user ended the run early (Ctrl-C).
         warnings: One line each; see `InputWarning`.
-        remarks: Lines about the workload and the clients that the user should read beside the results.
+        remarks: Lines about the workload and the clients that the user should read with the results.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ MORE = ("max_num_scheduled_tokens", "max_num_active_seqs", "prefill_schedule_int
 
 @dataclass
 class Served:
-    """What one client's scheduler was given and what it did.
+    """Inputs and schedule of one client's scheduler.
 
     Args:
         settings: As in a recorded schedule.

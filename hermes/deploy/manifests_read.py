@@ -60,7 +60,7 @@ class Group:
 
 @dataclass
 class Deployed:
-    """What a file deploys.
+    """Deployments in a file.
 
     Args:
         groups: Engines.

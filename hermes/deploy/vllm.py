@@ -65,7 +65,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     Args:
         model: A model description of this project, or the path of a config.json, instead of the one that the command
             names.
-        told: What the user says that no command does.
+        told: What the user states and no command does.
 
     Raises `InputError` for a command that is none, and for a model without a description.
     """
@@ -126,7 +126,7 @@ def _rest(read: Read, name: str) -> None:
 
 
 def _checkpoint(name: str, read: Read) -> tuple[str, str | None]:
-    """Return what a client calls a checkpoint, and the precision that its name tells; note what the name loses."""
+    """Return the client's name of a checkpoint, and the precision that its name states; note the part that is lost."""
     own, dtype = described(name)
     if name in (own, hub_name(own)):
         return own, dtype
@@ -265,7 +265,7 @@ def _known(table: Mapping[str, str], name: str, value: str) -> str:
 
 
 def described(name: str) -> tuple[str, str | None]:
-    """Return the description of a Hugging Face model by its name, and the precision that the name tells.
+    """Return the description of a Hugging Face model by its name, and the precision that the name states.
 
     Raises `InputError` for a model without one: its config.json has to be saved and named.
     """
@@ -287,7 +287,7 @@ def described(name: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts the engines of a group of LLM clients.
+    """Launch of the engines of a group of LLM clients.
 
     Args:
         name: The group's.

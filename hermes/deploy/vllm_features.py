@@ -66,12 +66,12 @@ SYNCHRONOUS = "asynchronous scheduling beside KV offload (--no-async-scheduling 
 
 @dataclass(frozen=True)
 class Told:
-    """What a user says of an engine that no command does.
+    """Statements of the user about an engine that no command contains.
 
     Args:
         acceptance: Share of drafts that are accepted: one number, or one by position with commas between.
-        draft_model: A model description of what drafts, instead of the command's.
-        draft_time: Time of one run of what drafts.
+        draft_model: A model description of the drafter, instead of the command's.
+        draft_time: Time of one run of the drafter.
     """
 
     acceptance: str | None = None
@@ -294,7 +294,7 @@ def _method(given: Mapping[str, Any]) -> str:   # Any: JSON
 
 
 def _acceptance(given: Mapping[str, Any], method: str, tokens: int, told: Told) -> dict[str, Any]:   # Any: JSON
-    """Return the key of the acceptance: what the user says, or what vLLM makes up with synthetic rejection."""
+    """Return the key of the acceptance: the user's, or the one of vLLM's synthetic rejection."""
     shares: Any = None   # Any: JSON
     if given.get("rejection_sample_method") == "synthetic":
         shares, length = given.get("synthetic_acceptance_rates"), given.get("synthetic_acceptance_length")
@@ -330,7 +330,7 @@ def _acceptance(given: Mapping[str, Any], method: str, tokens: int, told: Told) 
 
 def apply_mode(client: dict[str, Any], mode: str, engine: EngineDescription, device: DeviceDescription,
                longest: int | None) -> list[str]:
-    """Put in what a performance mode changes of the engine's defaults; return what to say of it.
+    """Put in the defaults that a performance mode changes; return the notes about it.
 
     Args:
         client: Keys of an LLM client, which are changed.

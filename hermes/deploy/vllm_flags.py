@@ -24,7 +24,7 @@ class Flag:
         path: Key of the client, by dotted path.
         kind: "int" (with a suffix: 8k, 8K), "float", "text", "switch" (`--x` and `--no-x`), or "off": a
             switch that sets false.
-        default: A value that sets nothing, beside -1.
+        default: A value that sets nothing, in addition to -1.
     """
 
     path: str

@@ -78,7 +78,7 @@ def duration(settings: dict[str, Any], name: str, blocks: int) -> int:
 
 
 class Workers:
-    """Which jobs are under way, and in which batch's output each is complete."""
+    """Jobs under way, each with the batch in whose output it is complete."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""The scenario of a launch command, or of what a file deploys."""
+"""The scenario of a launch command, or of the deployments in a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 
 @dataclass
 class Source:
-    """What was read.
+    """Engines that were read, with the remarks on them.
 
     Args:
         clients: Groups of LLM clients of a scenario.
@@ -74,9 +74,9 @@ def read_source(text: str, file: str | None, *, device: str, engine: str | None,
     Args:
         text: The command, or the file's text.
         file: The file's name; None for a command.
-        engine: Version for all engines, instead of the one that their image tells.
+        engine: Version for all engines, instead of the one of their image.
         model: Description for all engines, instead of the model that they name.
-        told: What the user says of all engines, and no command does.
+        told: What the user states of all engines, and no command does.
 
     Raises `InputError` for what is neither, and for a model without a description.
     """
@@ -127,7 +127,7 @@ def _client(name: str, count: int, role: str, words: EngineWords, at: Node | Non
 
 
 def _with_mode(read: Read, engine: str | None, device: str) -> list[str]:
-    """Put in what the performance mode changes of the engine's defaults; return what to say of it."""
+    """Put in the defaults that the performance mode changes; return the notes about it."""
     if read.mode == "balanced":
         return []
     with inside("--device"):

@@ -95,7 +95,7 @@ class Option:
 class Row:
     """One refusal. Exactly one of `excludes` and `needs` is given, and one of `missing`, `unrecorded` and `rule`.
 
-    The words are "not modelled beside OTHER: it would need MISSING; DO", "not recorded yet with OTHER: UNRECORDED; DO",
+    The words are "not modelled with OTHER: it would need MISSING; DO", "not recorded yet with OTHER: UNRECORDED; DO",
     "needs OTHER: RULE; DO", or "RULE; DO".
 
     Attributes:
@@ -134,7 +134,7 @@ class Row:
     def message(self) -> str:
         """The words of the refusal, with placeholders."""
         if self.missing:
-            why = f"not modelled beside {self.other.name}: it would need {self.missing}"
+            why = f"not modelled with {self.other.name}: it would need {self.missing}"
         elif self.unrecorded:
             why = f"not recorded yet with {self.other.name}: {self.unrecorded}"
         elif self.needs is not None:
@@ -257,7 +257,7 @@ def _of_terms(case: Case) -> bool:
 
 
 def _drafts_unpriced(case: Case) -> bool:
-    """Whether what drafts takes time that neither the scenario nor a table of its own gives."""
+    """Whether the drafter takes time that neither the scenario nor a table of its own gives."""
     given = case.value("scheduler.speculative")
     return (isinstance(given, Speculation) and given.draft_time is None
             and given.method in WITH_KV)
@@ -282,7 +282,7 @@ OTHER_OFFLOAD = Option("engine", f"engines other than vLLM {' and '.join(OFFLOAD
                        lambda case: bool(case.rules) and case.rules not in OFFLOAD_VERSIONS)
 RANKS_OR_0_33 = Option("parallel.dp", "parallel.dp",
                        lambda case: DP.given(case) or not case.rules or is_since(case.rules, "0.33.0"))
-MIXED_LAYERS = Option("memory.hybrid", "layers with a sliding window beside others",
+MIXED_LAYERS = Option("memory.hybrid", "layers with and without a sliding window",
                       lambda case: case.value("memory.hybrid") is None and case.mixed())
 COMPOSED = Option("hardware.kind", "hardware of named terms (`composed`)", _of_terms)
 DRAFTER = Option("scheduler.speculative", "a drafter without a `draft_time`", _drafts_unpriced)
@@ -361,7 +361,7 @@ OF_MEMORY = (
 OF_SCHEDULERS = (
     Row(ENGINE, excludes=FOLLOWS_NO_ENGINE, rule="an engine sets the rules of the scheduler `chunked` only",
         do="leave it out"),
-    Row(DECODE, excludes=TAKES_OVER, missing="a {kind} scheduler that takes over KV from a prefill client",
+    Row(DECODE, excludes=TAKES_OVER, missing="code by which {kind} takes over KV from a prefill client",
         do="use another scheduler", at="scheduler.kind"),
     Row(Option("scheduler", "an option of the scheduler `chunked`", lambda case: False),
         excludes=Option("scheduler.kind", "another scheduler", lambda case: False), by_schema=True,

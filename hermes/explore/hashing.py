@@ -30,7 +30,7 @@ __all__ = [
 
 # these do not affect the outcome of a simulation
 _BESIDE = {"calibration", "cli", "study", "testing"}
-OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importers", "validation_engines"))
+OTHER_REGISTRIES = frozenset(("importers", "measurements", "trace_importers"))
 """Registries whose implementations no scenario can name."""
 
 

@@ -92,10 +92,11 @@ class SweepResults:
         return frame[[*shown, *figures]]
 
     def plot(self) -> Figure:
-        """Return a figure: latency, throughput and goodput of every point."""
-        from hermes.explore.plots import overview
+        """Return a matplotlib figure: latency and goodput over the grid, with the answer marked and named."""
+        from hermes.explore.plots import sweep_chart
+        from hermes.results.plots import draw
 
-        return overview(self)
+        return draw(sweep_chart(self))
 
     def outcome(self, number: int) -> dict[str, Any] | None:
         """Return the row of a point: status, reason and figures; None before it has an outcome."""

@@ -9,7 +9,7 @@ optionally, `skew.csv`; microseconds of one layer):
 T is the tokens of the step, S the sequences that emit a token. Tables are interpolated linearly, attention in four
 dimensions (new tokens and past of the prefill, number and context of the decodes). Matrix products are stairs instead:
 a tile of 128 rows costs the same however few of them are used, so between two measured points they take the time of the
-upper one (tests/validation/test_vllm_gpu.py leaves every other point out: linear interpolation has several times the
+upper one (tests/hardware/test_vllm_gpu.py leaves every other point out: linear interpolation has several times the
 error). Added work never makes a step cheaper, and beyond the tables an operator keeps the efficiency of its last
 measured point; see `hermes.hardware.operator_curves`. (`skew: by_batch` is for studies and an exception: its factors
 are fitted batch by batch, and a larger batch may have a smaller one.)

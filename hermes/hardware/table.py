@@ -1,4 +1,4 @@
-"""Hardware model `table`: step times, interpolated linearly in one feature per phase, or in several on a grid.
+"""Hardware model `table`: step times, interpolated linearly in one feature per phase.
 
 All-prompt steps take the prefill table, all-decode steps the decode table. Steps with both take `mixed_factor` times
 the prefill table at all tokens of the step (or a mixed table of their own).
@@ -8,10 +8,6 @@ More work is never cheaper (`monotone`): falls between the points are smoothed (
 and a step with both phases takes at least as long as its prefills or its decodes alone. With `monotone: false` and a
 table of medians of splitwise-sim's measurements the times are those of splitwise-sim, which takes the points as they
 are and extends the first and the last line.
-
-A table over several features lists its whole grid. It is multilinear between the points, and flat below the first
-value. Past the last value of a feature it grows with the slope of that feature's upper half at the largest values of
-all others, so that it rises with every feature everywhere.
 """
 
 from __future__ import annotations
@@ -22,18 +18,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
-from hermes.errors import InputError, Verbatim, inside
+from hermes.errors import InputError, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.files import find
 from hermes.hardware.info import HardwareInfo, measured_info
-from hermes.hardware.operator_curves import brackets, rising
-from hermes.hardware.profile import FitError, Provenance
+from hermes.hardware.operator_curves import rising
+from hermes.hardware.profile import Provenance
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import VARYING
 from hermes.units import NS_PER_S
@@ -47,62 +42,23 @@ X = Literal[
 
 
 class TableData(ConfigModel):
-    """Step times as a function of one feature of the batch, or of up to four."""
+    """Step times as a function of one feature of the batch."""
 
-    x: X | Annotated[list[X], Field(min_length=2, max_length=4)]
-    """The feature, or a list of features; `tokens` is prefill_tokens + decode_seqs."""
+    x: X
+    """The feature; `tokens` is prefill_tokens + decode_seqs."""
     points: Annotated[
-        list[Annotated[list[float], Field(min_length=2, max_length=5)]], Field(min_length=2, max_length=100_000)]
-    """[x, seconds], x rising. With several features [x1, x2, ..., seconds] for every point of a grid, in which the last
-    feature changes fastest."""
-    error: FitError | None = None
-    """Held-out error of the estimator from which this table was sampled."""
-    sampling_mape: Annotated[float, Field(ge=0)] | None = None
-    """Mean absolute relative difference between the table and that estimator, at the measured steps."""
-
-    @property
-    def features(self) -> list[str]:
-        """Names of the features, one or several."""
-        return [self.x] if isinstance(self.x, str) else list(self.x)
-
-    def axes(self) -> list[FloatArray]:
-        """Return the values of each feature, rising."""
-        table = np.array(self.points)
-        return [np.unique(table[:, i]) for i in range(len(self.features))]
+        list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(min_length=2, max_length=100_000)]
+    """[x, seconds], x rising."""
 
     @model_validator(mode="after")
-    def _whole(self) -> TableData:
-        width = len(self.features) + 1
-        for index, point in enumerate(self.points):
-            if len(point) != width:
-                raise InputError(f"{width} numbers: {', '.join(self.features)}, seconds", point,
-                                 field=f"points.{index}")
-        if width == 2:
-            return self._rising(self.points)
-        if len(set(self.features)) < width - 1:
-            raise InputError("features that differ", self.features, field="x")
-        grid = np.stack(np.meshgrid(*self.axes(), indexing="ij"), axis=-1).reshape(-1, width - 1)
-        table = np.array(self.points)
-        if grid.shape != table[:, :-1].shape or (grid != table[:, :-1]).any():
-            sizes = " x ".join(str(len(axis)) for axis in self.axes())
-            raise InputError(f"every point of the grid ({sizes} values), the last feature running fastest",
-                             Verbatim(f"{len(table)} points in another order or number"), field="points")
-        if any(len(axis) < 2 for axis in self.axes()):
-            raise InputError("at least two values of each feature", field="points")
-        self._checked(self.points)
-        return self
-
-    def _rising(self, points: list[list[float]]) -> TableData:
-        for index, ((x, _), (following, _)) in enumerate(pairwise(points)):
+    def _rising(self) -> TableData:
+        for index, ((x, _), (following, _)) in enumerate(pairwise(self.points)):
             if not x < following:
                 raise InputError(f"x above {x:g}", following, field=f"points.{index + 1}")
-        self._checked(points)
+        for index, (x, seconds) in enumerate(self.points):
+            if x < 0 or not 0 < seconds <= 1e6:
+                raise InputError("x >= 0 and 0 < seconds <= 1e6", [x, seconds], field=f"points.{index}")
         return self
-
-    def _checked(self, points: list[list[float]]) -> None:
-        for index, point in enumerate(points):
-            if min(point) < 0 or not 0 < point[-1] <= 1e6:
-                raise InputError("x >= 0 and 0 < seconds <= 1e6", point, field=f"points.{index}")
 
 
 class Tables(ConfigModel):
@@ -129,7 +85,7 @@ class _Curve:
     def __init__(
         self, data: TableData, factor: float, extrapolate: bool, monotone: bool, x: str | None = None
     ) -> None:
-        self.features = [x] if x else data.features
+        self.feature = x or data.x
         self.range = [data.points[0][0], data.points[-1][0]]
         self.extrapolate = extrapolate
         self.xs = [point[0] for point in data.points]
@@ -145,18 +101,13 @@ class _Curve:
         self.floor = max(1.0, float(round(min(self.ys) / 2)))
         self._xs, self._ys, self._slopes = np.array(self.xs), np.array(self.ys), np.array(self.slopes)
 
-    @property
-    def ranges(self) -> dict[str, list[float]]:
-        """First and last value of each feature."""
-        return {self.features[0]: self.range}
-
     def step(self, stats: StepStats) -> int:
         """Return the nanoseconds of one step."""
-        return self.at(_feature(stats, self.features[0]))
+        return self.at(_feature(stats, self.feature))
 
     def run(self, stats: StepStats, step: FloatArray) -> IntArray:
         """Return the nanoseconds of the steps of a run with indices `step`; bit for bit equal to `step` for each."""
-        return self.along(_along_run(stats, self.features[0], step))
+        return self.along(_along_run(stats, self.feature, step))
 
     def at(self, x: float) -> int:
         """Return nanoseconds at one x."""
@@ -174,51 +125,6 @@ class _Curve:
         return np.rint(np.maximum(ns, self.floor)).astype(np.int64)
 
 
-class _Grid:
-    """A table over several features, in nanoseconds; it rises with every feature."""
-
-    def __init__(self, data: TableData, factor: float, extrapolate: bool, features: list[str] | None = None) -> None:
-        self.features, self.extrapolate = features or data.features, extrapolate
-        self._axes = data.axes()
-        self._ns = rising(np.array([point[-1] for point in data.points]).reshape([len(a) for a in self._axes])) * factor
-        self.ranges = {name: [float(a[0]), float(a[-1])] for name, a in zip(self.features, self._axes, strict=True)}
-        self.floor = max(1.0, float(round(self._ns.min() / 2)))
-        self._slopes = [self._slope(i) for i in range(len(self._axes))]
-
-    def _slope(self, number: int) -> float:
-        """Return the slope past a feature's last value: that of its upper half where all others are largest."""
-        axis = self._axes[number]
-        line = np.moveaxis(self._ns, number, -1)[(-1,) * (len(self._axes) - 1)]
-        half = min(max(int(np.searchsorted(axis, axis[-1] / 2, side="right")) - 1, 0), len(axis) - 2)
-        return max(float((line[-1] - line[i]) / (axis[-1] - axis[i])) for i in (-2, half))
-
-    def step(self, stats: StepStats) -> int:
-        """Return the nanoseconds of one step."""
-        return int(self.run(stats, np.zeros(1))[0])
-
-    def run(self, stats: StepStats, step: FloatArray) -> IntArray:
-        """Return the nanoseconds of the steps of a run with indices `step`, shape of `step`."""
-        cells: list[tuple[tuple[npt.NDArray[np.intp], ...], FloatArray]] = [((), np.ones(len(step)))]
-        more = np.zeros(len(step))
-        for name, axis, slope in zip(self.features, self._axes, self._slopes, strict=True):
-            x = _along_run(stats, name, step)
-            if self.extrapolate:
-                more = more + slope * np.maximum(x - axis[-1], 0.0)
-            i, weight = brackets(axis, np.clip(x, axis[0], axis[-1]))
-            cells = [((*index, i + upper), share * (weight if upper else 1 - weight))
-                     for index, share in cells for upper in (0, 1)]
-        ns = more
-        for index, share in cells:
-            ns = ns + self._ns[index] * share
-        return np.rint(np.maximum(ns, self.floor)).astype(np.int64)
-
-
-def _curve(data: TableData, factor: float, extrapolate: bool, monotone: bool, x: str | None = None) -> _Curve | _Grid:
-    if isinstance(data.x, str):
-        return _Curve(data, factor, extrapolate, monotone, x)
-    return _Grid(data, factor, extrapolate)
-
-
 class TableModel:
     """Tables prepared for the kernel."""
 
@@ -233,19 +139,19 @@ class TableModel:
         self.notes = [source.contains()]
         factor = scale * NS_PER_S
         prefill, decode = tables.prefill, tables.decode
-        self.prefill = _curve(prefill, factor, extrapolate, monotone)
-        self.decode = _curve(decode, factor, extrapolate, monotone)
+        self.prefill = _Curve(prefill, factor, extrapolate, monotone)
+        self.decode = _Curve(decode, factor, extrapolate, monotone)
         if tables.mixed is not None:
-            self.mixed = _curve(tables.mixed, factor, extrapolate, monotone)
+            self.mixed = _Curve(tables.mixed, factor, extrapolate, monotone)
         else:
             x = "tokens" if prefill.x == "prefill_tokens" else None
-            self.mixed = _curve(prefill, factor * mixed_factor, extrapolate, monotone, x)
-        self.bounds: list[_Curve | _Grid] = []
+            self.mixed = _Curve(prefill, factor * mixed_factor, extrapolate, monotone, x)
+        self.bounds: list[_Curve] = []
         """Lower bounds of a step with both phases: its prefills alone, its decodes alone."""
         if monotone:
             self.bounds = [
-                _curve(prefill, factor, extrapolate, monotone, "prefill_tokens" if prefill.x == "tokens" else None),
-                _curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
+                _Curve(prefill, factor, extrapolate, monotone, "prefill_tokens" if prefill.x == "tokens" else None),
+                _Curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
             ]
 
     @property
@@ -253,7 +159,7 @@ class TableModel:
         """Properties of the tables' measurement."""
         return measured_info(self.name, "table", self.tables.provenance)
 
-    def _curves(self, stats: StepStats) -> list[_Curve | _Grid]:
+    def _curves(self, stats: StepStats) -> list[_Curve]:
         """Return the curves of a step, which takes the longest of their times."""
         if not stats.decode_seqs:
             return [self.prefill]
@@ -266,7 +172,7 @@ class TableModel:
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
         """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         curves = self._curves(stats)
-        if not stats.decode_seqs or not any(name in VARYING for curve in curves for name in curve.features):
+        if not stats.decode_seqs or not any(curve.feature in VARYING for curve in curves):
             return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
         step = np.arange(num_steps, dtype=np.float64)
         ns = np.zeros(num_steps, dtype=np.int64)
@@ -282,7 +188,7 @@ class TableModel:
             (~decodes, self.prefill), (decodes & ~prefills, self.decode), (decodes & prefills, self.mixed),
         ):
             part = {name: values[rows] for name, values in columns.items()}
-            out[rows] = steps_outside(curve.ranges, part, num_steps[rows])
+            out[rows] = steps_outside({curve.feature: curve.range}, part, num_steps[rows])
         return out
 
 

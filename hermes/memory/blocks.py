@@ -81,7 +81,7 @@ class BlockPool:
         return -(-num_tokens // self.block_size)
 
     def extra_blocks(self, seq: BlockHolder) -> int:
-        """Return the blocks that `seq` needs beside those of its tokens (`hermes.memory.windows`)."""
+        """Return the blocks that `seq` needs in addition to those of its tokens (`hermes.memory.windows`)."""
         return 0
 
     def hit_tokens(self, seq: BlockHolder) -> int:

@@ -1,7 +1,7 @@
 """Eviction policies by name: the entry that leaves a full store.
 
-A store tells its policy of entries that it adds, reads and removes, and asks for the next victim. The store decides
-whether an entry fits. The prefix cache on a device has orders of its own under the same names
+A store reports to its policy the entries that it adds, reads and removes, and asks for the next victim. The store
+decides whether an entry fits. The prefix cache on a device has orders of its own under the same names
 (`hermes.memory.prefix_eviction`): it ranks blocks that no sequence holds by the sequences that held them, which an
 entry of a store does not know, so a registered policy is for tiers alone.
 """

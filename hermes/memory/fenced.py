@@ -1,4 +1,4 @@
-"""Prefix cache that tells which of its blocks were taken in a step.
+"""Prefix cache that records which of its blocks were taken in a step.
 
 KV offload needs it: a block of a request that has ended may still be copied to host memory when another request gets
 it, which has to wait for the copy then (`hermes.schedulers.offloading`). So it needs the numbers of blocks, which only

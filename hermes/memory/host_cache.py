@@ -233,7 +233,7 @@ class HostCache:
     Args:
         capacity: Chunks that fit.
         policy: Eviction order, `lru` or `arc`.
-        store_threshold: A chunk is stored when it is offered for the so manieth time; up to 1 at once.
+        store_threshold: Number of offers of a chunk after which it is stored; up to 1 at once.
         ranked: `lru` as in vLLM 0.33 (`RankedOrder`), else as in 0.32.
 
     Attributes:

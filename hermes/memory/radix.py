@@ -65,7 +65,7 @@ class Node:
 
 
 class RadixTree:
-    """Texts that share beginnings. It counts the blocks of nodes that nobody holds (`evictable`)."""
+    """Texts that share beginnings. It counts the blocks of nodes that no request holds (`evictable`)."""
 
     def __init__(self) -> None:
         self.root = Node(None, 0, 0, [], 0)
@@ -165,15 +165,14 @@ class RadixTree:
             node = node.parent
 
     def _offer(self, node: Node) -> None:
-        """Queue a node for eviction if it is a leaf that nobody holds."""
+        """Queue a node for eviction if it is a leaf that no request holds."""
         if not node.refs and not node.children and not node.queued and node.parent is not None:
             node.queued = True
             self._numbers += 1
             heappush(self._leaves, (node.time, self._numbers, node))
 
     def evict(self, blocks: int) -> None:
-        """Remove leaves that nobody holds, least recently used first, until `blocks` blocks are gone or none is left.
-        """
+        """Remove leaves that no request holds, least recently used first, until `blocks` are gone or none is left."""
         leaves = self._leaves
         while blocks > 0 and leaves:
             time, _number, node = heappop(leaves)

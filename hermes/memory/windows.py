@@ -25,7 +25,7 @@ class WindowGroups(NamedTuple):
 
     Args:
         layers: Layers of a group; a block holds the tokens of so many.
-        windowed: Groups with a window, beside one without.
+        windowed: Groups with a window; one more has none.
         window: Tokens of it.
         ahead: Tokens that a step may compute beyond the window: the engine wants as much room to admit a sequence.
     """
@@ -47,7 +47,7 @@ class WindowGroups(NamedTuple):
 
 
 class _Windows:
-    """What both pools add; before a pool among the bases."""
+    """Additions to both pools; stands before a pool among the bases."""
 
     windowed: ClassVar[bool] = True
 

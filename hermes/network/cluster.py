@@ -1,6 +1,6 @@
 """Topologies without a list of links: boxes of GPUs, racks of boxes, several racks behind a spine.
 
-    box     GPUs joined by an NVLink switch; a host beside them, reached over PCIe
+    box     GPUs joined by an NVLink switch; their host, reached over PCIe
     rack    boxes and servers on one non-blocking switch: a GPU client has the NICs of its GPUs, a host has its own
     racks   rack switches on a spine, each over one uplink, which may be oversubscribed
 

@@ -19,11 +19,13 @@ import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
+from hermes.results.compare_repetitions import beyond_noise, over_repetitions
 from hermes.results.compare_trust import cannot_rank
 from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
 from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
-from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
+from hermes.results.layout import Section, format_number, format_s, to_html, to_rich, to_text
+from hermes.results.observed import observed_report
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
 from hermes.results.same_requests import ServedRequests, check_same, served_requests
@@ -44,7 +46,8 @@ _OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # comparable with another run; TBT
 class CompareRow:
     """One statistic of one metric in seconds; `error` is relative (0.02: ours is 2% more), None if undefined.
 
-    noise_s: Half-width of the 95% interval of the difference of two runs; None if unknown.
+    noise_s: Half-width of the 95% interval of the difference of two runs, or of the mean over the reference's
+        repetitions; None if unknown.
     """
 
     metric: str
@@ -89,6 +92,8 @@ class CompareTable:
         unranked: On what two runs cannot be ranked, because their step times come from different sources; or "".
         whole: Names of the runs whose rates are of the whole run, without a steady state.
         unsettled: Runs too short, or too loaded, for the noise of their latencies, with the reason.
+        repetitions: Repetitions of the reference: its figures are means over them, the noise is the 95% interval.
+        remarks: About attempts at these repetitions.
     """
 
     rows: Sequence[CompareRow]
@@ -107,6 +112,8 @@ class CompareTable:
     unranked: str = ""
     whole: Sequence[str] = ()
     unsettled: Sequence[str] = ()
+    repetitions: int = 1
+    remarks: Sequence[str] = ()
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
         """Return the relative error of one statistic; `InputError` if it was not compared."""
@@ -130,6 +137,8 @@ class CompareTable:
             **({"verdict": self.verdict, "unranked": self.unranked, "whole_run": list(self.whole),
                 "unsettled": list(self.unsettled)}
                if self.verdict else {}),
+            **({"repetitions": self.repetitions, "remarks": list(self.remarks)}
+               if self.repetitions > 1 or self.remarks else {}),
         }
 
     def notes(self) -> list[str]:
@@ -141,7 +150,7 @@ class CompareTable:
             notes.append(f"NOT the same requests: {self.different_requests}")
         elif self.checked:
             notes.append(f"the same requests on both sides: {', '.join(self.checked)}")
-        return notes
+        return [*notes, *self.remarks]
 
     def sections(self) -> list[Section]:
         last = "error" if self.names == ("ours", "reference") else "difference"
@@ -152,12 +161,15 @@ class CompareTable:
         ]
         notes = self.notes()
         if self.verdict is not None:   # two runs: by how much in seconds, and how much of that is chance
-            head = (*head, "in time", "noise, +/-")
-            rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
-                    for cells, row in zip(rows, self.rows, strict=True)]
             first = [self.verdict, *([self.unranked] if self.unranked else [])]
             notes = [*first, *notes, "noise: a difference up to this, either way, may be the seed's",
                      *self._unknown(), "latencies are those of all completed requests"]
+        elif self.repetitions > 1:
+            notes = [beyond_noise(self.rows, self.repetitions), *notes]
+        if self.verdict is not None or self.repetitions > 1:
+            head = (*head, "in time", "noise, +/-")
+            rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
+                    for cells, row in zip(rows, self.rows, strict=True)]
         out = [Section("comparison", head, rows, "\n".join(notes))]
         if self.slo:
             out.append(Section("SLO: value and limit", ("", *self.names), list(self.slo)))
@@ -193,13 +205,13 @@ class CompareTable:
 
     def table(self) -> Any:
         """Rich tables."""
-        return sections_rich(self.sections())
+        return to_rich(self.sections())
 
     def to_text(self) -> str:
-        return sections_text(self.sections())
+        return to_text(self.sections())
 
     def _repr_html_(self) -> str:
-        return sections_html(self.sections())
+        return to_html(self.sections())
 
 
 def _signed(error: float | None) -> str:
@@ -218,19 +230,27 @@ def compare(
     run: str | os.PathLike[str] | Results, reference: str | os.PathLike[str] | Results,
     mapping: ReferenceMapping | str | None = None, *, allow_different_requests: bool = False,
 ) -> CompareTable:
-    """Compare a run (its folder, or `Results`) with a reference: a file, or another run.
+    """Compare a run (its folder, or `Results`) with a reference: a file, an observation, or another run.
 
     mapping: Columns of the reference, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
     Raises `InputError` for files that cannot be read (with file, line and column), if nothing can be compared, and if
     the two sides have different requests, unless these are allowed.
     """
     results = run if isinstance(run, Results) else open_run(run)
+    observed = None if isinstance(reference, Results) else observed_report(Path(reference))
+    if observed is not None:
+        report, folder = observed
+        return over_repetitions([_compare_file(results, str(folder / one.file), mapping, allow_different_requests)
+                                 for one in report.counted()], report)
     if isinstance(reference, Results) or Path(reference).is_dir():
         if mapping is not None:
             raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")
         other = reference if isinstance(reference, Results) else open_run(reference)
         return _compare_runs(results, other, _names(run, reference), allow_different_requests)
-    name = os.fspath(reference)
+    return _compare_file(results, os.fspath(reference), mapping, allow_different_requests)
+
+
+def _compare_file(results: Results, name: str, mapping: ReferenceMapping | str | None, allowed: bool) -> CompareTable:
     theirs, ours = load_reference(name, _mapping(mapping, name)), _our_columns(results)
     shared = [metric for metric in _METRICS if metric in theirs.columns]
     rows: list[CompareRow] = []
@@ -243,7 +263,7 @@ def compare(
         raise InputError("a mapping that gives at least one of ttft, tpot, tbt, e2e, token_times", field="mapping",
                          file=name)
     different, checked = check_same(served_requests(results), _held(theirs))
-    _refuse(different, allow_different_requests, name)
+    _refuse(different, allowed, name)
     per_request, joined = _join(results, ours, theirs, shared)
     completed = int((results.record.status == STATUS_COMPLETED).sum())
     return CompareTable(

@@ -1,22 +1,23 @@
 """Write results to a folder (`hermes.results.stored` reads them back).
 
+    record.parquet           the `RunRecord`; results are read back from it (`hermes.results.record_file`)
     summary.json             the summary, and under `run` the run's name, seed and version
     requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
     steps.parquet            end times of the steps of each client: the time of every token
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
-    resources.json           use of links, tiers, machines and shared memory
     scenario.resolved.yaml   the scenario with every default filled in
     trace.json.gz            a Chrome trace, where one is asked for (open it in https://ui.perfetto.dev)
 
 Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
-that has one is complete. Equal results give equal bytes (with one version of pyarrow).
+that has one is complete. `record.parquet` is the first that is written: a folder with it and without a summary is one
+of a run that was killed. Equal results give equal bytes (with one version of pyarrow).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +25,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.config.files import file_digest
 from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
+from hermes.results.arrow import arrow_table
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
-from hermes.results.resource_file import RESOURCES, resources_json
+from hermes.results.record_file import MOST_BYTES, RECORD, write_record
 from hermes.results.results import Results
-from hermes.results.stored import KEPT_META
-from hermes.results.stored_summary import FORMAT
+from hermes.results.stored import FORMAT, KEPT_META, digest_of
 from hermes.results.trace import write_trace
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
@@ -40,7 +42,10 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TRACE", "write_results", "written_files"]
+__all__ = ["TRACE", "of_killed_run", "write_results", "write_table", "written_files"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 TRACE = "trace.json.gz"
 _ROWS = 1 << 20
@@ -48,95 +53,59 @@ _ROWS = 1 << 20
 
 def written_files() -> list[str]:
     """Return the names of the files that a run writes; `summary.json` first."""
-    return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
+    return ["summary.json", RECORD, *(f"{name}.parquet" for name in TABLES), "scenario.resolved.yaml", TRACE]
 
 
-def _arrow(columns: Columns) -> pa.Table:
-    import pyarrow as pa
-
-    def array(column: Any) -> pa.Array:
-        if isinstance(column, Coded):
-            return pa.DictionaryArray.from_arrays(_numbers(column.codes, column.codes < 0), _texts(column.names))
-        return _numbers(column) if isinstance(column, np.ndarray) else _texts(column)
-
-    return pa.table({name: array(column) for name, column in columns.items()})
+def of_killed_run(folder: Path) -> bool:
+    """Whether a folder holds files of a run that was killed while it wrote them."""
+    return (folder / RECORD).exists() and not (folder / "summary.json").exists()
 
 
-def _numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Build an Arrow array from its buffers: `pa.array` imports pandas (0.35 s), which a run does not need."""
-    import pyarrow as pa
-
-    valid = None if missing is None or not missing.any() else _bits(~missing)
-    content = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, content])
-
-
-def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
-    import pyarrow as pa
-
-    return pa.py_buffer(np.packbits(values, bitorder="little"))
-
-
-def _texts(values: Sequence[str | None]) -> pa.Array:
-    """Build a string array; None is missing."""
-    import pyarrow as pa
-
-    encoded = [b"" if text is None else text.encode() for text in values]
-    ends = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in encoded], out=ends[1:])
-    wide = bool(ends[-1] > np.iinfo(np.int32).max)
-    missing = np.array([text is None for text in values], dtype=np.bool_)
-    return pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(encoded), [
-        _bits(~missing) if missing.any() else None, pa.py_buffer(ends if wide else ends.astype(np.int32)),
-        pa.py_buffer(b"".join(encoded)),
-    ])
-
-
-def _coded_names(schema: pa.Schema) -> list[str]:
-    import pyarrow as pa
-
-    return [field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)]
-
-
-def _write_table(path: Path, columns: Columns) -> None:
+def write_table(path: Path, columns: Columns) -> None:
+    """Write a table: integers as differences, floats by bytes, which halves the file."""
     import pyarrow.parquet as pq
 
-    table = _arrow(columns)
-    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS, use_dictionary=_coded_names(table.schema))
+    table = arrow_table(columns)
+    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS, **_packing(table.schema))
+
+
+def _packing(schema: pa.Schema) -> dict[str, Any]:
+    """Return how to encode each column: strings with a dictionary, integers as differences, floats by bytes."""
+    import pyarrow as pa
+
+    kinds = {field.name: field.type for field in schema}
+    texts = [name for name, kind in kinds.items() if pa.types.is_dictionary(kind) or pa.types.is_string(kind)]
+    return {"use_dictionary": texts, "column_encoding": {
+        name: "BYTE_STREAM_SPLIT" if pa.types.is_floating(kind) else "DELTA_BINARY_PACKED"
+        for name, kind in kinds.items() if pa.types.is_floating(kind) or pa.types.is_integer(kind)}}
 
 
 def _write_steps(record: RunRecord, path: Path) -> None:
     """Write steps client by client, so that memory never holds the steps of all clients twice."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = client_names(record)
-    schema = pa.schema(
-        [("client", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("end_s", pa.float64()),
-         ("decodes", pa.bool_())]
-    )
-    packing = {"step": "DELTA_BINARY_PACKED", "end_s": "BYTE_STREAM_SPLIT"}
-    with pq.ParquetWriter(
-        path, schema, compression="zstd", use_dictionary=["client"], column_encoding=packing
-    ) as writer:
+    schema = arrow_table(_steps_of(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), 0, 0, names)).schema
+    with pq.ParquetWriter(path, schema, compression="zstd", **_packing(schema)) as writer:
         for client, ends in enumerate(record.step_ends):
             decodes = step_decodes(record, client)
             for low in range(0, len(ends), _ROWS):
-                part = ends[low:low + _ROWS]
-                columns = {
-                    "client": Coded(np.full(len(part), client, dtype=np.int32), names),
-                    "step": np.arange(low, low + len(part)), "end_s": part / NS_PER_S,
-                    "decodes": decodes[low:low + _ROWS],
-                }
-                writer.write_table(_arrow(columns))
+                rows = slice(low, low + _ROWS)
+                writer.write_table(arrow_table(_steps_of(ends[rows], decodes[rows], low, client, names)))
 
 
-def _summary_json(results: Results) -> str:
+def _steps_of(ends: IntArray, decodes: BoolArray, first: int, client: int, names: list[str]) -> Columns:
+    return {"client": Coded(np.full(len(ends), client, dtype=np.int32), names),
+            "step": np.arange(first, first + len(ends)), "end_s": ends / NS_PER_S, "decodes": decodes}
+
+
+def _summary_json(results: Results, record_digest: str) -> str:
     run: dict[str, Any] = {"format": FORMAT}
     run |= {key: results.meta[key] for key in KEPT_META if key in results.meta}
-    run |= {"end_s": results.record.end_ns / NS_PER_S, "slo": results.slo.model_dump(mode="json")}
-    if results.record.out_of_requests_ns >= 0:
-        run["out_of_requests_s"] = results.record.out_of_requests_ns / NS_PER_S
+    run |= {"end_s": results.record.end_ns / NS_PER_S, "slo": results.slo.model_dump(mode="json"),
+            "measure": None if results.measure is None else results.measure.model_dump(mode="json"),
+            "record": record_digest}
+    run["digest"] = digest_of({"run": run, **results.summary})
     return json.dumps({"run": run, **results.summary}, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -171,16 +140,16 @@ def write_results(
         raise InputError("a folder for the results", str(folder))
     record = results.record
     scenario = _scenario_yaml(results)
-    files: dict[str, Callable[[Path], None] | None] = {
-        f"{name}.parquet": (lambda path, name=name: _write_table(path, results.columns(name)))  # type: ignore[misc]
+    files: dict[str, Callable[[Path], None] | None] = {RECORD: lambda path: write_record(record, path)}
+    files |= {
+        f"{name}.parquet": (lambda path, name=name: write_table(path, results.columns(name)))  # type: ignore[misc]
         for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
-    files[RESOURCES] = lambda path: write_text(path, resources_json(record))
     files["scenario.resolved.yaml"] = None if scenario is None else lambda path: write_text(path, scenario)
     results.meta.pop("trace_cut", None)
     files[TRACE] = (lambda path: _write_trace(results, path, trace_events)) if trace_events else None
-    summary = _summary_json(results)
+    _ = results.summary   # before anything is written: it may fail
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with nullcontext() if held else locked(folder):
@@ -192,7 +161,7 @@ def write_results(
                     continue
                 with replacing(folder / name) as path:
                     write(path)
-            write_text(folder / "summary.json", summary)
+            write_text(folder / "summary.json", _summary_json(results, file_digest(folder / RECORD, MOST_BYTES)))
     except OSError as error:
         raise HermesError(f"cannot write results to {folder}: {error}") from error
     return folder

@@ -1,4 +1,4 @@
-"""The defaults that decide the answer of one run, with what their alternatives would change.
+"""The defaults that decide the result of one run, with the effects of their alternatives.
 
 First order (`hermes.scenario.repricing`) goes through all of them. What it finds to move a headline by 2%, or to turn
 the verdict, is then simulated if the run was short, and so is what it cannot price: the largest first, until the
@@ -66,7 +66,7 @@ def assumes_of(scenario: Scenario, results: Results, again: Again | None = None,
 
 
 def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
-    """Return the entry of an alternative that only a simulation tells; None if this run has nothing that it acts on."""
+    """Return the entry of an alternative that needs a simulation; None if this run has nothing that it acts on."""
     if one.decides == "KV memory" and not _short_of_memory(record, one.bytes):
         return None
     return Assumed(one.name, one.default, one.alternative, method="not simulated")

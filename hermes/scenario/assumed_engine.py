@@ -1,4 +1,4 @@
-"""Defaults of an engine that may decide an answer: its version, its KV memory and KV precision, its prefix cache."""
+"""Defaults of an engine that may decide a result: its version, its KV memory and KV precision, its prefix cache."""
 
 from __future__ import annotations
 

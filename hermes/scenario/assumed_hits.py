@@ -1,4 +1,4 @@
-"""What the hits of a prefix cache save, to first order: the time to compute their tokens, from one run."""
+"""Savings by hits of a prefix cache, to first order: the time to compute their tokens, from one run."""
 
 from __future__ import annotations
 

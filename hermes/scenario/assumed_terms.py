@@ -1,4 +1,4 @@
-"""Defaults of hardware of named terms (`composed`) that may decide an answer: sampler, links, experts, precision.
+"""Defaults of hardware of named terms (`composed`) that may decide a result: sampler, links, experts, precision.
 
 Each is a change of one field of the hardware, so that the same alternative can be priced and simulated.
 """
@@ -76,7 +76,7 @@ def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[O
 
 def _links(client: Any, model: ComposedModel, said: Callable[[str], bool], free: Callable[..., list[str]]
            ) -> Iterator[OfTerms]:
-    """Links that nobody named, or of which only the data sheet is known, at half their bandwidth.
+    """Links without a name, or of which only the data sheet is known, at half their bandwidth.
 
     `hardware.link` is the link between boxes if the engine has several: then those inside stay as they are.
     """

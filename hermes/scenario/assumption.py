@@ -1,4 +1,4 @@
-"""One default that a scenario leaves alone, its alternative, and what the alternative changes."""
+"""One default that a scenario leaves alone, its alternative, and the alternative's effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Assumption", "Change"]
 
 @dataclass(frozen=True)
 class Change:
-    """What an alternative changes, for pricing a run again; all empty where only a simulation tells.
+    """Changes by an alternative, for pricing a run again; all empty where it needs a simulation.
 
     Attributes:
         hardware: Fields of the hardware of named terms to replace, by the number of the client group.

@@ -1,4 +1,4 @@
-"""Defaults of a scenario that may decide its answer, each with a stated alternative.
+"""Defaults of a scenario that may decide its result, each with a stated alternative.
 
 A default is listed here only while the scenario leaves its key out. A scenario that writes the key, with any value,
 has chosen.
@@ -91,7 +91,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
 
 
 def _arrivals(scenario: Scenario) -> Iterator[Assumption]:
-    """Poisson arrivals: users who do not know of each other. Real ones come in bursts; gamma gaps state their own."""
+    """Poisson arrivals: users are independent. Real ones come in bursts; gamma gaps state their own."""
     for path, workload in zip(_paths_of_workloads(scenario), scenario.workload, strict=True):
         if workload.arrivals.kind == "poisson":
             yield Assumption("arrivals", "Poisson", f"bursts (gamma gaps of cv {BURSTS:g})", {
@@ -138,7 +138,7 @@ def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:
 
 
 def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:
-    """What LoRA adapters cost: their loads where no size is given, and their kernels in each step."""
+    """Cost of LoRA adapters: their loads where no size is given, and their kernels in each step."""
     client, path = scenario.clients[number], f"clients.{number}"
     wanted = [workload.adapters for workload in scenario.workload if workload.adapters is not None]
     slots = client.scheduler.options.max_loras
@@ -213,7 +213,7 @@ def _device(scenario: Scenario, number: int) -> DeviceDescription | None:
 
 
 def _watts(scenario: Scenario) -> Iterator[Assumption]:
-    """Devices whose watts nobody measured."""
+    """Devices whose watts were not measured."""
     for number, client in enumerate(scenario.clients):
         device, built = _device(scenario, number), scenario.source.hardware.get(number)
         measured = built is not None and hardware_info(built).power is not None

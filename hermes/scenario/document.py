@@ -11,7 +11,7 @@ from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
-from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
+from hermes.scenario.client_keys import write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
 from hermes.units import parse_number
@@ -55,7 +55,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    node = write_out_splits(rename_deprecated_keys(node))
+    node = write_out_splits(node)
     defaults = _without_defaults(node)
     _import_plugins(node, base_dir)
     source = Source(node, base_dir, defaults)
@@ -136,8 +136,8 @@ def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = No
 
     Args:
         to_dir: Folder in which the text will be stored; paths of files become relative to it.
-        defaults: Name, under `defaults`, the keys that nobody chose and that may decide an answer, so that a run of the
-            text assumes what a run of the scenario does.
+        defaults: Name, under `defaults`, the keys that the scenario leaves out and that may decide an answer, so that
+            a run of the text assumes what a run of the scenario does.
     """
     base_dir = scenario.source.base_dir
 

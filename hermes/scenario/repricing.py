@@ -1,4 +1,4 @@
-"""What the alternatives to a scenario's defaults change, found from one run: its batches are priced again.
+"""Effects of alternatives to a scenario's defaults, found from one run whose batches are priced again.
 
 First order: the schedule stays, and each step takes the alternative's time. A sample of each client group's steps is
 priced by both hardware models; the difference, over the tokens of a step, is added to every step, and a request waits
@@ -6,7 +6,7 @@ for those of the steps between its arrival and its tokens. In an open loop that 
 batches: at a given rate of tokens, a step that takes r times as long at one size takes r^(1 / (1 - e)) times as long in
 the end, where e is how the time of a decode step grows with its batch (both in logarithms).
 
-Queues for blocks or places that an alternative makes or clears are not in it: near a limit only a simulation tells. A
+Queues for blocks or places that an alternative makes or clears are not in it: near a limit they need a simulation. A
 test compares both over eight scenarios.
 """
 
@@ -81,7 +81,7 @@ class Repricing:
         self._prompt_seqs = self.record.runs["prefill_seqs"]
 
     def effect(self, one: Assumption) -> Assumed | None:
-        """Return what the alternative changes to first order; None if only a simulation tells."""
+        """Return what the alternative changes to first order; None if it needs a simulation."""
         change = one.change
         if change == Change():
             return None

@@ -1,4 +1,4 @@
-"""How far another seed could move the headlines of a run: the spread of the run's own parts.
+"""Change of a run's headlines by another seed, estimated from the spread of the run's own parts.
 
 The requests, in order of arrival, are cut into five parts. The spread of the parts' percentiles over the root of their
 number is the standard error of the run's (batch means); 2.78 of it is half of the 95% interval. Five, because

@@ -1,4 +1,4 @@
-"""Where the step times of a run come from, how far to trust them, and between what they are expected to lie."""
+"""Sources of a run's step times, their class, and the range in which they are expected."""
 
 from __future__ import annotations
 

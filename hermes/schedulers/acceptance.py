@@ -1,4 +1,4 @@
-"""How many drafts are accepted (speculative decoding): draws that depend on the sequence alone, not on when it runs."""
+"""Acceptance of drafts (speculative decoding): draws that depend on the sequence alone, not on when it runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def count_adapters(
     """Note in a plan the tokens of sequences with adapters, and how many adapters these are.
 
     Args:
-        decodes: Sequences that get one token each, beside `plan.prefills`.
+        decodes: Sequences that get one token each, in addition to `plan.prefills`.
         number_of: Gives the adapter of a sequence.
         others: (adapter, tokens) of what else the step computes.
     """

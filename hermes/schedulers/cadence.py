@@ -29,7 +29,7 @@ class PrefillCadence(SchedulerPart):
 
     Attributes:
         interval: Steps from one in which prompts may be computed to the next.
-        step_counter: Steps since the engine had nothing to do. Ranks of one engine are told it (`Lockstep`).
+        step_counter: Steps since the engine had nothing to do. `Lockstep` sets it for the ranks of one engine.
         local: Whether this engine has no ranks, so that it counts for itself.
     """
 

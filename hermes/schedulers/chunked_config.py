@@ -7,7 +7,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hermes.config import ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
@@ -70,7 +70,7 @@ class Speculation(ConfigModel):
     draft_model: str = Field(default="", max_length=4096)
     """Model of `method: draft_model`: a description as the client's `model`."""
     draft_time: Duration | None = None
-    """Time of one run of what drafts, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
+    """Time of one run of the drafter, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
     none for `ngram`, `ngram_gpu` and `suffix`, which look texts up; else what the client's hardware says for the draft
     model, or for one decoder layer of the client's model with its output matrix (EAGLE, MTP). `medusa` and
     `mlp_speculator` need it."""
@@ -97,7 +97,7 @@ class Speculation(ConfigModel):
 
     @property
     def lookahead(self) -> int:
-        """KV slots held past the scheduled tokens: what drafts writes there (vLLM: `num_lookahead_tokens`)."""
+        """KV slots held past the scheduled tokens: the drafter writes there (vLLM: `num_lookahead_tokens`)."""
         return self.num_speculative_tokens if self.method in WITH_KV else 0
 
     @property
@@ -168,7 +168,7 @@ class ChunkedConfig(SchedulerConfig):
     """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk. Left out, as the
     client's `engine` does (vLLM 0.15: no; later versions: yes)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
+    """Share of the blocks kept free when a waiting sequence is admitted while others run."""
     max_num_scheduled_tokens: int | None = Field(default=None, ge=1, le=2**31)
     """Fewer tokens in a step than `max_num_batched_tokens`, to which memory and the adaptive cap still keep."""
     max_num_active_seqs: int | None = Field(default=None, ge=1, le=2**31)
@@ -187,8 +187,7 @@ class ChunkedConfig(SchedulerConfig):
     client's `engine` does on its device with this drafter (vLLM: on GPUs; before 0.33 not with `ngram`)."""
     speculative: Speculation | None = None
     """Speculative decoding: drafts of each step and how many are accepted."""
-    engine_version: Annotated[Rules | None, Field(exclude=True)] = None
-    """Deprecated name of the client's `engine`: write `engine: vllm-0.33` there instead."""
+    _rules: Rules | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -213,17 +212,28 @@ class ChunkedConfig(SchedulerConfig):
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > seqs:
             raise InputError(f"at most max_num_seqs ({seqs})", self.max_num_active_seqs,
                              field="scheduler.max_num_active_seqs")
-        return self.model_copy(update={
+        return self.following(defaults.rules).model_copy(update={
             "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
-            "max_num_seqs": seqs, "engine_version": defaults.rules,
+            "max_num_seqs": seqs,
             "reserve_full_isl": (
                 defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
             "async_scheduling": plans_ahead(
                 self.async_scheduling, defaults.async_scheduling, self.speculative, defaults.rules),
         })
 
+    def following(self, rules: Rules | None) -> Self:
+        """Return this with the rules of a version of vLLM; None are those of the newest."""
+        made = self.model_copy()
+        made._rules = rules
+        return made
+
+    @property
+    def engine_version(self) -> Rules | None:
+        """The version of vLLM whose rules this follows: that of the client's `engine`."""
+        return self._rules
+
     def _since(self, rules: Rules) -> bool:
-        return is_since(self.engine_version, rules)
+        return is_since(self._rules, rules)
 
     @property
     def unhashed_to_front(self) -> bool:

@@ -1,4 +1,4 @@
-"""Base of schedulers' configurations: what a client calls, and what it reads of a scheduler's options."""
+"""Base of schedulers' configurations: their construction by a client, and the options that clients read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class SchedulerOptions(NamedTuple):
     prefill_schedule_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
-    engine_version: str | None = None
 
     @property
     def queue_limits(self) -> tuple[int | None, int | None] | None:

@@ -27,7 +27,7 @@ __all__ = ["Drafts", "Share", "drafts_of"]
 
 
 class _Progress:
-    """What the engine knows of a sequence besides its tokens. Counts of tokens.
+    """Progress of a sequence with drafts, as the engine knows it. Counts of tokens.
 
     `num_computed` of the sequence: in KV memory when all batches in flight are done and no draft is rejected.
 
@@ -159,7 +159,7 @@ class Drafts(SchedulerPart):
         return plan
 
     def _account(self, seq: Generation, n: int) -> Share:
-        """Count what is scheduled as in flight, and draw what its drafts will give."""
+        """Count the scheduled tokens as in flight, and draw the accepted drafts."""
         known, past = self.progress[seq], seq.num_computed - n
         padded = seq in self._padding
         drafts = n - 1 if padded else max(0, min(known.drafts, seq.num_computed - seq.num_tokens - known.promised))

@@ -44,7 +44,7 @@ class Job:
 
 
 class _Progress:
-    """What the host cache has, and is getting, of one sequence.
+    """Progress of one sequence's chunks and jobs.
 
     Attributes:
         next_chunk: First chunk that has not been offered to the host cache.
@@ -286,8 +286,8 @@ class HostOffload(SchedulerPart):
         return None if busy else chunk * size - past
 
     def _room_for_load(self, seq: Generation, num_tokens: int) -> bool:
-        """Whether the blocks of the first `num_tokens` tokens are free beside those that prefills and loads under way
-        still need: a load holds its blocks without progress and cannot be preempted."""
+        """Whether the blocks of the first `num_tokens` tokens are free on top of those that prefills and loads under
+        way still need: a load holds its blocks without progress and cannot be preempted."""
         pool, scheduler = self.pool, self.scheduler
         spare = scheduler.watermark_blocks if scheduler.running or scheduler._ending else 0
         if scheduler.whole_must_fit and pool.missing_blocks(seq, seq.num_tokens) + spare > pool.free_blocks:

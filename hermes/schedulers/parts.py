@@ -47,7 +47,7 @@ class SchedulerPart:
 
     Attributes:
         turn: Hooks of several parts are called in this order (`Turn`).
-        connects: Whether it stands for a KV connector, whose copies may write to blocks beside the steps.
+        connects: Whether it stands for a KV connector, whose copies may write to blocks during steps.
     """
 
     turn: ClassVar[Turn]
@@ -174,10 +174,10 @@ class SchedulerPart:
 
 
 class WithParts(Base):
-    """What makes a chunked scheduler one with parts.
+    """A chunked scheduler with parts.
 
     Args:
-        parts: Parts that other options than the scheduler's bring, beside those of `config`.
+        parts: Parts of other options than the scheduler's, in addition to those of `config`.
 
     Attributes:
         literal: Whether the literal loop plans every step.

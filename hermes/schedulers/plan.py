@@ -16,7 +16,7 @@ class Plan(StepStats):
         decodes: Whether the decode group advances by one token a step.
         num_steps: Steps that can run before anything changes (1 if there are prefills).
         preempted: Sequences preempted to make this plan, in order.
-        again: Of `sampled`, the tokens that nobody gets: of sequences that ended in the step before, which the engine
+        again: Of `sampled`, the tokens that are dropped: of sequences that ended in the step before, which the engine
             did not know when it planned this one.
         taken: Steps whose decode blocks are taken. The others are taken when the run ends, or when code outside the
             scheduler reads the memory.

@@ -35,7 +35,7 @@ FEW_TOKENS = 32                   # a match of no more counts as none for the or
 
 
 class Budget:
-    """What a prefill batch may still take, in tokens (rules 6 to 8).
+    """Budget left of a prefill batch, in tokens (rules 6 to 8).
 
     Attributes:
         total: Reserved in memory, including what requests may still generate.
@@ -420,7 +420,7 @@ class SglangScheduler(LLMScheduler):
     def _retract(self, plan: Plan, over: Collection[Generation] = ()) -> None:
         """Retract the requests with the fewest output tokens, of those the longest prompts, until the others fit.
 
-        over: Requests that decode beside the group (overlap scheduling).
+        over: Requests that decode outside the group (overlap scheduling).
         """
         group, page = self.group, self.pool.block_size
         order = sorted([*group.clear(), *over], key=run_order)

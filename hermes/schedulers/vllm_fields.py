@@ -1,7 +1,7 @@
-"""Fields of vLLM's SchedulerConfig, CacheConfig and LoRAConfig: what honours each here, or why nothing does.
+"""Fields of vLLM's SchedulerConfig, CacheConfig and LoRAConfig: the key that honours each, or why none does.
 
-`docs/reference/vllm-fields.md` is written from them, beside the fields that the engine's own classes have
-(tests/data/vllm-config-fields.json). A scenario that gives such a field where no key has its name is told the answer.
+`docs/reference/vllm-fields.md` is written from them and from the fields that the engine's own classes have
+(tests/data/vllm-config-fields.json). A scenario with a field that no key honours is refused with the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ANSWERS", "BESIDE", "Answer", "refuse_fields_of_vllm"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What becomes of a field.
+    """The treatment of a field.
 
     Args:
         how: "key": a key of the client honours it. "none": it changes nothing that is simulated, or the engine sets it

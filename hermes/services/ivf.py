@@ -21,7 +21,7 @@ class InvertedFile(SearchConfig):
     nprobe: Count = 50
     """Lists that a query scans. A stage's option `nprobe` overrides it."""
     id_bytes: Annotated[int, Field(ge=0, le=64)] = 8
-    """Bytes of a vector's id, beside its code."""
+    """Bytes of a vector's id, stored with its code."""
     coarse: Literal["flat", "two_level"] = "flat"
     """Compare with all centroids, or with groups of them and then with the members of the nearest groups (a tree)."""
     coarse_groups: Count | None = None

@@ -2,8 +2,8 @@
 
 A study is a folder `studies/NAME` of the repository, outside the package, with `study.yaml` (title and assumptions),
 `report.py` (a function `run(context) -> Report`, and `compare(context) -> list[Compared]` if study.yaml has `what_if`;
-further modules may lie beside it) and `page.md`. `hermes study NAME` runs one; it also takes the path of a study's
-folder anywhere.
+further modules may lie in the same folder) and `page.md`. `hermes study NAME` runs one; it also takes the path of a
+study's folder anywhere.
 
     loading   find a study, read study.yaml, import its modules, set its assumptions
     points    simulate the points of a study: resumable, in parallel, each once

@@ -139,7 +139,7 @@ class Context:
         return self.values[name]
 
     def file(self, name: str) -> Path:
-        """Return a file of the study: beside `study.yaml`, or else in `scenarios/studies/NAME`."""
+        """Return a file of the study: next to `study.yaml`, or else in `scenarios/studies/NAME`."""
         beside = self.study.folder / name
         return beside if beside.is_file() else resource_dir("scenarios") / "studies" / self.study.name / name
 

@@ -49,7 +49,7 @@ def run_points(
         name: Name of the folder in `context.out` that keeps the points.
         scenario: Scenario of all points: a file of the study, or a document.
         points: The points.
-        extract: Function that returns more figures of a point; from a module of the study, or of a folder beside it.
+        extract: Function that returns more figures of a point; from a module of the study, or of a folder next to it.
 
     Columns are those of a sweep's frame, those of `Point.columns`, and `core_s`, the seconds of CPU time of the point.
     An interrupted study keeps its finished points. The figures are the same on any number of workers. Raises

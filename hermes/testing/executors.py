@@ -31,7 +31,7 @@ def _document(requests: int, **more: Any) -> str:
 
 
 class ExecutorContract(ABC):
-    """What a sweep relies on."""
+    """Contract of an executor: the properties that a sweep relies on."""
 
     @abstractmethod
     def make_executor(self) -> Executor:

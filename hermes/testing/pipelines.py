@@ -70,7 +70,7 @@ def _moments() -> Iterator[None]:
 
 
 def _all_stages(pipeline: Any) -> list[Any]:
-    """Return the stages of a pipeline beside another, each served as soon as it is waited for."""
+    """Return the stages of a pipeline in parallel with another, each served as soon as it is waited for."""
     stages: list[Any] = []
     result = None
     while True:

@@ -162,7 +162,7 @@ def _sign(folder: Path, changed: Path) -> None:
 
 
 def _journal(folder: Path) -> None:
-    model = ROOT / "hermes/calibration/engine_validation/small-llama.json"
+    model = ROOT / "scenarios/validation/small-llama.json"
     _hermes("calibrate", "plan", "llm", "-o", str(folder / "plan.yaml"), "--set", f"model={model}", "--set", "points=4")
     _hermes("calibrate", "run", str(folder / "plan.yaml"), "--points", str(folder / "points.json"))
     plan = json.loads((folder / "points.json").read_text())
@@ -252,7 +252,7 @@ def _described(folder: Path) -> None:
 FAMILIES: dict[str, Family] = {
     "described": Family(_described, ("*.yaml", "*.json", "*.csv"), lambda file, rng: [
         "run", "HERE/described.yaml", "--json", "-q"]),
-    "run": Family(_run, ("run/*.json", "run/*.parquet", "run/scenario.resolved.yaml"), _of_run),
+    "run": Family(_run, ("run/*.json", "run/record.parquet", "run/scenario.resolved.yaml"), _of_run),
     "store": Family(_sweep, ("out/*.sqlite", "out/*.parquet"), _of_sweep),
     "reference": Family(_reference, ("reference.*",), lambda file, rng: [
         "compare", "HERE/run", f"HERE/{file}", "--allow-different-requests", "--json"]),

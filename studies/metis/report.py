@@ -134,7 +134,7 @@ def _reconciled(own: pd.DataFrame) -> Table:
              "LLM tokens served": g["llm_in"].sum() + g["llm_out"].sum()}
             for d, g in mine.groupby("dataset", sort=False)]
     return Table("reconciled", "Nothing is free: tokens of profiler and golden runs", pd.DataFrame(rows),
-                 "tests/metis/test_pipeline.py adds up every call.")
+                 "tests/plugins/metis/test_pipeline.py adds up every call.")
 
 
 def _trace(context: Context) -> tuple[Table, Plot]:

@@ -73,7 +73,7 @@ def test_the_command_compares_and_remembers(tmp_path, capsys):
 def test_the_bars_hold_but_those_that_are_known_to_be_missed(capsys):
     assert main(["accuracy", "--data", str(DATA), "--bars", str(BARS), "--json"]) in (0, 1)
     missing = {(miss["set"], miss["metric"]): miss["found"] for miss in json.loads(capsys.readouterr().out)["missed"]}
-    # the causes that were looked for stand in docs/STATUS.md; none may get worse
+    # the causes that were looked for stand in docs/accuracy.md; none may get worse
     known = {
         ("llm-d, 1 user", "tokens/s"): 0.228, ("lmbench x1, sharegpt", "e2e"): 0.103,
         ("lmbench x2, sharegpt, round_robin", "e2e"): 0.097, ("lmbench x2, short_input, round_robin", "ttft"): 0.090,

@@ -10,16 +10,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 from machines import cpu_seconds, cpu_steps, gpu_and_mixed_steps, gpu_seconds, gpu_steps, grid, measured
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import check_estimator
 
 from hermes.calibration.fit import fit_file, fit_steps
 from hermes.calibration.fit.checks import refuse_falling, search_limits
 from hermes.calibration.fit.data import FitRows, neighbour_error
-from hermes.calibration.fit.estimators import HUBER, NonNegativeRegressor, held_out_parts
+from hermes.calibration.fit.estimators import HUBER, held_out_parts, solve
 from hermes.calibration.fit.plot import save_plot
-from hermes.calibration.fit.polynomial import StepPolynomial, choose, held_out
+from hermes.calibration.fit.polynomial import choose, unseen
 from hermes.calibration.fit.report import report
 from hermes.calibration.steps import save_steps
 from hermes.cli import main
@@ -110,10 +107,10 @@ def test_cross_validation_predicts_every_row_once_and_without_its_fold():
     rows = FitRows.of(gpu_steps(noise=0.05).usable(), 0.0)
     rows = rows.where(rows.phase == "decode")
     terms = choose(rows, ("decode",)).terms
-    predicted = held_out(StepPolynomial(("decode",), terms), rows)
+    predicted = unseen(rows, ("decode",), terms)
     changed = rows.seconds.copy()
     changed[rows.configuration == rows.configuration[3]] *= 3
-    again = held_out(StepPolynomial(("decode",), terms), replace(rows, seconds=changed))
+    again = unseen(replace(rows, seconds=changed), ("decode",), terms)
     assert again[3] == predicted[3]
     assert np.all(np.isfinite(predicted))
     assert np.mean(again != predicted) > 0.5
@@ -176,30 +173,11 @@ def test_a_few_wild_rows_do_not_move_the_fit():
     matrix = np.column_stack([np.ones(200), x])
     target = 5 + 0.3 * x + rng.normal(0, 0.1, 200)
     target[:8] += 40
-    robust = NonNegativeRegressor(huber=HUBER).fit(matrix, target).coef_
+    robust = solve(matrix, target, relative=False, huber=HUBER)
     assert robust == pytest.approx([5, 0.3], rel=0.03)
-    plain = NonNegativeRegressor().fit(matrix, target).coef_
+    plain = solve(matrix, target, relative=False)
     assert abs(plain[0] - 5) > 10 * abs(robust[0] - 5)
 
-
-@pytest.mark.parametrize("estimator", [
-    NonNegativeRegressor(), NonNegativeRegressor(huber=HUBER), NonNegativeRegressor(relative=True, huber=HUBER),
-], ids=["least squares", "robust", "relative"])
-def test_the_estimator_keeps_the_rules_of_scikit_learn(estimator):
-    check_estimator(estimator)
-
-
-def test_the_step_polynomial_is_an_estimator():
-    steps = gpu_steps(noise=0.01)
-    rows = FitRows.of(steps.usable(), 0.0)
-    rows = rows.where(rows.phase == "prefill")
-    model = clone(StepPolynomial(("prefill",))).fit(rows.matrix, rows.seconds, groups=rows.configuration)
-    assert model.score(rows.matrix, rows.seconds) > 0.99
-    assert (model.coef_ >= 0).all()
-    with pytest.raises(ValueError, match="8 columns"):
-        model.predict(rows.matrix[:, :3])
-    with pytest.raises(NotFittedError):
-        StepPolynomial().predict(rows.matrix)
 
 
 def test_coefficients_are_never_negative_even_where_times_fall():

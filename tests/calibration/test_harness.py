@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def _with_the_collector(python, monkeypatch):
 
 def plan_of(points: list[dict[str, Any]], **more: Any) -> Plan:
     return Plan(
-        engine="fake", collector=COLLECTOR, model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
+        engine="vllm", collector=COLLECTOR, model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
         dtype="fp32", clock=more.pop("clock", "wall"), repetitions=3, warmup_s=more.pop("warmup_s", 0.0),
         points=points, **more,
     )
@@ -101,6 +102,69 @@ def test_kill_9_loses_and_doubles_nothing(tmp_path):
     assert Counter(measured(journal)) == Counter(point["name"] for point in plan.points)
     assert run(plan, tmp_path)[0].rows == 120   # nothing left to do: nothing is added
     assert len(pack(journal).rows) == 120
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from hermes.calibration.plan import Plan, load_plan
+from hermes.calibration.session import collect
+plan, journal = map(Path, sys.argv[1:3])
+collect(load_plan(plan, Plan), plan, journal, python=sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(seed, tmp_path):
+    """The driver alone or its whole group is killed, at a random instant, and the last line torn at a random byte."""
+    draw = random.Random(seed)
+    plan = plan_of(points(30, sleep_s=0.02))
+    save_plan(plan, tmp_path / "plan.json")
+    journal, kept = tmp_path / "journal.jsonl", b""
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "plan.json"), str(journal), PYTHON]
+    for _ in range(4):
+        driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.2, 1.5))
+        if draw.random() < 0.5:
+            os.killpg(driver.pid, signal.SIGKILL)
+        else:
+            driver.kill()   # the collector is an orphan: it ends after its point
+        driver.wait()
+        with _lock(journal):
+            content = journal.read_bytes() if journal.exists() else b""
+            whole = content[: content.rfind(b"\n") + 1]
+            assert whole.startswith(kept), "what was in the journal stays"
+            kept = whole
+            if whole:
+                line = b'{"kind":"point","point":"point 7","rows":[]}'
+                journal.write_bytes(whole + line[: draw.randrange(len(line))])
+    _, complete = run(plan, tmp_path)
+    assert complete
+    assert journal.read_bytes().startswith(kept)
+    assert Counter(measured(journal)) == Counter(point["name"] for point in plan.points)
+
+
+def test_a_cut_journal_is_packed(tmp_path):
+    """Every place of the cut: what was complete before it counts."""
+    run(plan_of(points(6)), tmp_path)
+    journal = tmp_path / "steps.journal.jsonl"
+    *before, last = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    for place in (0, 1, len(last) // 2, len(last) - 1):
+        journal.write_bytes(b"".join(before) + last[:place])
+        assert main(["calibrate", "pack", str(journal), "-o", str(tmp_path / "s.yaml")]) == 0
+        assert len(load_steps(tmp_path / "s.yaml").rows) == 3 * 5
+
+
+@pytest.mark.parametrize("script", ["exit 0", "exit 3", "exit 1", "echo; exit 0", "kill -9 $$"])
+def test_an_interpreter_that_measures_nothing_is_one_line(tmp_path, capsys, script):
+    python, plan = tmp_path / "python", tmp_path / "plan.yaml"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    plan.write_text("{measure: llm, model: llama-3.1-8b, points: 3, parts: [grid]}\n")
+    assert main(["calibrate", "run", str(plan), "--python", str(python), "-q"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("hermes: ")
 
 
 def test_a_budget_is_kept_and_can_be_continued(tmp_path):

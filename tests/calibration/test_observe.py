@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,11 +18,15 @@ from completions_server import FIRST_S, NEXT_S, serving
 from typer.testing import CliRunner
 
 from hermes.api import simulate
+from hermes.calibration.journal import Journal
+from hermes.calibration.observe import repetitions
 from hermes.calibration.observe.prompts import Vocabulary
-from hermes.calibration.observe.session import Target, observe
+from hermes.calibration.observe.repetitions import observe_repeatedly
+from hermes.calibration.observe.session import Outcome, Target, observe
 from hermes.cli import app
 from hermes.errors import InputError
 from hermes.results.compare import compare
+from hermes.results.observed import observed_report
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -184,3 +189,99 @@ def test_the_command_prints_what_it_did(tmp_path: Path) -> None:
         done = CliRunner().invoke(app(), ["observe", str(path), server.url, "-o", str(tmp_path / "out")])
     assert done.exit_code == 0
     assert "12, 0 failed" in done.output
+
+
+# -- repetitions -------------------------------------------------------------------------------------------------------
+
+
+def test_repetitions_have_noise_and_are_compared_with_it(tmp_path: Path) -> None:
+    path, out = tmp_path / "some.yaml", tmp_path / "out"
+    path.write_text(yaml.safe_dump(scenario()))
+    with serving() as server:
+        report, outcomes = observe_repeatedly(load_scenario(path), Target(server.url), out, 3, most=3)
+        asked = len(server.asked)
+        again, _ = observe_repeatedly(load_scenario(path), Target(server.url), out, 3, most=3)
+        assert len(server.asked) == asked, "a repeated call asks for nothing that is there"
+    assert again == report
+    assert [one.file for one in report.attempts] == ["observed.parquet", "observed-2.parquet", "observed-3.parquet"]
+    prompts = [tuple(body["prompt"]) for body in server.asked]
+    assert len(set(prompts)) == len(prompts), "no repetition finds the prompts of another in a cache"
+    assert observed_report(out) == observed_report(out / "observed.parquet") == (report, out)
+    means = [table.ttft_s.mean() for table in map(pd.read_parquet, (one.file for one in outcomes))]
+    noise = report.noise["ttft"]["mean"]
+    assert noise["mean"] == pytest.approx(sum(means) / 3)
+    assert noise["samples"] == 3
+    if not all(one.accepted for one in report.attempts):
+        return   # a busy machine: what was rejected is named, and the rest of this test needs three
+    found = compare(simulate(scenario()), out)
+    (row,) = [row for row in found.rows if (row.metric, row.stat) == ("ttft", "mean")]
+    assert row.reference_s == pytest.approx(noise["mean"])
+    assert row.noise_s == pytest.approx(noise["ci95"])
+    assert found.repetitions == 3
+    beyond = abs(row.ours_s - row.reference_s) > row.noise_s   # on a machine at rest it is
+    line = next(line for line in found.to_text().splitlines() if line.startswith("beyond the noise of 3 repetitions"))
+    assert ("TTFT mean" in line) == beyond
+    assert found.to_dict() == compare(simulate(scenario()), out / "observed.parquet").to_dict()
+
+
+def test_a_disturbed_repetition_is_kept_named_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's loop is blocked in the first attempt: it takes up its requests late."""
+    calls = 0
+    prompt = Vocabulary.prompt
+
+    def blocked(self: Vocabulary, request: Any) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if 2 < calls <= 8:   # after the warm-up, in the middle of the arrivals
+            time.sleep(0.3)
+        return prompt(self, request)
+
+    monkeypatch.setattr(Vocabulary, "prompt", blocked)
+    rules = repetitions.LATE_S
+    monkeypatch.setattr(repetitions, "LATE_S", max(rules, 0.2))   # whatever else this machine does
+    monkeypatch.setattr(repetitions, "DRIFT_S", 1e9)
+    with serving() as server:
+        report, _ = observe_repeatedly(load_scenario(scenario()), Target(server.url), tmp_path, 2, most=4)
+    first, *others = report.attempts
+    assert not first.accepted
+    assert "taken up late" in first.reasons[0]
+    assert [one.number for one in report.counted()] == [one.number for one in others if one.accepted]
+    assert (tmp_path / "observed.parquet").is_file()
+    found = compare(simulate(scenario()), tmp_path)
+    assert any("attempt 1 is disturbed" in remark for remark in found.remarks)
+    counted = [pd.read_parquet(tmp_path / one.file).ttft_s.mean() for one in report.counted()]
+    assert found.rows[0].reference_s == pytest.approx(sum(counted) / len(counted))
+
+
+@pytest.mark.parametrize(("loads", "late", "names"), [
+    ([(2.0, 0.1, 0.0)] * 9, [0.001] * 12, []),
+    ([(2.0, 0.1, 0.5)] + [(2.0, 0.1, 0.0)] * 9, [0.001] * 12, []),   # one in ten
+    ([(2.0, 0.1, 0.5)] * 2 + [(2.0, 0.1, 0.0)] * 8, [0.001] * 12, ["2 of 10 windows contended"]),
+    ([(2.0, 1.9, 0.0)] * 3, [0.001] * 12, ["3 of 3 windows contended"]),
+    ([], [0.001] * 11 + [0.5], ["taken up late"]),
+    ([], [0.0] * 6 + [0.015] * 6, ["later and later"]),
+])
+def test_the_rules_look_at_the_driver_alone(tmp_path: Path, loads: Any, late: list[float], names: list[str]) -> None:
+    with Journal(tmp_path / "observed.jsonl", {"requests": len(late)}, {}) as journal:
+        for number, seconds in enumerate(late):
+            journal.point(str(number), [{"scheduled_s": float(number), "taken_s": number + seconds,
+                                         "arrival_s": number + 10.0, "chunk_s": [number + 99.0]}])
+        for wall_s, cpu_s, waited_s in loads:
+            journal.write({"kind": "load", "wall_s": wall_s, "cpu_s": cpu_s, "waited_s": waited_s})
+    found = repetitions.judged(1, Outcome(len(late), 0, 1, 0.0, 0, "", tmp_path / "observed.parquet"))
+    assert len(found.reasons) == len(names)
+    assert all(name in reason for name, reason in zip(names, found.reasons, strict=True))
+
+
+def test_a_report_that_is_none_is_one_line(tmp_path: Path) -> None:
+    hermes_run = simulate(scenario())
+    attempt = {"number": 1, "file": "../x", "requests": 1, "failed": 0, "parts": 1, "late_s": 0, "windows": 0,
+               "contended_windows": 0}
+    (tmp_path / "observed.json").write_text(json.dumps({
+        "format": "hermes-observed/1", "rules": [], "repetitions": 2, "attempts": [attempt]}))
+    with pytest.raises(InputError, match="a file beside this one") as found:
+        compare(hermes_run, tmp_path)
+    assert "\n" not in str(found.value)
+    (tmp_path / "observed.json").write_text("[]")
+    with pytest.raises(InputError, match=r"observed\.json"):
+        compare(hermes_run, tmp_path)

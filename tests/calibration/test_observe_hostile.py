@@ -57,6 +57,8 @@ def serving(**how: Any) -> Iterator[Any]:
             self.end_headers()
             if kind == "good":
                 self.wfile.write(body)
+            if kind == "body":
+                self.wfile.write(how["body"])
             if kind == "odd":
                 self.wfile.write(b"data: 5\n\n")
             if kind == "zip":
@@ -103,8 +105,58 @@ def test_an_endless_answer_is_not_read_to_its_end(where: str, kind: str, tmp_pat
 
 
 def test_an_event_of_another_form_is_an_error_of_its_request(tmp_path: Path) -> None:
-    with serving(completions="odd") as server, pytest.raises(InputError, match=r"does not take token ids.*TypeError"):
+    expected = "does not take token ids.*an event: expected an object, found 5"
+    with serving(completions="odd") as server, pytest.raises(InputError, match=expected):
         observe(load_scenario(scenario()), Target(server.url), tmp_path)
+
+
+GOOD = b'data: {"choices": [{"text": ""}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+ODD = {
+    "a number": (b"data: 5\n\n", "an event: expected an object, found 5"),
+    "no JSON": (b"data: {]\n\n", "JSONDecodeError"), "no text": (b"data: \xff\xff\n\n", "Unicode"),
+    "deep": (b"data: " + b"[" * 100_000 + b"\n\n", "Recursion"),
+    "choices": (b'data: {"choices": 7}\n\n', "a list, found 7"),
+    "usage": (b'data: {"usage": 3}\n\n', "usage: expected an object, found 3"),
+    "negative": (b'data: {"usage": {"completion_tokens": -7}}\n\n', "usage.completion_tokens: expected a number of"),
+    "huge": (b'data: {"usage": {"prompt_tokens": 1%s}}\n\n' % (b"0" * 30), "usage.prompt_tokens"),
+    "longer": (b'data: {"usage": {"prompt_tokens": 1%s}}\n\n' % (b"0" * 5000), "ValueError"),
+    "fraction": (b'data: {"usage": {"completion_tokens": 5.5}}\n\n', "found 5.5"),
+    "infinite": (b'data: {"usage": {"completion_tokens": 1e999}}\n\n', "found inf"),
+    "text": (b'data: {"usage": {"completion_tokens": "6"}}\n\n', "found '6'"),
+    "true": (b'data: {"usage": {"completion_tokens": true}}\n\n', "found True"),
+    "cached": (b'data: {"usage": {"prompt_tokens_details": {"cached_tokens": -1}}}\n\n', "cached_tokens"),
+    "details": (b'data: {"usage": {"prompt_tokens_details": [1]}}\n\n', "prompt_tokens_details: expected an object"),
+    "a long line": (b"data: " + b"x" * (1 << 19) + b"\n\n", "a line of more than"),
+    "an error": (b'data: {"error": {"message": "out of\\nmemory\\u001b[31m"}}\n\n', "the server says"),
+    "no end": (b"", "ends without [DONE]"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_event_fails_its_request_alone(name: str, tmp_path: Path) -> None:
+    """The ninth request gets it, after a good chunk; the others are measured, and the reason is one line."""
+    event, reason = ODD[name]
+    body = GOOD + event + (DONE if event else b"")
+    with serving(good=2 + 8, completions="body", body=body) as server:
+        found = observe(load_scenario(scenario(requests=9)), Target(server.url), tmp_path)
+    rows = pd.read_parquet(tmp_path / "observed.parquet")
+    assert (found.requests, found.failed) == (9, 1)
+    assert rows["ttft_s"].notna().sum() == 8
+    assert reason in found.first_error
+    assert "\n" not in found.first_error
+    assert found.first_error.isprintable()
+
+
+def test_comments_and_other_fields_are_no_events(tmp_path: Path) -> None:
+    """Comments, `event:` and `id:` lines, carriage returns, and usage that says nothing."""
+    body = (b": hello\r\nevent: x\r\nid: 3\r\n" + GOOD.replace(b"\n", b"\r\n") + GOOD
+            + b'data: {"choices": [], "usage": {"prompt_tokens": null, "prompt_tokens_details": null}}\n\n' + DONE)
+    with serving(completions="body", body=body) as server:
+        found = observe(load_scenario(scenario()), Target(server.url), tmp_path)
+    rows = pd.read_parquet(tmp_path / "observed.parquet")
+    assert (found.failed, found.miscounted) == (0, 0)
+    assert (rows["chunks"] == 2).all()
 
 
 def test_what_was_measured_before_an_endless_answer_is_kept(tmp_path: Path) -> None:

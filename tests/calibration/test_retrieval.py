@@ -16,8 +16,9 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady, wait
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
+from hermes.calibration.measurements.retrieval import Retrieval as RetrievalMeasurement
 from hermes.calibration.plan import save_plan
-from hermes.calibration.retrieval_plan import RetrievalMeasurement, memory_bytes, retrieval_plan
+from hermes.calibration.retrieval_plan import memory_bytes, retrieval_plan
 from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError

@@ -23,12 +23,12 @@ from hermes.calibration.fit.engine import EngineFit, fit_engine
 from hermes.calibration.fit.kernels import fit_power, fit_terms
 from hermes.calibration.journal import Journal, read_journal
 from hermes.calibration.kernel_files import save_kernels
+from hermes.calibration.measurements.terms import TermsMeasurement, hardware_lines
 from hermes.calibration.plan import save_plan
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, tidy_rows
 from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
-from hermes.calibration.terms_plan import GEMMS, TermsMeasurement, TermsPlan, rank_gemms
+from hermes.calibration.terms_plan import GEMMS, TermsPlan, rank_gemms
 from hermes.cli import main
-from hermes.cli.calibrate.show_terms import hardware_lines
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
@@ -403,7 +403,7 @@ def test_mistakes_are_one_line(folder, capsys):
     capsys.readouterr()
     for command, message in [
         (["fit", "terms.yaml", "-o", "kernels.txt"], "ends in .yaml"),
-        (["fit", "terms.yaml", "--report", "r.md"], "no --report and no --plot: these are terms"),
+        (["fit", "terms.yaml", "--report", "r.md"], "hermes-terms/1 takes no --report"),
         (["fit", "terms.yaml", "--link", "wire.txt"], "ends in .yaml"),
         (["fit", "terms.yaml", "--steps", "nothing.yaml"], "nothing.yaml"),
         (["calibrate", "pack", str(journal), "--clock", "sun"], "clock: expected wall or cpu"),
@@ -417,6 +417,19 @@ def test_mistakes_are_one_line(folder, capsys):
     err = capsys.readouterr().err
     assert "did you mean 'dtype'" in err
     assert err.startswith("terms.yaml:") or "terms.yaml" in err
+
+
+@pytest.mark.parametrize("count", [2, 9, 60, 270])
+def test_a_journal_that_was_cut_off_is_fitted(folder, capsys, count):
+    """With so many whole lines and a torn one. What is missing comes from the roofline."""
+    journal = made_up(folder, seconds_of)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:count]) + lines[count][:40])
+    assert main(["fit", str(journal), "-o", "kernels.yaml", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tables"]
+    assert main(["calibrate", "pack", str(journal), "-o", "terms.yaml"]) == 0
+    assert load_terms(Path("terms.yaml")).header.measured == sum(b'"rows":[{' in line for line in lines[:count])
 
 
 def test_a_torn_or_foreign_journal_is_refused(folder, capsys):

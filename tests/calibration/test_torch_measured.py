@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from hermes.calibration.accuracy.replay import replay
+from hermes.calibration.accuracy.row import statistics
 from hermes.calibration.comparison import check_steps
-from hermes.calibration.engine_validation.prediction import predict
-from hermes.calibration.engine_validation.result import Times
-from hermes.calibration.engine_validation.session import compared
-from hermes.calibration.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.calibration.steps import load_steps, phase_of
-from hermes.hardware.files import find
 from hermes.hardware.polynomial import Polynomial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,22 +34,21 @@ def test_the_steps_are_enough_and_the_profile_is_theirs():
 def test_an_online_run_it_was_not_fitted_on():
     """Three repetitions; means within 10%, p50 and p90 too."""
     served = pd.read_csv(ROOT / "tests" / "data" / "torch-cpu" / "online.csv")
-    config = json.loads((ROOT / "scenarios" / "validation" / "small-llama-512.json").read_text())
-    workload = OnlineWorkload(
-        clock="cpu", engine=EngineSettings(model=config, max_model_len=2048),
-        requests=[OnlineRequest(arrival_s=r.arrival_s, prompt_tokens=r.prompt_tokens, output_tokens=r.output_tokens)
-                  for r in served.itertuples()],
-    )
-    scheduler = {"kind": "chunked", "max_num_batched_tokens": 512, "max_num_seqs": 32}
-    prediction = predict(workload, scheduler, find(PROFILE, None, "", "a profile"))
-    engine = [
-        Times.of(served["arrival_s"].tolist(), served[f"first_token_s_{n}"].tolist(),
-                 served[f"finish_s_{n}"].tolist(), served["output_tokens"].tolist()) for n in (1, 2, 3)
-    ]
-    rows = {(row.metric, row.stat): row.error for row in compared(prediction.times, engine)}
+    results = replay({
+        "hardware": {"kind": "polynomial", "profile": PROFILE},
+        "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512, "max_num_seqs": 32, "async_scheduling": False},
+        "memory": {"block_size": 128, "num_blocks": 1360, "prefix_caching": False},
+    }, served[["arrival_s", "prompt_tokens", "output_tokens"]])
+    ours = statistics({name: results.requests[f"{name}_s"] for name in ("ttft", "tpot", "e2e")})
+    repetitions = []
+    for n in (1, 2, 3):
+        first, finish, more = served[f"first_token_s_{n}"], served[f"finish_s_{n}"], served["output_tokens"] - 1
+        repetitions.append(statistics({
+            "ttft": first - served["arrival_s"], "e2e": finish - served["arrival_s"],
+            "tpot": ((finish - first) / more)[more > 0]}))
     for metric in ("ttft", "tpot", "e2e"):
-        assert rows[metric, "mean"] == pytest.approx(0.0, abs=0.10), metric
-        assert rows[metric, "p50"] == pytest.approx(0.0, abs=0.10), metric
-        assert rows[metric, "p90"] == pytest.approx(0.0, abs=0.10), metric
-    assert np.isfinite(list(rows.values())).all()
-    assert prediction.out_of_range_steps < 0.02 * prediction.steps
+        for stat in ("mean", "p50", "p90"):
+            measured = np.mean([one[metric, stat] for one in repetitions])
+            assert ours[metric, stat] == pytest.approx(measured, rel=0.10), (metric, stat)
+    steps = results.summary["steps"]
+    assert steps["out_of_range"] < 0.02 * steps["steps"]

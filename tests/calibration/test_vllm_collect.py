@@ -1,4 +1,4 @@
-"""The collector and the online server of vLLM, as far as they can be tested without vLLM."""
+"""The collector of vLLM, as far as it can be tested without vLLM."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("online", "vllm_engine", "vllm_llm", "vllm_online")
+MODULES = ("vllm_engine", "vllm_llm")
 
 BLOCK = """
 import sys
@@ -26,11 +26,6 @@ for name in sys.argv[1:]:
 def test_only_numpy_is_needed():
     """vLLM's environment has nothing of ours; torch and vLLM themselves are imported when an engine starts."""
     subprocess.run([sys.executable, "-c", BLOCK, *MODULES], cwd=ROOT, check=True)
-
-
-def test_online_needs_the_standard_library_alone():
-    code = BLOCK.replace('("hermes", "numpy")', '("hermes",)')
-    subprocess.run([sys.executable, "-c", code, "online"], cwd=ROOT, check=True)
 
 
 class Request:
@@ -60,13 +55,6 @@ def test_statistics_of_a_batch():
     assert engine._statistics({}) == {}
 
 
-def test_usage_is_one_line(capsys):
-    from hermes.calibration.collect.vllm_online import main
-
-    assert main([]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_limits_cannot_grow():
     from hermes.calibration.collect.vllm_engine import VllmEngine
 
@@ -79,19 +67,16 @@ def test_limits_cannot_grow():
         engine.limit(1024, 4)
 
 
-@pytest.mark.parametrize(("device", "dtype", "blocks", "space"), [
-    ("cpu", "bf16", 1360, "2"), ("cpu", "fp32", 1360, "4"), ("cpu", "bf16", 0, "1"), ("cuda", "bf16", 1360, None),
-])
-def test_memory_for_the_blocks_asked_for(monkeypatch, device, dtype, blocks, space):
-    """12 layers of 4 heads of 64, keys and values: 12 KiB a token in 16 bits. A GPU's engine sizes its own."""
+@pytest.mark.parametrize(("device", "kv_gib", "space"), [("cpu", 2, "2"), ("cpu", 0, "1"), ("cuda", 2, None)])
+def test_memory_of_the_kv_cache(monkeypatch, device, kv_gib, space):
+    """A GPU's engine sizes its own."""
     from hermes.calibration.collect.vllm_engine import prepare_environment
 
     for name in ("VLLM_CPU_KVCACHE_SPACE", "OMP_NUM_THREADS", "VLLM_ENABLE_V1_MULTIPROCESSING", "HF_HUB_OFFLINE",
                  "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    model = {"num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 768}
-    prepare_environment({"model": model, "device": device, "dtype": dtype, "num_blocks": blocks, "block_size": 128})
+    prepare_environment(device, 1, kv_gib)
     import os
 
     assert os.environ.get("VLLM_CPU_KVCACHE_SPACE") == space

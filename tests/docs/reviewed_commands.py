@@ -4,7 +4,7 @@ Keys are regular expressions that match a whole command. `test_commands.py` refu
 """
 
 NOT_RUN = {
-    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot|report chatbot-report) .*":
+    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot(-report)?|report chatbot-report) .*":
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
     r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
@@ -15,14 +15,13 @@ NOT_RUN = {
         "records schedules: needs SGLang",
     r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
     r"python scripts/record_vllm_fields\.py .*": "records schedules: needs vLLM",
-    r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",
     r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
     r"hermes calibrate run card/plan-(terms|engine)\.yaml --python PATH":
         "measures a GPU; tests/calibration/test_terms.py",
     r"hermes fit card/terms\.yaml .*": "needs what a GPU gave; tests/calibration/test_terms.py",
     r"hermes calibrate run plan\.yaml|hermes calibrate run ivf\.yaml.*":
         "measures for minutes; tests/calibration has small ones (test_link, test_retrieval, test_ivf_overlap)",
-    r"python -m hermes\.calibration\.collect\.torch_llm .*": "measures on another machine: needs torch",
+    r"python -m hermes\.calibration\.collect\.terms .*": "measures on another machine: needs torch",
     r"hermes calibrate pack journal\.jsonl .*":
         "needs the journal of another machine; tests/calibration/test_harness.py",
     r"hermes profile import aiconfigurator .*":
@@ -33,9 +32,9 @@ NOT_RUN = {
         "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
     r"python scripts/(server_causes|llm_d_causes|step_residuals)\.py DIR": "needs recorded servers, and takes minutes",
-    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
+    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
-        "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
+        "needs data of others; tests/study/test_splitwise.py, tests/study/test_datastructures.py",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":

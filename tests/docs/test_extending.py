@@ -31,8 +31,9 @@ PLUG_INS = {   # example -> registry, name
     "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
     "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
     "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
+    "my_measurement": ("measurements", "block_hashes"),
 }
-IN_SCENARIOS = [name for name in PLUG_INS if name not in ("my_traces", "my_executor")]
+IN_SCENARIOS = [name for name in PLUG_INS if name not in ("my_traces", "my_executor", "my_measurement")]
 
 
 def registry(name: str) -> Registry:
@@ -60,12 +61,13 @@ def test_the_folder_has_all_examples():
 
 
 def test_every_extension_point_has_an_example(folder):
-    """Those that scenarios and `hermes trace import` reach; what is below the line has none."""
-    for name in ("routing", "schedulers", "plugins.orthrus", "hardware", "workload.importers", "pipelines", "clients",
-                 "services", "network", "memory"):
+    """Those that scenarios, `hermes trace import` and `hermes calibrate` reach; importers of profiles have none."""
+    importlib.import_module("hermes.calibration.measurements").MEASUREMENTS.get("llm")
+    for name in ("routing", "schedulers", "plugins.orthrus", "hardware",
+                 "workload.importers", "pipelines", "clients", "services", "network", "memory"):
         importlib.import_module(f"hermes.{name}")
     points = {one.name for one in Registry.every for entry in one._entries.values()
-              if not entry.__module__.startswith(("hermes.calibration", "hermes.plugins.telerag"))
+              if not entry.__module__.startswith(("hermes.calibration.importers", "hermes.plugins.telerag"))
               and entry.__module__.startswith("hermes.")}
     assert points <= {point for point, _ in PLUG_INS.values()}
 

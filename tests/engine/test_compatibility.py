@@ -60,7 +60,7 @@ SETTINGS: dict[str, Data] = {
     "disable_radix_cache: true": {"client.scheduler": {"kind": "sglang", "disable_radix_cache": True}},
     "prefix_eviction": {"client.memory.prefix_eviction": "gdsf"},
     "hybrid: true": {"client.memory.hybrid": True},
-    "layers with a sliding window beside others": WINDOWED,
+    "layers with and without a sliding window": WINDOWED,
     "layers with a sliding window that have blocks of their own": WINDOWED,
     "a role": {"client.count": "1P1D"},
     "adapter_bytes": {"client.adapter_bytes": "50MB", "client.scheduler.max_loras": 2},

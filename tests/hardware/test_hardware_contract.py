@@ -1,17 +1,14 @@
 """All hardware models, through the contract suite."""
 
-from itertools import product
 
 import numpy as np
 import pytest
 
-from hermes.config.validation import validate
-from hermes.errors import InputError
 from hermes.hardware import HARDWARE, VectorHardwareModel
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
-from hermes.hardware.table import TableData, TableModel, Tables
-from hermes.testing.hardware import HardwareModelContract, MonotoneHardwareModelContract, batch, columns_of
+from hermes.hardware.table import TableModel, Tables
+from hermes.testing.hardware import HardwareModelContract, MonotoneHardwareModelContract, batch
 
 PROVENANCE = {"source": "test", "hardware": "none", "engine": "none", "model": "none", "dtype": "bf16", "date": "today"}
 
@@ -104,55 +101,6 @@ class TestTableOverContext(HardwareModelContract):
 class TestTableHeldAtItsEnds(HardwareModelContract):
     def make_model(self):
         return table(extrapolate=False, scale=0.9)
-
-
-def grid(**options):
-    """Tables over several features, with noise and falls."""
-    rng = np.random.default_rng(3)
-    points = {
-        ("prefill_tokens", "prefill_attn"): [(8, 100, 2000, 9000), (40, 5000, 1e6, 9e7)],
-        ("decode_seqs", "decode_ctx"): [(1, 8, 64), (10, 900, 50_000, 1e6)],
-        ("prefill_tokens", "decode_seqs", "decode_ctx"): [(8, 900, 9000), (1, 60), (10, 3e4, 1e6)],
-    }
-    data = {"format": "hermes-table/1", "name": "grid", "provenance": PROVENANCE}
-    for phase, (names, axes) in zip(("prefill", "decode", "mixed"), points.items(), strict=True):
-        rows = [[*at, 1e-3 * rng.uniform(0.7, 1.3) * sum(np.log2(1 + x) for x in at)] for at in product(*axes)]
-        data[phase] = {"x": list(names), "points": rows}
-    return TableModel(Tables.model_validate(data), **options)
-
-
-class TestTableOverSeveralFeatures(MonotoneHardwareModelContract):
-    def make_model(self):
-        return grid()
-
-
-class TestTableOverSeveralFeaturesHeldAtItsEnds(HardwareModelContract):
-    def make_model(self):
-        return grid(extrapolate=False, scale=1.2)
-
-
-def test_a_grid_answers_its_points_and_counts_what_leaves_it():
-    model = grid()
-    point = model.tables.decode.points[5]     # 8 decodes, 900 tokens of context
-    assert point[:2] == [8, 900]
-    near = model.step_ns(batch([], [113] * 4 + [112] * 4)) * 1e-9
-    assert near == pytest.approx(point[-1], rel=0.35)   # made to rise
-    inside, outside = batch([], [113] * 4 + [112] * 4), batch([], [10] * 65)
-    assert model.out_of_range(columns_of([inside, outside]), np.ones(2, dtype=np.int64)).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"points": [[1, 10, 0.1], [1, 20, 0.2], [2, 10, 0.3]]}, "every point of the grid"),
-    ({"points": [[1, 10, 0.1], [2, 10, 0.2], [1, 20, 0.3], [2, 20, 0.4]]}, "the last feature running fastest"),
-    ({"points": [[1, 0.1], [2, 0.2]]}, "3 numbers"),
-    ({"points": [[1, 10, 0.1], [1, 20, -0.2]]}, "at least two values|0 < seconds"),
-    ({"x": ["decode_seqs", "decode_seqs"]}, "features that differ"),
-])
-def test_a_grid_that_is_none_is_refused(change, message):
-    decode = {"x": ["decode_seqs", "decode_ctx"],
-              "points": [[1, 10, 0.1], [1, 20, 0.2], [2, 10, 0.3], [2, 20, 0.4]]}
-    with pytest.raises(InputError, match=message):
-        validate(TableData, decode | change)
 
 
 class TestRoofline(MonotoneHardwareModelContract):

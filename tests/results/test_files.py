@@ -4,65 +4,60 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
 from hermes.api import simulate
+from hermes.config.files import file_digest
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results import export
 from hermes.results.export import write_results
+from hermes.results.frames import TABLES, to_frame
+from hermes.results.record_file import read_record, write_record
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
 from hermes.results.stored import open_run
+from hermes.units import unit_of
 
 META = {"name": "by hand", "version": "1", "seed": 7, "scenario": {"name": "by hand", "z": 1, "a": "µ"}, "wall_s": 0.1}
 FILES = {
     "summary.json", "requests.parquet", "stages.parquet", "runs.parquet", "transfers.parquet", "clients.parquet",
     "utilisation.parquet", "steps.parquet", "token_steps.parquet", "scenario.resolved.yaml", "trace.json.gz",
-    "resources.json",
+    "record.parquet",
 }
 fast = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def assert_same_record(ours: RunRecord, theirs: RunRecord) -> None:
-    for name, mine in vars(ours).items():
-        other = getattr(theirs, name)
-        if isinstance(mine, np.ndarray):
-            np.testing.assert_array_equal(mine, other, err_msg=name)
-            assert mine.dtype == other.dtype
-        elif name == "stages" and "kind" in mine:
-            kinds = [[ours.stage_kinds[k] for k in mine["kind"]], [theirs.stage_kinds[k] for k in other["kind"]]]
-            assert kinds[0] == kinds[1]
-            assert_columns({**mine, "kind": other["kind"]}, other)
-        elif name in ("runs", "transfers"):
-            assert_columns(mine, other)
-        elif name == "step_ends":
-            for a, b in zip(mine, other, strict=True):
-                np.testing.assert_array_equal(a, b)
-        elif name == "gaps":
-            assert_columns(mine, other)
-        elif name == "decode_steps":
-            for mine_of, other_of, ends in zip(mine, other, ours.step_ends, strict=False):
-                every = np.arange(len(ends))  # None means every step
-                np.testing.assert_array_equal(
-                    every if mine_of is None else mine_of, every if other_of is None else other_of
-                )
-        elif name != "stage_kinds":
-            assert mine == other, name
-
-
-def assert_columns(mine: dict[Any, Any], other: dict[Any, Any]) -> None:
-    assert mine.keys() == other.keys()
-    for name in mine:
-        np.testing.assert_array_equal(mine[name], other[name], err_msg=str(name))
+def assert_same(ours: Any, theirs: Any, where: str = "record") -> None:
+    """Equal values of equal types, in equal order."""
+    if isinstance(ours, np.ndarray):
+        np.testing.assert_array_equal(ours, theirs, err_msg=where)
+        assert ours.dtype == theirs.dtype, where
+    elif isinstance(ours, RunRecord):
+        assert_same(vars(ours), vars(theirs), where)
+    elif isinstance(ours, Mapping):
+        assert list(ours) == list(theirs), where
+        for name, one in ours.items():
+            assert_same(one, theirs[name], f"{where}.{name}")
+    elif isinstance(ours, list | tuple):
+        assert type(ours) is type(theirs), where
+        assert len(ours) == len(theirs), where
+        for number, one in enumerate(ours):
+            assert_same(one, theirs[number], f"{where}.{number}")
+    else:
+        assert ours == theirs, where
 
 
 def test_round_trip_by_hand(tmp_path: Path) -> None:
@@ -74,13 +69,9 @@ def test_round_trip_by_hand(tmp_path: Path) -> None:
     assert stored.slo == results.slo
     assert stored.meta == {"name": "by hand", "version": "1", "seed": 7}
     assert stored.scenario_text == "name: by hand\nz: 1\na: µ\n"
-    for table in ("requests", "stages", "runs", "transfers"):
-        pd.testing.assert_frame_equal(
-            getattr(stored, table), getattr(results, table), check_dtype=False, check_categorical=False
-        )
-    assert stored.clients["name"].tolist() == results.clients["name"].tolist()
-    np.testing.assert_array_equal(stored.clients["kv_mean_share"], results.clients["kv_mean_share"])
-    assert_same_record(results.record, stored.record)
+    for table in ("requests", "stages", "runs", "transfers", "clients", "utilisation"):
+        pd.testing.assert_frame_equal(getattr(stored, table), getattr(results, table))
+    assert_same(results.record, stored.record)
     np.testing.assert_array_equal(stored.token_times_s(2), results.token_times_s(2))
     assert stored.itl_s().stats() == results.itl_s().stats()
     assert "by hand" in stored.to_text()
@@ -94,46 +85,33 @@ def test_round_trip(tmp_path: Path, seed: int) -> None:
     results = Results(random_record(seed)[0])
     write_results(results, tmp_path / "run")
     stored = open_run(tmp_path / "run")
-    assert_same_record(results.record, stored.record)
+    assert_same(results.record, stored.record)
     assert json.dumps(stored.summary) == json.dumps(results.summary)
-    recomputed = Results(stored.record).summary
-    assert recomputed["latency"] == results.summary["latency"]
-    assert recomputed["energy"] == results.summary["energy"]
+    assert json.dumps(stored.summary_of_run) == json.dumps(results.summary)
 
 
-@pytest.mark.parametrize(("scenario", "kept"), [
-    ("pipelines/mixed", ("links", "tiers", "machines")), ("pipelines/prefix-tiers", ("tiers",)),
-    ("pipelines/rag-reasoning", ("machines", "sharing")),
+@pytest.mark.parametrize(("scenario", "settings", "kept"), [
+    ("pipelines/mixed", [], ("links", "tiers", "machines", "transfers")),
+    ("pipelines/prefix-tiers", [], ("tiers", "step_growth")),
+    ("pipelines/rag-reasoning", ["workload.pipeline={name: rag-reasoning, branches: 3}"], ("machines", "sharing")),
+    ("pipelines/rag-disaggregated", [], ("machines", "transfers")),
+    ("batching/mixed", ["clients.0.memory={num_blocks: 900}"], ("gaps", "after_ns")),
+    ("batching/static", [], ("decode_steps",)),
+    ("closed-loop-priority", ["workload.requests=12", "measure={start: 1 s, weights: {generate: 2}}"], ("labels",)),
 ])
-def test_links_tiers_machines_and_sharing_come_back(tmp_path: Path, scenario: str, kept: tuple[str, ...]) -> None:
-    branches = ["workload.pipeline={name: rag-reasoning, branches: 3}"] if "sharing" in kept else []
-    results = simulate(scenario, overrides=["workload.requests=40", *branches])
+def test_a_folder_gives_what_the_run_gave(
+    tmp_path: Path, scenario: str, settings: list[str], kept: tuple[str, ...],
+) -> None:
+    results = simulate(scenario, overrides=["workload.requests=40", *settings])
     write_results(results, tmp_path)
     stored = open_run(tmp_path)
-    for name in ("links", "tiers", "machines", "sharing"):
-        assert getattr(stored.record, name) == getattr(results.record, name), name
-    recomputed = Results(stored.record, slo=stored.slo).summary
-    for part in ("utilisation", "tiers", "sharing"):
-        assert recomputed.get(part) == results.summary.get(part)
-    assert all(getattr(stored.record, name) for name in kept), "a scenario without what it is to show"
-
-
-def test_results_from_before_resources_were_written(tmp_path: Path) -> None:
-    write_results(Results(by_hand()), tmp_path)
-    (tmp_path / "resources.json").unlink()
-    assert open_run(tmp_path).record.links == []
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ("{", r"resources.json:1:2: expected valid JSON"),
-    ("{}", "links, tiers, machines and sharing as hermes writes them"),
-    ('{"links": [{"name": "a"}], "tiers": [], "machines": [], "sharing": []}', "as hermes writes them"),
-])
-def test_damaged_resources(tmp_path: Path, content: str, message: str) -> None:
-    write_results(Results(by_hand()), tmp_path)
-    (tmp_path / "resources.json").write_text(content)
-    with pytest.raises(InputError, match=message):
-        _ = open_run(tmp_path).record
+    assert_same(results.record, stored.record)
+    assert json.dumps(stored.summary) == json.dumps(results.summary)
+    assert json.dumps(stored.summary_of_run) == json.dumps(results.summary_of_run)
+    for table in TABLES:
+        pd.testing.assert_frame_equal(to_frame(stored.columns(table)), to_frame(results.columns(table)))
+    for name in kept:
+        assert len(getattr(results.record, name)), "a scenario without what it is to show"
 
 
 @fast
@@ -151,7 +129,7 @@ def test_summary_is_plain_json(tmp_path: Path) -> None:
     text = (tmp_path / "summary.json").read_text()
     assert "NaN" not in text
     content = json.loads(text)
-    assert content["run"]["format"] == 1
+    assert content["run"]["format"] == 2
     assert "wall_s" not in content["run"]
     assert content["clients"]["rag"]["mean_batch"] is None
     assert content["latency"]["ttft_s"]["mean"] == pytest.approx(0.06)
@@ -186,7 +164,7 @@ def test_an_interrupted_write_leaves_no_torn_file(tmp_path: Path, monkeypatch: p
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export, "_write_table", stop)
+    monkeypatch.setattr(export, "write_table", stop)
     with pytest.raises(KeyboardInterrupt):
         write_results(Results(by_hand(), META), tmp_path)
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -207,8 +185,8 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "message"), [
     ("{", r"summary.json:1:2: expected valid JSON"),
     ("[]", "a summary that hermes wrote"), ("{}", "a summary that hermes"),
-    ('{"run": {"format": 99, "end_s": 1}}', r"run.format: expected results of format 1, found 99"),
-    ('{"run": {"format": 1, "end_s": 1, "slo": {"ttft": "x"}}}', r"summary.json: run.slo.ttft: expected a duration"),
+    ('{"run": {"format": 1, "end_s": 1}}', r"run.format: expected results of format 2 .*, found 1"),
+    ('{"run": {"format": 2, "end_s": 1, "slo": {"ttft": "x"}}}', r"summary.json: it was changed after the run"),
     (b"\xff", "UTF-8 text"),
 ])
 def test_damaged_summaries(tmp_path: Path, content: str | bytes, message: str) -> None:
@@ -218,14 +196,80 @@ def test_damaged_summaries(tmp_path: Path, content: str | bytes, message: str) -
         open_run(tmp_path)
 
 
-def test_damaged_tables(tmp_path: Path) -> None:
+def test_a_summary_may_be_laid_out_anew_but_not_changed(tmp_path: Path) -> None:
     write_results(Results(by_hand()), tmp_path)
-    (tmp_path / "requests.parquet").write_bytes(b"not Parquet")
-    with pytest.raises(InputError, match=r"requests.parquet: expected a Parquet file"):
-        _ = open_run(tmp_path).requests
-    (tmp_path / "requests.parquet").unlink()
-    with pytest.raises(InputError, match=r"requests.parquet: expected a table of a finished run"):
-        _ = open_run(tmp_path).requests
+    path = tmp_path / "summary.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content))
+    assert open_run(tmp_path).summary["requests"]["total"] == 6
+    content["requests"]["total"] = 7
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"summary.json: it was changed after the run; run the scenario again"):
+        open_run(tmp_path)
+
+
+def test_no_damaged_record_is_read(tmp_path: Path) -> None:
+    write_results(Results(by_hand()), tmp_path)
+    path, rng = tmp_path / "record.parquet", random.Random(1)
+    good = path.read_bytes()
+    damaged = [b"", b"not Parquet", good[:-1], good + b"x"]
+    for _ in range(50):
+        place = rng.randrange(len(good))
+        damaged.append(good[:place] + bytes([good[place] ^ rng.randrange(1, 256)]) + good[place + 1:])
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"record.parquet: it is not the file that the run wrote"):
+            _ = open_run(tmp_path).record
+    path.unlink()
+    with pytest.raises(InputError, match=r"record.parquet: expected a readable file, found no such file"):
+        _ = open_run(tmp_path).record
+
+
+@pytest.mark.parametrize("change", [
+    lambda record: vars(record).pop("priority"), lambda record: vars(record).update(more=1),
+    lambda record: vars(record).update(end_ns="late"), lambda record: vars(record).update(status=record.status[:-1]),
+    lambda record: record.runs.update(client=record.runs["client"][1:]),
+    lambda record: vars(record).update(clients=[{"name": "a"}]),
+])
+def test_a_record_with_another_schema_is_refused(tmp_path: Path, change: Callable[[RunRecord], Any]) -> None:
+    record, path = by_hand(), tmp_path / "record.parquet"
+    change(record)
+    write_record(record, path)
+    with pytest.raises(InputError, match=r"record.parquet: expected the record of a run of this version, found "):
+        read_record(path, file_digest(path))
+
+
+@fast
+@given(st.binary(min_size=1, max_size=3), st.floats(0, 1))
+def test_a_mutated_file_with_a_fitting_digest_ends_in_one_line(tmp_path: Path, new: bytes, share: float) -> None:
+    path = tmp_path / "record.parquet"
+    write_record(by_hand(), path)
+    content = path.read_bytes()
+    place = int(share * (len(content) - len(new)))
+    path.write_bytes(content[:place] + new + content[place + len(new):])
+    try:
+        read_record(path, file_digest(path))
+    except InputError as error:
+        assert "record.parquet: expected the record of a run" in str(error)
+
+
+def test_tables_are_not_read_back(tmp_path: Path) -> None:
+    write_results(Results(by_hand()), tmp_path)
+    for name in TABLES:
+        (tmp_path / f"{name}.parquet").unlink()
+    pd.testing.assert_frame_equal(open_run(tmp_path).requests, Results(by_hand()).requests)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_columns_of_numbers_have_units(tmp_path: Path, table: str) -> None:
+    write_results(Results(by_hand()), tmp_path)
+    units = {field.name: field.metadata for field in pq.read_schema(tmp_path / f"{table}.parquet")
+             if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)}
+    for name, metadata in units.items():
+        assert metadata[b"unit"].decode() == unit_of(name), name
+        for end, unit in {"_s": b"s", "_j": b"J", "_w": b"W", "_tokens": b"tokens", "_bytes": b"bytes"}.items():
+            if name.endswith(end) and not name.endswith(("_per_s", "block_s")):
+                assert metadata[b"unit"] == unit, name
 
 
 def test_the_trace_opens(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes.api import simulate
-from hermes.calibration.engine_validation.engines import VALIDATION_ENGINES
-from hermes.calibration.plan import ENGINES
+from hermes.calibration.measurements import MEASUREMENTS
 from hermes.config import Component, ConfigModel, Named
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
@@ -46,6 +45,7 @@ WITH: dict[str, dict[str, Any]] = {
     "KvTierConfig.recency": {"eviction": "tamm"},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
+    "Links.device": {"device": "cuda"},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
     "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
@@ -63,7 +63,7 @@ WITH: dict[str, dict[str, Any]] = {
 
 def _models() -> dict[str, type[BaseModel]]:
     """Every component of every registry, and everything that can stand in a scenario, by its name."""
-    registries = (EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, VALIDATION_ENGINES, ENGINES)
+    registries = (EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, MEASUREMENTS)
     pending: list[Any] = [Scenario, *(registry.get(name) for registry in registries for name in registry)]
     models: dict[str, type[BaseModel]] = {}
     while pending:

@@ -15,8 +15,6 @@ points of an index together. Imports: standard library, numpy, and the library o
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -25,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from hermes.calibration.collect.contention import contended, steady, waited_s
-from hermes.calibration.collect.link import cpu_name
 from hermes.calibration.collect.retrieval_data import embeddings, exact_neighbours, recall, texts
 from hermes.calibration.collect.retrieval_indices import Index, build, library_version
-from hermes.calibration.collect.session import CollectorError, PointFailed, main, noise_of
+from hermes.calibration.collect.session import CollectorError, PointFailed, machine, main, noise_of
 from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["RetrievalEngine", "open_engine"]
@@ -52,11 +49,8 @@ class RetrievalEngine:
 
     def environment(self) -> dict[str, Any]:
         """Machine and libraries."""
-        return {
-            "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
-            "libraries": {name: version for name in LIBRARIES if (version := library_version(name))},
-        }
+        return machine() | {
+            "libraries": {name: version for name in LIBRARIES if (version := library_version(name))}}
 
     def measure(self, point: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Rows of repetitions, and what is known of the point."""

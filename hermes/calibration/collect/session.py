@@ -20,6 +20,7 @@ import argparse
 import fcntl
 import json
 import os
+import platform
 import signal
 import sys
 import time
@@ -27,11 +28,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import numpy as np
+
 from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.core.noise import classify, spread
 
 __all__ = [
-    "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "CollectorError", "Engine", "PointFailed", "Session", "main", "noise_of",
+    "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
+    "cpu_name", "machine", "main", "noise_of",
 ]
 
 BUDGET_EXIT = 3
@@ -75,6 +79,44 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release memory and processes."""
         ...
+
+
+class Collector:
+    """An engine with nothing to describe and nothing to release; derive from it and implement `measure`."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+
+    def environment(self) -> dict[str, Any]:
+        """Return nothing but the date."""
+        return {"date": time.strftime("%Y-%m-%d")}
+
+    def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
+        """See `Engine.measure`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+def cpu_name() -> str:
+    """Return the CPU's name as the system reports it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return " ".join(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """Return the machine and the versions that every measurement of the host records."""
+    return {
+        "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
+    }
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:

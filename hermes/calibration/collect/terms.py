@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.link import cpu_name
-from hermes.calibration.collect.session import CollectorError, PointFailed, main
+from hermes.calibration.collect.session import CollectorError, PointFailed, cpu_name, main
 from hermes.calibration.collect.terms_numpy import NumpyBackend
 from hermes.calibration.collect.terms_ranks import Ranks
 from hermes.calibration.collect.terms_timing import Backend

@@ -118,7 +118,7 @@ class _Torch:
         if captured:
             from hermes.calibration.collect.torch_graphs import graph_record
 
-            replay, _ = graph_record(all_of_them, None)
+            replay = graph_record(all_of_them)
         return lambda: self._timed_on_device(replay)
 
     def _timed(self, run: Callable[[], Any]) -> float:

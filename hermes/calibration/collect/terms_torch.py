@@ -19,13 +19,14 @@ from hermes.calibration.collect.session import CollectorError, PointFailed
 from hermes.calibration.collect.terms_power import between_events, held
 from hermes.calibration.collect.terms_timing import Operator, copies_of, cpu_rows, host_cache_bytes
 from hermes.calibration.collect.torch_attention import Attention, Chunks, Decodes, PerSequence, choose
-from hermes.calibration.collect.torch_engine import ALIGNMENT, DTYPES
 from hermes.calibration.collect.torch_graphs import graph_record
 
 __all__ = ["TorchBackend"]
 
 Tensor = Any
 Call = Callable[[], Any]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ALIGNMENT = 16            # tokens: regions of the KV pool begin at multiples, vLLM's pages
 TOP_P = 0.95
 MOST_LAUNCHES = 4000      # of one CUDA graph
 SHORTEST = 256            # tokens that the comparison with attention written out needs
@@ -256,7 +257,7 @@ class TorchBackend:
         how = f"CUDA events around a graph of {launches} launches"
         if operator.capturable:
             try:
-                run, _ = graph_record(run, None)
+                run = graph_record(run)
             except RuntimeError as error:
                 torch.cuda.synchronize()
                 how = f"CUDA events around {launches} launches, no graph: {' '.join(str(error).split())[:120]}"

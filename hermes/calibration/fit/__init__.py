@@ -1,9 +1,8 @@
-"""Fits of step times, searches and efficiency factors, with scikit-learn's estimators and splitters.
+"""Fits of step times, searches and efficiency factors.
 
-    estimators           a linear model without negative coefficients; hold-outs of whole groups
-    polynomial, terms    the step polynomial, the project's own estimator
+    estimators           weighted least squares on relative errors, errors on held-out groups: all fits use it
+    polynomial, terms    the step polynomial
     profile              measured steps to a profile; `checks`, `report` and `plot` judge and present it
-    table                any of scikit-learn's regressors, sampled into a table
     retrieval            measured searches to a retrieval profile
     roofline             steps of a card to efficiency factors
 """

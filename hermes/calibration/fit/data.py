@@ -53,24 +53,6 @@ class FitRows:
             configuration=rows["configuration"].to_numpy(np.str_), phase=phase_of(rows),
         )
 
-    @classmethod
-    def of_arrays(
-        cls, statistics: npt.ArrayLike, seconds: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None,
-        overhead_s: float = 0.0,
-    ) -> FitRows:
-        """Convert statistics in the order of `STATS`, shape (rows, 8). Raises `ValueError` for another shape.
-
-        Args:
-            groups: The configuration of each row, by default its own.
-        """
-        matrix = np.asarray(statistics, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[1] != len(STATS):
-            raise ValueError(f"statistics have the {len(STATS)} columns {', '.join(STATS)}, not shape {matrix.shape}")
-        columns = feature_columns(dict(zip(STATS, matrix.T.copy(), strict=True)))
-        names = np.arange(len(matrix)) if groups is None else np.asarray(groups)
-        times = np.full(len(matrix), np.nan) if seconds is None else np.asarray(seconds, dtype=np.float64)
-        return cls(columns, times, overhead_s, names.astype(np.str_), phase_of(columns))
-
     def __len__(self) -> int:
         return len(self.seconds)
 

@@ -63,10 +63,10 @@ def fit_engine(steps: MeasuredSteps, terms: MeasuredTerms, tables: KernelTables,
     kernels = np.array([_kernels_s(model, StepStats(**stats)) for stats in rows[list(BATCH_STATS)].to_dict("records")])
     weights = 1.0 / seconds**2
     ones = np.ones(len(rows))
-    (host, host_per_seq), _ = solve(np.column_stack([ones, seqs]), overhead, weights, huber=HUBER)
+    host, host_per_seq = solve(np.column_stack([ones, seqs]), overhead, weights, relative=False, huber=HUBER)
     beyond = (tokens > sizes[-1]).to_numpy(np.float64) if sizes else np.zeros(len(rows))
     features, left = np.column_stack([ones, sampled, beyond]), seconds - overhead - kernels
-    (exposed, per_seq, uncaptured), _ = solve(features, left, weights, huber=HUBER)
+    exposed, per_seq, uncaptured = solve(features, left, weights, relative=False, huber=HUBER)
     step = StepTime(
         exposed=float(exposed), exposed_per_seq=float(per_seq), uncaptured=float(uncaptured), host=float(host),
         host_per_seq=float(host_per_seq), largest_graph=sizes[-1] if sizes else 0,

@@ -17,6 +17,7 @@ import pandas as pd
 from hermes.calibration.comparison import Errors, compare_times
 from hermes.calibration.fit.estimators import solve
 from hermes.calibration.kernel_files import coded
+from hermes.calibration.link_fit import interconnect
 from hermes.calibration.terms import MeasuredTerms
 from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
 from hermes.errors import InputError
@@ -26,7 +27,7 @@ from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DevicePower
 from hermes.hardware.efficiency import load_efficiency
 from hermes.hardware.kernel_tables import KernelsFile, KernelTables
-from hermes.hardware.links import CollectiveTimes, LinkDescription
+from hermes.hardware.links import LinkDescription
 from hermes.hardware.models import precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
@@ -211,32 +212,21 @@ def fit_beside(terms: MeasuredTerms) -> BesideFit | None:
     if len(added) < FEWEST_BESIDE:
         return None
     x, y = np.array(features, dtype=np.float64), np.array(added)
-    (per_seq, per_seq_token, share), _ = solve(x, y, np.ones(len(y)), relative=True)
+    per_seq, per_seq_token, share = solve(x, y)
     beside = Beside(per_seq=float(per_seq), per_seq_token=float(per_seq_token), read=min(float(share), 100.0))
     return BesideFit(beside, compare_times(x @ np.array([per_seq, per_seq_token, share]), y))
 
 
 def fit_link(terms: MeasuredTerms, name: str) -> LinkDescription:
-    """Return the measured all-reduces as a link, with a formula for other numbers of devices.
-
-    The formula is that of `hermes.hardware.links`, by non-negative least squares on relative errors. Raises
-    `InputError` without all-reduces of two sizes.
-    """
+    """Return the measured all-reduces as a link. Raises `InputError` without all-reduces of two sizes."""
     found, header = terms.medians(), terms.header
     part = found[found["term"] == "all_reduce"]
     part = part[part["captured"] == part["captured"].max()].sort_values(["ranks", "bytes"])
-    groups = [(int(str(ranks)), group) for ranks, group in part.groupby("ranks") if len(group) > 1]
-    if not groups:
-        raise InputError("all-reduces of at least two sizes (plan: ranks)", field="--link", file=header.name)
-    measured = [CollectiveTimes(ranks=ranks, bytes=group["bytes"].tolist(), seconds=group["time_s"].tolist())
-                for ranks, group in groups]
-    ranks, sizes = part["ranks"].to_numpy(np.float64), part["bytes"].to_numpy(np.float64)
-    features = np.column_stack([np.ones(len(part)), np.log2(ranks) - 1.0, 2.0 * (ranks - 1.0) / ranks * sizes])
-    (latency, doubling, per_byte), _ = solve(features, part["time_s"].to_numpy(), np.ones(len(part)), relative=True)
-    return LinkDescription(
-        format="hermes-interconnect/1", name=name, latency=float(latency), latency_per_doubling=float(doubling),
-        bandwidth=1.0 / float(per_byte) if per_byte > 0 else None, measured=measured,
-        sources=[f"all-reduces {header.source} on {header.hardware}, {header.date}, {header.engine}; medians"])
+    measured = {int(str(ranks)): list(zip(group["bytes"].tolist(), group["time_s"].tolist(), strict=True))
+                for ranks, group in part.groupby("ranks")}
+    return interconnect(
+        name, measured, f"all-reduces {header.source} on {header.hardware}, {header.date}, {header.engine}; medians",
+        header.name)
 
 
 def _watts(found: pd.DataFrame) -> list[Watts]:
@@ -256,7 +246,7 @@ def fit_power(watts: Sequence[Watts], bandwidth: float, flops: float) -> DeviceP
     features = np.array([[1.0, found.rate / bandwidth if found.load == "memory" else 0.0,
                           found.rate / flops if found.load == "arithmetic" else 0.0] for found in loads])
     read = np.array([found.power_w for found in loads])
-    (serving, memory, compute), _ = solve(features, read, np.ones(len(read)), relative=True)
+    serving, memory, compute = solve(features, read)
     return DevicePower(serving=round(float(serving), 1), memory=round(float(memory), 1),
                        compute=round(float(compute), 1), most=round(float(read.max()), 1))
 

@@ -10,20 +10,18 @@ matrices (one per fold, subtracted from the whole) with plain least squares; the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.utils.validation import check_is_fitted
 
-from hermes.calibration.fit.data import PHASES, FitRows
-from hermes.calibration.fit.estimators import HUBER, held_out_parts, held_out_splits, solve
+from hermes.calibration.fit.data import FitRows
+from hermes.calibration.fit.estimators import HUBER, held_out, held_out_parts, solve
 from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
-from hermes.hardware.base import FloatArray
+from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.terms import Term, evaluate, term_text
 
-__all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fold_count", "held_out"]
+__all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fit_terms", "fold_count", "unseen"]
 
 MOST_TERMS = 20
 FEWEST_GAIN = 0.0003
@@ -46,41 +44,23 @@ class Choice(NamedTuple):
     candidates: dict[str, float]
 
 
-class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type stubs
-    """Polynomial of batch statistics that never falls; the project's own estimator of step times.
+class StepPolynomial(NamedTuple):
+    """Terms and their coefficients (seconds, none negative) for steps of some phases; it never falls."""
 
-    Parameters:
-        phases: kinds of steps it is for
-        terms: the terms; None to choose them by cross-validation over configurations
-        overhead_s: the engine's constant time per step, which is not fitted
+    terms: tuple[Term, ...]
+    coef: FloatArray
+    overhead_s: float
 
-    X holds the statistics in the order of `hermes.calibration.steps.STATS`, shape (steps, 8); y seconds of whole steps.
-    Fitted attributes: `terms_`, `coef_` (seconds per term, none negative) and `choice_` (None where terms were given).
-    """
+    def predict(self, rows: FitRows) -> FloatArray:
+        """Return seconds of whole steps, overhead included, shape (rows,)."""
+        return np.asarray(design(self.terms, rows) @ self.coef + self.overhead_s)
 
-    def __init__(
-        self, phases: Sequence[str] = PHASES, terms: Sequence[Term] | None = None, overhead_s: float = 0.0
-    ) -> None:
-        self.phases, self.terms, self.overhead_s = phases, terms, overhead_s
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803  (scikit-learn's name)
-        """Choose the terms and find their coefficients. groups: the configuration of each step, by default its own.
-
-        Terms with coefficient 0 are dropped; the constant stays.
-        """
-        rows = FitRows.of_arrays(X, y, groups, self.overhead_s)
-        self.choice_ = choose(rows, self.phases) if self.terms is None else None
-        terms = self.choice_.terms if self.choice_ is not None else tuple(self.terms or ())
-        x, _ = solve(
-            design(terms, rows), rows.seconds, rows.weights, relative=True, huber=HUBER, offset=self.overhead_s)
-        kept = [i for i in range(len(terms)) if x[i] > 0 or not terms[i]]
-        self.terms_, self.coef_ = tuple(terms[i] for i in kept), x[kept]
-        return self
-
-    def predict(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return seconds of whole steps, overhead included, shape (steps,)."""
-        check_is_fitted(self)
-        return np.asarray(design(self.terms_, FitRows.of_arrays(X)) @ self.coef_ + self.overhead_s)
+def fit_terms(rows: FitRows, terms: Sequence[Term]) -> StepPolynomial:
+    """Fit the coefficients of some terms. Those with coefficient 0 are dropped; the constant stays."""
+    x = solve(design(terms, rows), rows.seconds, rows.weights, huber=HUBER, offset=rows.overhead_s)
+    kept = [i for i in range(len(terms)) if x[i] > 0 or not terms[i]]
+    return StepPolynomial(tuple(terms[i] for i in kept), x[kept], rows.overhead_s)
 
 
 def design(terms: Sequence[Term], rows: FitRows) -> FloatArray:
@@ -200,15 +180,13 @@ def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
     ]
 
 
-def held_out(estimator: Any, rows: FitRows) -> FloatArray:
-    """Predict every row by an estimator fitted without its configuration, seconds, shape (rows,).
+def unseen(rows: FitRows, phases: Sequence[str], terms: Sequence[Term] | None = None) -> FloatArray:
+    """Predict every row by a fit without its configuration, seconds, shape (rows,).
 
-    Args:
-        estimator: Fits (X, y, groups) like `StepPolynomial`. An estimator that chooses its terms does so anew in every
-            part, so that the error of the predictions includes the choice.
+    terms: None to choose them anew in every part, so that the error of the predictions includes the choice.
     """
-    out = np.empty(len(rows))
-    for fitted, held in held_out_splits(held_out_parts(rows.configuration, fold_count(rows, OUTER_FOLDS))):
-        part = clone(estimator).fit(rows.matrix[fitted], rows.seconds[fitted], groups=rows.configuration[fitted])
-        out[held] = part.predict(rows.matrix[held])
-    return out
+    def predict(fitted: IntArray, held: IntArray) -> FloatArray:
+        part = rows.where(fitted)
+        return fit_terms(part, choose(part, phases).terms if terms is None else terms).predict(rows.where(held))
+
+    return held_out(predict, held_out_parts(rows.configuration, fold_count(rows, OUTER_FOLDS)))

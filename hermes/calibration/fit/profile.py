@@ -24,7 +24,8 @@ import pandas as pd
 from hermes.calibration.comparison import compare_times
 from hermes.calibration.fit.checks import boundary, excluded_lines, flat_beyond, limits_of, refuse_falling
 from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
-from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fold_count, held_out
+from hermes.calibration.fit.estimators import weighted_median
+from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
 from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
@@ -86,7 +87,7 @@ class BlockFit(NamedTuple):
 def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
     """Return the terms that can be other than zero in steps of a phase, with their seconds."""
     return [
-        (term, float(seconds)) for term, seconds in zip(fit.terms_, fit.coef_, strict=True)
+        (term, float(seconds)) for term, seconds in zip(fit.terms, fit.coef, strict=True)
         if not any(factor.feature in _ABSENT[phase] for factor in term)
     ]
 
@@ -186,11 +187,7 @@ def _overhead(rows: pd.DataFrame) -> float:
     known = rows[np.isfinite(rows["overhead_s"])]
     if len(known) < 0.9 * len(rows):
         return 0.0
-    weights = 1 / known["time_s"].to_numpy()
-    values = np.maximum(known["overhead_s"].to_numpy(), 0.0)
-    order = np.argsort(values, kind="stable")
-    total = np.cumsum(weights[order])
-    median = float(values[order][np.searchsorted(total, total[-1] / 2)])
+    median = weighted_median(np.maximum(known["overhead_s"].to_numpy(), 0.0), 1 / known["time_s"].to_numpy())
     return min(median, 0.5 * float(rows["time_s"].min()))
 
 
@@ -243,7 +240,7 @@ def _error(block: BlockFit, mask: Mask) -> FitError:
             "the terms chosen anew without them"
         ),
         mape=found.mape, fixed_features_mape=part.mape(fixed), mse_s2=float(np.mean((unseen - part.seconds) ** 2)),
-        worst=abs(found.worst), in_sample_mape=part.mape(block.fit.predict(part.matrix)), configurations=len(names),
+        worst=abs(found.worst), in_sample_mape=part.mape(block.fit.predict(part)), configurations=len(names),
         by_configuration=[
             GroupError(configuration=str(names[i]), points=int(points[i]), mape=float(errors[i]))
             for i in np.argsort(-errors, kind="stable")[:WORST_LISTED]
@@ -314,16 +311,11 @@ def fit_blocks(rows: FitRows, what: str) -> tuple[list[BlockFit], dict[str, floa
     blocks = list(dict.fromkeys(block for scheme in schemes for block in scheme))
     parts = {block: rows.where(np.isin(rows.phase, block)) for block in blocks}
     choices = {block: choose(part, block) for block, part in parts.items()}
-    models = {block: StepPolynomial(block, choices[block].terms, rows.overhead_s) for block in blocks}
-    fixed = {block: held_out(model, parts[block]) for block, model in models.items()}
+    fixed = {block: unseen(parts[block], block, choice.terms) for block, choice in choices.items()}
     errors = [_scheme_error(rows, scheme, fixed) for scheme in schemes]
     chosen = next(s for s, error in zip(schemes, errors, strict=True) if error <= min(errors) * (1 + FEWER))
-    fits = []
-    for block in chosen:
-        part = parts[block]
-        fitted = models[block].fit(part.matrix, part.seconds, groups=part.configuration)
-        anew = held_out(StepPolynomial(block, None, rows.overhead_s), part)
-        fits.append(BlockFit(block, part, choices[block], fitted, anew, fixed[block]))
+    fits = [BlockFit(block, parts[block], choices[block], fit_terms(parts[block], choices[block].terms),
+                     unseen(parts[block], block), fixed[block]) for block in chosen]
     tried = {"; ".join(" + ".join(block) for block in s): error for s, error in zip(schemes, errors, strict=True)}
     return fits, tried
 

@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from hermes.calibration.comparison import compare_times, group_weights
-from hermes.calibration.fit.estimators import held_out_splits, solve
+from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.retrieval_steps import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
+from hermes.hardware.base import IntArray
 from hermes.services.retrieval_costs import (
     CANDIDATES,
     COARSE_FEATURES,
@@ -120,7 +121,7 @@ def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) ->
         features = np.vstack([np.hstack([features, np.zeros((len(features), 3))]), np.hstack([own, coarse[:, :3]])])
         seconds = np.append(seconds, points.coarse_s[staged])
         weights = np.append(weights, group_weights(points.configurations[staged]))
-    found, _ = solve(features, seconds, weights, relative=True)
+    found = solve(features, seconds, weights)
     stage = np.append(found[width:], found[names.index("coarse_macs")]) if len(found) > width else np.zeros(0)
     return found[:width], stage
 
@@ -132,12 +133,13 @@ def _predict(names: Sequence[str], coefficients: Floats, points: _Points) -> Flo
 def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.object_]) -> Floats:
     """Predict every point by fits without its group, seconds."""
     _, index = np.unique(groups.astype(np.str_), return_inverse=True)
-    out = np.empty(len(points.seconds))
-    for fitted, held in held_out_splits(index % _FOLDS):
-        use = np.zeros(len(out), dtype=bool)
+
+    def predict(fitted: IntArray, held: IntArray) -> Floats:
+        use = np.zeros(len(index), dtype=bool)
         use[fitted] = True
-        out[held] = _predict(names, _solve(names, points, use)[0], points)[held]
-    return out
+        return np.asarray(_predict(names, _solve(names, points, use)[0], points)[held])
+
+    return held_out(predict, index % _FOLDS)
 
 
 def _mape(predicted: Floats, points: _Points, use: npt.NDArray[np.bool_] | None = None) -> float:
@@ -212,15 +214,15 @@ def _terms(names: Sequence[str], coefficients: Floats) -> list[CostTerm]:
 
 
 def _error(names: tuple[str, ...], points: _Points, coefficients: Floats, scores: dict[str, float]) -> SearchError:
-    held_out = _held_out(names, points, points.configurations)
+    unseen = _held_out(names, points, points.configurations)
     count = len(set(points.configurations.tolist()))
     several = len(set(points.indices.tolist())) > 2
     return SearchError(
         method=f"{min(_FOLDS, count)} folds over {count} configurations",
-        mape=_mape(held_out, points), worst=float(np.abs(held_out / points.seconds - 1).max()),
+        mape=_mape(unseen, points), worst=float(np.abs(unseen / points.seconds - 1).max()),
         in_sample_mape=_mape(_predict(names, coefficients, points), points),
         unseen_index_mape=_mape(_held_out(names, points, points.indices), points) if several else None,
-        by_threads={str(n): _mape(held_out, points, points.threads == n) for n in sorted(set(points.threads.tolist()))},
+        by_threads={str(n): _mape(unseen, points, points.threads == n) for n in sorted(set(points.threads.tolist()))},
         candidates=scores,
     )
 

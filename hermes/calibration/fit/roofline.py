@@ -19,7 +19,6 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from hermes.calibration.comparison import compare_times
-from hermes.calibration.fit.estimators import held_out_splits
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, phase_of
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, IntArray
@@ -226,9 +225,8 @@ def fit_card(
     parts = [one.groups % FOLDS if alone else np.full(len(one.seconds), models.index(one.model.name)) for one in sets]
     count = len(np.unique(np.concatenate(parts)))
     predicted = [np.full(len(one.seconds), np.nan) for one in sets]
-    for done, (_, held) in enumerate(held_out_splits(np.concatenate(parts)) if count > 1 else ()):
+    for done, left_out in enumerate(np.unique(np.concatenate(parts)) if count > 1 else ()):
         progress(done, count + 1)
-        left_out = np.concatenate(parts)[held[0]]
         kept = [one.part(part != left_out) for one, part in zip(sets, parts, strict=True) if (part != left_out).any()]
         if all(one.narrow for one in kept):
             continue

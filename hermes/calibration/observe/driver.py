@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hermes.calibration.collect.contention import waited_s
 from hermes.calibration.observe.prompts import Vocabulary
 from hermes.calibration.observe.server import Answer, Server
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S
 
-__all__ = ["Observed", "check_streams", "drive"]
+__all__ = ["WINDOW_S", "Load", "Observed", "check_streams", "drive"]
 
 LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
 PREPARE_S = 2.0       # prompts are made this long before their arrival
+WINDOW_S = 2.0
+"""Length of the windows in which the driver's load is noted."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Observed:
 
     Attributes:
         scheduled_s: When the scenario wanted it; for users of a closed loop, when they had thought.
+        taken_s: When the driver took it up; it is sent then, or once fewer are under way.
         answer: Its instants are `time.perf_counter` seconds; `zero` is the scenario's zero on that clock.
     """
 
@@ -33,8 +37,18 @@ class Observed:
     prompt_tokens: int
     output_tokens: int
     scheduled_s: float
+    taken_s: float
     answer: Answer
     zero: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """The driver's process in one window, in seconds: on the wall, on a core, and waiting for one."""
+
+    wall_s: float
+    cpu_s: float
+    waited_s: float
 
 
 def check_streams(streams: Sequence[Stream]) -> None:
@@ -57,9 +71,10 @@ def check_streams(streams: Sequence[Stream]) -> None:
 
 async def drive(
     streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Observed], None],
-    max_in_flight: int,
+    max_in_flight: int, loaded: Callable[[Load], None],
 ) -> None:
-    """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends.
+    """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends. `loaded`
+    is called after every window.
 
     Arrivals of an open loop keep their times; where the first requests are done, the clock starts at the first that is
     left. At most `max_in_flight` requests are under way; others wait and are sent late.
@@ -70,6 +85,15 @@ async def drive(
     opens = [requests[0].arrival_ns for stream, requests in left.items() if requests and not stream.closed]
     skipped_s = min(opens, default=0) / NS_PER_S if done else 0.0   # a continued run does not wait for what is done
     zero = time.perf_counter() + LEAD_S - skipped_s
+    watch = asyncio.create_task(_watch(loaded))
+    try:
+        await _send_all(left, server, words, told, zero, everyone)
+    finally:
+        watch.cancel()
+
+
+async def _send_all(left: Mapping[Stream, list[Request]], server: Server, words: Vocabulary,
+                    told: Callable[[Observed], None], zero: float, everyone: asyncio.Semaphore) -> None:
     async with asyncio.TaskGroup() as tasks:
         for stream, requests in left.items():
             send = _Sender(stream, server, words, told, zero, everyone)
@@ -79,6 +103,14 @@ async def drive(
                     tasks.create_task(send.user(rest))
             else:
                 tasks.create_task(send.open_loop(requests, tasks))
+
+
+async def _watch(loaded: Callable[[Load], None]) -> None:
+    """Note the load of every window until this task is cancelled."""
+    while True:
+        wall, cpu, waited = time.perf_counter(), time.process_time(), waited_s()
+        await asyncio.sleep(WINDOW_S)
+        loaded(Load(time.perf_counter() - wall, time.process_time() - cpu, waited_s() - waited))
 
 
 class _Sender:
@@ -110,6 +142,7 @@ class _Sender:
             now = time.perf_counter()
 
     async def _send(self, request: Request, ids: list[int], due: float) -> None:
+        taken = time.perf_counter()
         for gate in self._gates:
             await gate.acquire()
         try:
@@ -118,7 +151,7 @@ class _Sender:
             for gate in self._gates:
                 gate.release()
         self._told(Observed(request.id, self._stream.name, request.prompt_tokens, request.output_tokens,
-                            due - self._zero, answer, self._zero))
+                            due - self._zero, taken - self._zero, answer, self._zero))
 
 
 async def _until(instant: float) -> None:

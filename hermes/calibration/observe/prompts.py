@@ -24,13 +24,15 @@ class Vocabulary:
     Args:
         size: Tokens of the model's vocabulary.
         seed: Seed of all texts.
+        attempt: Other attempts have other texts, so that no attempt finds those of an earlier one in a cache.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, attempt: int = 1) -> None:
         if size < 10:
             raise InputError("a vocabulary of at least 10 tokens", size, field="vocab_size")
         reserved = min(RESERVED, size // 4)
         self._low, self._high, self._seed = reserved, size - reserved, seed
+        self._name = "observe" if attempt == 1 else f"observe-attempt-{attempt}"
 
     def prompt(self, request: Request) -> list[int]:
         """Return the `prompt_tokens` ids of a request's prompt."""
@@ -40,7 +42,7 @@ class Vocabulary:
         return ids + self._text(f"own-{request.id}", request.prompt_tokens - len(ids))
 
     def _text(self, key: str, tokens: int) -> list[int]:
-        draw = stream(self._seed, f"observe-{key}")
+        draw = stream(self._seed, f"{self._name}-{key}")
         found: list[int] = draw.integers(self._low, self._high, tokens).tolist()
         return found
 

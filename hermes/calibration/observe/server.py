@@ -23,6 +23,7 @@ MOST_BESIDE = 1 << 20     # of a stream, beside its tokens
 MOST_OF_TOKEN = 1 << 14   # of a stream, for each token that was asked for
 MOST_LINE = 1 << 18       # of a stream, for one event
 LIST_S = 30.0             # longest time for the list of models
+MOST_TOKENS = 2**53       # that a usage report may count
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Server:
                              field=self.url) from None
         try:
             served = [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             served = []
         if not served:
             raise InputError("a list of models at /v1/models", Verbatim(body[:200]), field=self.url)
@@ -103,9 +104,9 @@ class Server:
                 await _read(reply.content, answer, MOST_BESIDE + MOST_OF_TOKEN * output_tokens)
         except TimeoutError:
             answer.error = f"no end after {self._timeout_s:g} s"
-        except _TooLongError as error:
+        except (_TooLongError, _OddError) as error:
             answer.error = str(error)
-        except (ClientError, OSError, ValueError, TypeError, AttributeError) as error:
+        except (ClientError, OSError, ValueError, RecursionError) as error:
             answer.error = _said(error)
         if not answer.error and not answer.chunks:
             answer.error = "the answer has no tokens"
@@ -114,6 +115,13 @@ class Server:
 
 class _TooLongError(Exception):
     """An answer that is longer than any that was asked for."""
+
+
+class _OddError(ValueError):
+    """An event that is not what a completions endpoint sends."""
+
+    def __str__(self) -> str:
+        return f"an answer of another form: {self.args[0]}"
 
 
 async def _refusal(reply: ClientResponse, most: int) -> str:
@@ -156,7 +164,7 @@ async def _lines(content: StreamReader, most: int) -> AsyncIterator[bytes]:
 async def _read(content: StreamReader, answer: Answer, most: int) -> None:
     """Read server-sent events to the end, of at most `most` bytes.
 
-    Raises `_TooLongError`, and ValueError, TypeError or AttributeError for events that are not what they should be.
+    Raises `_TooLongError`, and ValueError or RecursionError for events that are not what they should be.
     """
     async for line in _lines(content, most):
         if not line.startswith(b"data:"):
@@ -165,18 +173,44 @@ async def _read(content: StreamReader, answer: Answer, most: int) -> None:
         text = line[5:].strip()
         if text == b"[DONE]":
             return
-        event = json.loads(text)
-        if "error" in event:
-            answer.error = str(event["error"])[:300]
+        event = _mapping(json.loads(text), "an event")
+        if event.get("error") is not None:
+            answer.error = f"the server says: {event['error']}"[:300]
             return
-        if event.get("choices"):
+        choices = event.get("choices") or []
+        if not isinstance(choices, list):
+            raise _OddError(f"choices: expected a list, found {_short(choices)}")
+        if choices:
             answer.chunks.append(now)
-        usage = event.get("usage")
-        if usage:
-            answer.prompt_tokens = int(usage.get("prompt_tokens", -1))
-            answer.output_tokens = int(usage.get("completion_tokens", -1))
-            details = usage.get("prompt_tokens_details") or {}
-            answer.cached_tokens = int(details.get("cached_tokens") or 0) if details else -1
+        if event.get("usage") is not None:
+            usage = _mapping(event["usage"], "usage")
+            answer.prompt_tokens = _count(usage, "prompt_tokens")
+            answer.output_tokens = _count(usage, "completion_tokens")
+            details = usage.get("prompt_tokens_details")
+            answer.cached_tokens = -1 if not details else max(
+                0, _count(_mapping(details, "usage.prompt_tokens_details"), "cached_tokens"))
+    raise _OddError("the stream ends without [DONE]")
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _OddError(f"{what}: expected an object, found {_short(value)}")
+    return value
+
+
+def _count(usage: dict[str, object], name: str) -> int:
+    """Return a number of tokens; -1 if the server does not say it."""
+    value = usage.get(name)
+    if value is None:
+        return -1
+    if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+        raise _OddError(f"usage.{name}: expected a number of tokens, found {_short(value)}")
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _said(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hermes.calibration.journal import Journal, JournalError, read_journal
-from hermes.calibration.observe.driver import Observed, check_streams, drive
+from hermes.calibration.observe.driver import Load, Observed, check_streams, drive
 from hermes.calibration.observe.prompts import Vocabulary
 from hermes.calibration.observe.server import Server
 from hermes.core.request import Request, Stream
@@ -66,19 +66,25 @@ class Outcome:
 
 
 def observe(
-    scenario: Scenario, target: Target, folder: Path, told: Callable[[int, int], None] | None = None,
+    scenario: Scenario, target: Target, folder: Path, told: Callable[[int, int], None] | None = None, *,
+    attempt: int = 1,
 ) -> Outcome:
     """Drive the server with the scenario's requests and write `folder`/observed.parquet.
 
     Every request that ended is in `folder`/observed.jsonl at once: a repeated call sends only the others, as a further
-    part, and raises `InputError` for another workload or server. told: called with requests done and in total.
+    part, and raises `InputError` for another workload or server.
+
+    Args:
+        told: Called with requests done and in total.
+        attempt: Number of the repetition; from 2 on it is part of the file names (`observed-2.parquet`).
     """
     simulation = build(scenario)
     check_streams(simulation.streams)
     total = sum(len(stream.table) for stream in simulation.streams)
-    words = Vocabulary(target.vocab_size or _vocab_size(scenario, simulation.streams), scenario.seed)
+    words = Vocabulary(target.vocab_size or _vocab_size(scenario, simulation.streams), scenario.seed,
+                       attempt)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "observed.jsonl"
+    path = folder / ("observed.jsonl" if attempt == 1 else f"observed-{attempt}.jsonl")
     asked = scenario.model_dump_json(include={"seed", "workload"})   # how clients are simulated does not matter here
     plan = {"workload": hashlib.sha256(asked.encode()).hexdigest(), "url": target.url, "requests": total}
     try:
@@ -97,20 +103,24 @@ def observe(
             def ended(seen: Observed) -> None:
                 nonlocal count
                 count += 1
-                written.put(_row(seen, part))
+                row = _row(seen, part)
+                written.put({"kind": "point", "point": str(row["request"]), "rows": [row]})
                 if told is not None:
                     told(count, total)
 
-            asyncio.run(_drive(simulation.streams, target, words, done, ended))
+            def loaded(load: Load) -> None:
+                written.put({"kind": "load", "part": part, **asdict(load)})
+
+            asyncio.run(_drive(simulation.streams, target, words, done, ended, loaded))
     finally:
         written.close()   # also after Ctrl-C: what ended is kept
-    frame = observed_table(folder)
-    _write(frame, folder / "observed.parquet")
-    return _outcome(frame, folder / "observed.parquet")
+    frame, file = observed_table(path), path.with_suffix(".parquet")
+    _write(frame, file)
+    return _outcome(frame, file)
 
 
 async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, done: set[int],
-                 ended: Callable[[Observed], None]) -> None:
+                 ended: Callable[[Observed], None], loaded: Callable[[Load], None]) -> None:
     try:
         import aiohttp
     except ImportError:
@@ -127,7 +137,7 @@ async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, d
             if answer.error:
                 raise InputError(Verbatim(f"the server does not take token ids on /v1/completions: {answer.error}"),
                                  field=target.url)
-        await drive(streams, server, words, done, ended, target.max_in_flight)
+        await drive(streams, server, words, done, ended, target.max_in_flight, loaded)
 
 
 class _Writer:
@@ -138,8 +148,8 @@ class _Writer:
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
-    def put(self, row: dict[str, Any]) -> None:
-        self._rows.put(row)
+    def put(self, record: dict[str, Any]) -> None:
+        self._rows.put(record)
 
     def close(self) -> None:
         self._rows.put(None)
@@ -147,8 +157,8 @@ class _Writer:
         self._journal.__exit__()
 
     def _write(self) -> None:
-        while (row := self._rows.get()) is not None:
-            self._journal.point(str(row["request"]), [row])
+        while (record := self._rows.get()) is not None:
+            self._journal.write(record)
 
 
 def _row(seen: Observed, part: int) -> dict[str, Any]:
@@ -157,20 +167,20 @@ def _row(seen: Observed, part: int) -> dict[str, Any]:
     failed = bool(answer.error)
     return {
         "request": seen.request, "workload": seen.workload, "scheduled_s": round(seen.scheduled_s, 6),
+        "taken_s": round(seen.taken_s, 6),
         "arrival_s": round(answer.sent - zero, 6), "chunk_s": times, "prompt_tokens": seen.prompt_tokens,
         "output_tokens": 0 if failed else seen.output_tokens, "counted": [answer.prompt_tokens, answer.output_tokens],
         "cached_tokens": answer.cached_tokens, "part": part, "error": answer.error,
     }
 
 
-def observed_table(folder: Path) -> pd.DataFrame:
-    """Return the requests of a session in order of their numbers, with `COLUMNS`; times in seconds.
+def observed_table(path: Path) -> pd.DataFrame:
+    """Return the requests of a session's journal in order of their numbers, with `COLUMNS`; times in seconds.
 
     Failed requests have NaN and no output tokens. Raises `InputError` for a malformed journal.
     """
     import pandas as pd
 
-    path = folder / "observed.jsonl"
     try:
         rows = [record["rows"][0] for record in read_journal(path)[1] if record["kind"] == "point"]
         found = [_timed(row) for row in sorted(rows, key=lambda row: int(row["request"]))]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes.cli.calibrate.from_requests import from_requests
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Answer, answering, show
 
 if TYPE_CHECKING:
     from hermes.calibration.session import Progress
 
-__all__ = ["add_to", "command_line", "watched"]
+__all__ = ["add_to", "command_line"]
 
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
@@ -29,15 +29,16 @@ Output = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
-    for command in (plan, run, pack, check):
-        calibrate.command()(command)
-    calibrate.command("from-requests")(from_requests)
+    calibrate.command()(plan)
+    for command in (run, pack, check):
+        calibrate.command()(answering(command))
+    calibrate.command("from-requests")(answering(from_requests))
     app.add_typer(calibrate, name="calibrate")
 
 
 def plan(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval, ivf or validation; card: all of a card.",
+        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval or ivf; card: all of a card.",
                             show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
     overrides: Sets = [],  # noqa: B006  (typer copies it)
@@ -49,20 +50,20 @@ def plan(
     if what == "card":
         _plan_card(output, overrides)
         return
-    from hermes.calibration.measurements import template
+    from hermes.calibration.measurements.files import template
     from hermes.config.writing import write_text
 
     output.parent.mkdir(parents=True, exist_ok=True)   # paths in the plan are relative to it
     write_text(output, template(what, overrides, output.parent))
-    command = "validate-engine" if what == "validation" else "calibrate run --dry-run"
-    print(f"written to {output}; next: hermes {command} {shlex.quote(str(output))}")
+    print(f"written to {output}; next: hermes calibrate run --dry-run {shlex.quote(str(output))}")
 
 
 def _plan_card(output: Path, overrides: list[str]) -> None:
     """Write the plans of a card into a folder; print the minutes of each, and their sum."""
-    from hermes.calibration.measurements import card_plans
+    from hermes.calibration.measurements.files import card_plans
     from hermes.config.writing import write_text
     from hermes.errors import InputError
+    from hermes.results.layout import Section
 
     if output.suffix in (".yaml", ".yml"):
         raise InputError("a folder, for `card`", str(output), field="--output")
@@ -72,10 +73,13 @@ def _plan_card(output: Path, overrides: list[str]) -> None:
         write_text(output / made.file, made.text)
     total = sum(made.estimate_s for made in plans)
     rows = [[str(output / made.file), made.points, f"{made.estimate_s / 60:.1f}"] for made in plans]
-    print_table("", ["plan", "points", "minutes"], [*rows, ["sum", sum(m.points for m in plans), f"{total / 60:.1f}"]])
-    print("(the engine's start is not in them)\nmeasure each: hermes calibrate run FILE --python PATH\n"
-          f"then: hermes fit {shlex.quote(str(output / 'terms.yaml'))} --steps "
-          f"{shlex.quote(str(output / 'steps.yaml'))} -o KERNELS.yaml")
+    terms, steps = (shlex.quote(str(output / name)) for name in ("terms.yaml", "steps.yaml"))
+    show([
+        Section("", ["plan", "points", "minutes"],
+                [*rows, ["sum", sum(made.points for made in plans), f"{total / 60:.1f}"]]),
+        "(the engine's start is not in them)", "measure each: hermes calibrate run FILE --python PATH",
+        f"then: hermes fit {terms} --steps {steps} -o KERNELS.yaml",
+    ])
 
 
 def run(
@@ -90,74 +94,80 @@ def run(
     points: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the points for another machine and stop.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Measure the points of a plan file. Run again to continue an interrupted measurement."""
-    from hermes.calibration.measurements import IvfMeasurement, ValidationMeasurement, load_measurement
+    from hermes.calibration.measurements.files import load_measurement
     from hermes.calibration.plan import save_plan
-    from hermes.calibration.session import measure
-    from hermes.cli.calibrate import show
     from hermes.errors import InputError
 
     asked = load_measurement(plan, overrides)
-    if isinstance(asked, ValidationMeasurement):
-        raise InputError("llm, terms, link, retrieval or ivf (a validation: hermes validate-engine)", asked.measure,
-                         field="measure", file=str(plan))
     target = output or plan.parent / asked.output
-    if isinstance(asked, IvfMeasurement):
-        if dry_run or points is not None or budget is not None:
-            raise InputError("no --dry-run, --points or --budget: one index is measured at once", field="measure: ivf")
-        show.measure_ivf(asked, plan.parent, target, quiet=quiet, as_json=as_json)
-        return
+    if asked.in_process and (points is not None or budget is not None or python is not None):
+        raise InputError("no --points, --budget or --python: it is measured at once, in this process",
+                         field=f"measure: {asked.measure}")
+    _check_yaml(target)
     try:
         made = asked.plan(plan.parent, python)
     except InputError as error:
         raise error.located(file=str(plan)) from None
     if dry_run or points is not None:
+        shown = asked.show_plan(made)
+        if budget is not None and budget < made.estimate_s:
+            shown = shown.also(
+                f"the budget of {budget:g} s may cut it off; coarse points come first; run again to continue")
         if points is not None:
             save_plan(made, points)
-        show.plan(made, points, budget, as_json)
-        return
+            shown = shown.also(f"written to {points}; there: python -m {made.collector} {points.name} JOURNAL.jsonl")
+        return Answer(*shown)
     with watched(quiet) as on_progress:
-        done = measure(made, target, python=python, budget_s=budget, on_progress=on_progress)
-    profile = plan.parent / asked.profile if asked.measure == "retrieval" and asked.profile else None
-    show.pack(done.journal, target, None, as_json, measured=done, profile=profile)
+        done = asked.collect(made, target, python=python, budget_s=budget, on_progress=on_progress)
+    return Answer(*asked.conclude(done, target, plan.parent, command_line()))
 
 
 def pack(
     journal: JournalFile, output: Output = None,
     clock: Annotated[
         str | None, typer.Option(metavar="CLOCK", help="Steps and terms: the clock of time_s, wall or cpu.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Convert a collector's journal, complete or cut off, to measured steps, terms, searches or links."""
-    from hermes.cli.calibrate import show
+) -> Answer:
+    """Convert a collector's journal, complete or cut off, to its measured file."""
+    from hermes.calibration.measurements.base import kind_of_journal
+    from hermes.errors import InputError
 
-    show.pack(journal, output or Path(f"{journal.name.split('.')[0]}.yaml"), clock, as_json)
+    target = output or Path(f"{journal.name.split('.')[0]}.yaml")
+    _check_yaml(target)
+    kind = kind_of_journal(journal)
+    if clock is not None and not kind.clock_choice:
+        raise InputError("no clock: it was chosen when measuring", clock, field="--clock")
+    return Answer(*kind.pack(journal, target, command=command_line(), clock=clock))
+
+
+def _check_yaml(path: Path) -> None:
+    from hermes.errors import InputError
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError("a file name that ends in .yaml", str(path), field="output")
 
 
 def check(
     steps: Annotated[Path, typer.Argument(help="The header of measured steps (hermes-steps/1).", show_default=False)],
     profile: Annotated[str, typer.Argument(help="A profile: shipped name or file.", show_default=False)],
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compare measured steps with a profile's times: the errors of each phase."""
     from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import load_steps
     from hermes.hardware.polynomial import Polynomial
+    from hermes.results.layout import Section
 
     measured = load_steps(steps)
     lines, _ = check_steps(measured, Polynomial(profile=profile).build(Path()))
-    if as_json:
-        print_json({"steps": measured.header.name, "profile": profile, "phases": [line.as_dict() for line in lines]})
-        return
-    print_table(
+    data = {"steps": measured.header.name, "profile": profile, "phases": [line.as_dict() for line in lines]}
+    return Answer(data, [Section(
         f"{profile} on {measured.header.name} ({measured.header.hardware}, {measured.header.engine})",
         ["phase", "steps", "MAPE", "median", "p10", "p90", "worst", "outside", "worst step"],
         [[line.phase, line.errors.points, f"{line.errors.mape:.1%}",
           *(f"{value:+.1%}" for value in (line.errors.median, line.errors.p10, line.errors.p90, line.errors.worst)),
           line.out_of_range, line.worst_step] for line in lines],
-    )
+    )])
 
 
 def command_line() -> str:

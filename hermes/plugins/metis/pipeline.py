@@ -76,7 +76,7 @@ class Metis(ConfigModel):
     """Whether the calls of a query run together: in order of queries, for schedulers with `policy: priority`."""
     reading: Literal["free", "uncommitted", "device"] = "free"
     """Definition of free memory: unallocated blocks; those less the needs of prompts in progress or waiting; or what
-    the device reports as free, beside the share that the engine has taken for itself (`memory.utilization`)."""
+    the device reports as free, in addition to the share that the engine has taken for itself (`memory.utilization`)."""
     partial: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of its mappers that a configuration may start with; 1: all or nothing."""
     full: Literal["one", "space"] = "one"
@@ -86,8 +86,8 @@ class Metis(ConfigModel):
     profiler_model: Annotated[str, Field(max_length=4096)] = ""
     """The model that profiles, served by an LLM client; default: a client that serves stage `profile`."""
     feedback_every: Annotated[int, Field(ge=0, le=10**6)] = 30
-    """Queries per golden run, which runs beside the query; 0 for none. For systems with METIS's profiler: best fit and
-    the middle of the pruned space."""
+    """Queries per golden run, which runs in parallel with the query; 0 for none. For systems with METIS's profiler:
+    best fit and the middle of the pruned space."""
     golden_last: bool = False
     """Whether calls of golden runs yield to all others, for schedulers with `policy: priority`."""
     quality: Annotated[str, Field(max_length=200)] = "default"

@@ -1,4 +1,4 @@
-"""A profiler that is mostly right: its profile of a query, its confidence, and the effect of feedback on both.
+"""METIS's profiler, with errors: its profile of a query, its confidence, and the effect of feedback on both.
 
 93% of the profiles are confident (above 0.90), and 96% of those are good (METIS's figures for a large model). Assumed:
 half of the others are good; a bad profile has one mistake, each equally likely: joint reasoning or complexity inverted,
@@ -26,8 +26,8 @@ class Profiler:
         confident: Share of profiles above the threshold.
         good_confident, good_unsure: Shares of good profiles among those and among the others.
         learns: Share of the mistakes that one golden answer removes.
-        fixed_tokens: Prompt tokens of a call for instructions and the line about the database, beside the question.
-        example_tokens: Prompt tokens for each golden answer kept, beside that answer.
+        fixed_tokens: Prompt tokens of a call for instructions and the line about the database, without the question.
+        example_tokens: Prompt tokens for each golden answer kept, without that answer.
         output_tokens: Tokens of the profile.
     """
 

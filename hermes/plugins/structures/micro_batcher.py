@@ -2,7 +2,7 @@
 
 It follows the rules of a simulated `rag` client with `batch_window`: a batch starts when it is full, or when its first
 query has waited for the window; one batch runs at a time, and later arrivals wait. It exists to be measured: the cost
-of a submit beside the search is a client's `submit_cost` (`hermes study datastructures`).
+of a submit during the search is a client's `submit_cost` (`hermes study datastructures`).
 """
 
 from __future__ import annotations

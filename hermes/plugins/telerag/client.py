@@ -1,4 +1,4 @@
-"""Client of an inverted file at the host: which clusters are near, which to prefetch, which are on the GPU.
+"""Client of an inverted file at the host: its near clusters, those to prefetch, and those on the GPU.
 
 It answers at once (or after `coarse`); it moves and scans no data. For every request it keeps the state of its queries
 (`hermes.plugins.telerag.overlap`) and its clusters on the GPU; all requests share the buffer.

@@ -35,7 +35,7 @@ class LookaheadPipeline(ConfigModel):
     retrieval: Mode = "lookahead"
     """`offload` (CPU), `resident` (all on the GPU), `on_demand` (copied when the query is known), `lookahead`."""
     late: Literal["wait", "give_up"] = "wait"
-    """Treatment of a copy that outlasts the generation beside it: wait for it, or give up the rest."""
+    """Treatment of a copy that outlasts the generation in parallel: wait for it, or give up the rest."""
     budget: Bytes | Literal["profiled"] = 3 * 10**9
     """Most bytes of one prefetch; `profiled`: bytes that `link` moves in the mean window of the first `profile_queries`
     queries, which search on the CPU meanwhile."""

@@ -28,7 +28,7 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Sizes of the world. Lengths are in words; noise is the length of the noise beside a meaning of length 1."""
+    """Sizes of the world. Lengths are in words; noise is the length of the noise over a meaning of length 1."""
 
     documents: int = 10_000
     queries: int = 600

@@ -1,0 +1,199 @@
+"""`measure: terms`: single operators of a card, and the kernel tables made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hermes.calibration.kernel_files import save_kernels
+from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
+from hermes.calibration.plan import PointPlan, request_for
+from hermes.calibration.session import Measured
+from hermes.calibration.steps import load_steps
+from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms, save_terms
+from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, Count, TermsPlan, terms_plan, terms_table
+from hermes.config import Bytes
+from hermes.config.yaml_writer import to_flow
+from hermes.errors import InputError
+from hermes.hardware.profile import dump_yaml
+from hermes.results.layout import Part, Section
+
+if TYPE_CHECKING:
+    from hermes.calibration.fit.engine import EngineFit
+    from hermes.calibration.fit.kernels import FittedTerms
+
+__all__ = ["TermsMeasurement", "hardware_lines"]
+
+MOST_REASONS = 6
+
+
+class TermsMeasurement(Measurement):
+    """Single operators, collectives and watts of a card: the terms of the composed hardware model."""
+
+    format: ClassVar[str] = "hermes-terms/1"
+    clock_choice: ClassVar[bool] = True
+    fit_options: ClassVar[frozenset[str]] = frozenset(("steps", "link"))
+
+    measure: Literal["terms"] = "terms"
+    model: str
+    """A shipped model, or the path of a config.json; its shapes are measured."""
+    backend: Literal["torch", "numpy"] = "torch"
+    """torch, or numpy (a CPU, single precision)."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """cpu or cuda."""
+    hardware: str | None = None
+    """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
+    dtype: str | None = None
+    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
+    ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
+    """Numbers of devices that share a layer: the shapes of one of them, and all-reduces of all."""
+    clock: Literal["wall", "cpu"] | None = None
+    """On a CPU: wall or cpu; null: wall."""
+    repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Measurements of every operator."""
+    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
+    """Seconds of work before the first measurement."""
+    max_num_batched_tokens: Count = 8192
+    """Most tokens of a step."""
+    max_num_seqs: Count = 256
+    """Most sequences of a step."""
+    max_context: Count = 8192
+    """Longest sequence."""
+    threads: Annotated[int, Field(ge=1, le=4096)] = 1
+    """CPU threads of an operator."""
+    cache: Bytes = 0
+    """Bytes that repetitions walk through, so that weights and KV are in no cache; 0: twice the device's cache."""
+    sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
+    """Least seconds of a repetition: short operators are repeated within it."""
+    hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
+    """Seconds of each load whose watts are read."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the operands."""
+    output: str = "terms.yaml"
+    """Measured terms; plan and journal beside them."""
+
+    def plan(self, base_dir: Path, python: str | None = None) -> TermsPlan:
+        """Return the plan. Raises `InputError` naming the key."""
+        passed = {"hardware", "dtype", "clock", "repetitions", "warmup_s", "max_num_batched_tokens", "max_num_seqs",
+                  "max_context", "threads", "seed"}
+        return terms_plan(self, request_for(self.model, self.device, base_dir=base_dir,
+                                            **self.model_dump(include=passed)))
+
+    def show_plan(self, plan: PointPlan) -> Shown:
+        """Return the terms and their minutes."""
+        assert isinstance(plan, TermsPlan)
+        rows = terms_table(plan)
+        return Shown({
+            "points": plan.points, "estimate_s": round(plan.estimate_s, 1),
+            "terms": {term: {"points": points, "sizes": sizes, "minutes": took} for term, points, sizes, took in rows},
+        }, [
+            Section("", ["term", "points", "sizes", "minutes"], [list(row) for row in rows]),
+            f"{plan.backend}, {plan.model.name}, {plan.dtype}, tp {', '.join(map(str, plan.tensor_parallel))}, "
+            f"{plan.device} ({plan.hardware}): {len(plan.points)} points, {plan.repetitions} repetitions each",
+            f"time: about {plan.estimate_s / 60:.1f} minutes, {plan.warmup_s:.0f} s of warm-up included (a roofline's "
+            "estimate; corrected while measuring)",
+        ])
+
+    @classmethod
+    def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
+             measured: Measured | None = None) -> Shown:
+        """Write measured terms. Raises `InputError`."""
+        terms = pack_terms(journal, output.stem, command, clock)
+        save_terms(terms, output)
+        header = terms.header
+        data: dict[str, Any] = {
+            "terms": str(output), "rows": len(terms.rows), "points": header.planned, "measured": header.measured,
+            "estimated_s": header.estimated_s, "taken_s": header.taken_s, "noise": header.options.get("noise"),
+            "unavailable": header.unavailable, "notes": header.notes,
+        }
+        if measured is not None:
+            data["complete"] = measured.complete
+        missing = header.unavailable[:MOST_REASONS]
+        if len(header.unavailable) > MOST_REASONS:
+            missing = [*missing, f"{len(header.unavailable) - MOST_REASONS} more, in the file"]
+        return Shown(data, [
+            f"{header.measured} of {header.planned} points measured in {header.taken_s / 60:.1f} minutes "
+            f"(estimated {header.estimated_s / 60:.1f}); noise: {header.options.get('noise')}",
+            *(f"note: {note}" for note in header.notes), *(f"without: {line}" for line in missing), *again(measured),
+            f"written to {output}; next: hermes fit {output} -o KERNELS.yaml",
+        ])
+
+    @classmethod
+    def fit(cls, file: Path, options: FitOptions) -> Shown:
+        """Make kernel tables and a link of the all-reduces; fit the engine's own time to `options.steps`. Raises
+        `InputError`."""
+        from hermes.calibration.fit.engine import fit_engine
+        from hermes.calibration.fit.kernels import fit_link, fit_terms
+
+        output, steps, link = options.output, options.steps, options.link
+        for option, path in (("output", output), ("--link", link)):
+            if path is not None and path.suffix not in (".yaml", ".yml"):
+                raise InputError("a file name that ends in .yaml", str(path), field=option)
+        measured = load_terms(file)
+        joined = fit_link(measured, link.stem) if link is not None else None
+        made = fit_terms(measured, options.name or (output.stem if output else measured.header.name))
+        engine = fit_engine(load_steps(steps), measured, made.tables(), made.beside) if steps is not None else None
+        if output is not None:
+            lines = hardware_lines(made, engine, output)
+            save_kernels(made.file, made.arrays, output, "\n".join(["Kernel times. In a scenario:", "", *lines]))
+        if joined is not None and link is not None:
+            dump_yaml(joined, link, "All-reduces. In a scenario or a device description: link: ./" + link.name)
+        return _fitted(measured, made, engine, [path for path in (output, link) if path is not None])
+
+
+def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | None) -> list[str]:
+    """Return the lines of a scenario's client that use the tables."""
+    lines = ["hardware:", "  kind: composed", f"  kernels: ./{output.name if output else 'KERNELS.yaml'}"]
+    if engine is not None:
+        found = engine.step
+        times = {key: f"{getattr(found, key) * 1e6:.4g} us" for key in
+                 ("exposed", "exposed_per_seq", "uncaptured", "host", "host_per_seq") if getattr(found, key)}
+        lines.append(f"  step: {to_flow(times | {'largest_graph': found.largest_graph})}")
+    if made.beside is not None:
+        beside = made.beside.beside
+        lines.append("  beside: " + to_flow({"per_seq": f"{beside.per_seq * 1e9:.4g} ns",
+                                             "per_seq_token": beside.per_seq_token, "read": round(beside.read, 4)}))
+    return lines
+
+
+def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, written: list[Path]) -> Shown:
+    """Return kernel tables, their errors at the measured points, watts, and the lines of a scenario.
+
+    written: the files, the tables first
+    """
+    lines = hardware_lines(made, engine, written[0] if written else None)
+    data = {
+        "tables": made.file.tables, "errors": {term: asdict(found) for term, found in made.errors.items()},
+        "beside": None if made.beside is None else made.beside.beside.model_dump(),
+        "step": None if engine is None else engine.step.model_dump(), "watts": [asdict(found) for found in made.watts],
+        "power": None if made.power is None else made.power.model_dump(), "notes": made.notes, "hardware": lines,
+    }
+    errors: dict[str, Any] = dict(made.errors)
+    if made.beside is not None:
+        errors["added by decodes beside a prompt"] = made.beside.errors
+    if engine is not None:
+        errors["whole steps"] = engine.errors
+    parts: list[Part] = [_errors(made.file.name, errors)]
+    if engine is not None:
+        parts.append(f"engine: {engine.step.source}; the kernels leave it {engine.unexplained:.1%} of a step (median)")
+    for found in made.watts:
+        load = found.load if found.load == "idle" else f"{found.load}, {found.share:.0%} of the time"
+        unit = {"memory": f", {found.rate / 1e9:,.0f} GB/s", "arithmetic": f", {found.rate / 1e12:,.0f} Tflop/s"}
+        parts.append(f"watts: {load}: {found.power_w:.0f} W{unit.get(found.load, '')}")
+    parts += [f"note: {note}" for note in (*made.notes, *terms.header.notes)]
+    idle = next((found for found in made.watts if found.load == "idle"), None)
+    if made.power is not None and idle is not None:
+        power = to_flow(made.power.model_dump(exclude_defaults=True))
+        parts.append(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
+    parts += ["in a scenario, for the clients on this card:", *(f"    {line}" for line in lines)]
+    return Shown(data, [*parts, *(f"written to {path}" for path in written)])
+
+
+def _errors(name: str, errors: Mapping[str, Any]) -> Section:
+    return Section(f"{name}: composed beside measured", ["term", "points", "error", "median", "worst"],
+                 [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
+                  for term, found in errors.items()])

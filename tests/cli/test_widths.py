@@ -1,0 +1,73 @@
+"""Tables fit 80 columns where standard output is no terminal, and names stay whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes.cli import main
+from hermes.cli.output import show
+from hermes.results import progress
+from hermes.results.layout import WIDTH, Section
+from hermes.results.progress import SearchProgress
+from hermes.scenario import builtin_scenarios
+from hermes.units import counted
+
+DEEPSEEK = """clients: [{model: deepseek-v3, hardware: {kind: composed, device: h200}, parallel: {tp: 8}}]
+workload: {arrivals: {kind: poisson, rate: 1}, lengths: {kind: fixed, prompt: 500, output: 100}, requests: 10}
+"""
+
+
+@pytest.mark.parametrize("command", ["scenarios", "profile list", "explain DEEPSEEK --prompt 200", "pipeline list",
+                                     "study --list", "explain quickstart --request 3"])
+def test_tables_fit(command, tmp_path, capsys):
+    (tmp_path / "d.yaml").write_text(DEEPSEEK)
+    assert main(command.replace("DEEPSEEK", str(tmp_path / "d.yaml")).split()) in (0, None)
+    said = capsys.readouterr().out
+    assert said
+    assert [line for line in said.splitlines() if len(line) > WIDTH] == []
+    if command == "scenarios":
+        words = said.split()
+        assert [name for name in builtin_scenarios() if name not in words] == []
+
+
+def test_a_table_of_many_columns_is_cut_into_several(capsys):
+    columns = [f"column {i}" for i in range(12)]
+    show([Section("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert all(any(f"{i}{i}{i}.{i}" in line for line in lines) for i in range(12))
+
+
+def test_one_device_and_two_devices():
+    assert [counted(number, "device") for number in (0, 1, 2, 1200)] == [
+        "0 devices", "1 device", "2 devices", "1,200 devices"]
+
+
+def test_progress_is_seldom(monkeypatch, capsys):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with SearchProgress() as line:
+        for done, now in enumerate((101.0, 109.0, 111.0, 115.0, 130.0, 141.0)):
+            line(f"at {now:g}" + "x" * (100 if now > 140 else 0), done, 10)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["11 s: 2 of at most 10 simulations, 44 s left at most; at 111",
+                        "30 s: 4 of at most 10 simulations, 45 s left at most; at 130"]
+    assert [len(one) for one in said[2:]] == [WIDTH]
+    with SearchProgress(verbose=True) as line:
+        for done, what in enumerate(("x" * 100, "x" * 100, "y")):
+            line(what, done, 900)
+    assert capsys.readouterr().err.splitlines() == [
+        f"0 s: 0 of at most 900 simulations; {'x' * 100}", "0 s: 2 of at most 900 simulations, 0 s left at most; y"]
+    with SearchProgress(quiet=True, verbose=True) as line:
+        line("x", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal_is_a_bar_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with SearchProgress() as bar:
+        bar("1 x h100-sxm TP1", 3, 12)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "3 of at most 12 simulations" in printed.err
