@@ -219,7 +219,8 @@ def _channel(axis: Axis) -> Spec:
     ticks: Spec = {"values": [mantissa * 10.0**power for power in range(-9, 10) for mantissa in (1, 2, 5)
                               ]} if axis.kind == "log" else {"tickCount": 5}
     return {"type": "quantitative", "title": axis.title or None, "scale": scale,
-            "axis": {**ticks, **({"format": "%"} if axis.percent else {})}}
+            "axis": {**ticks, **({"format": "%", "labelExpr": "datum.value > 1.001 ? '' : datum.label"} if axis.percent
+                                 else {})}}
 
 
 def _values(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -190,6 +190,7 @@ def utilisation(runs: Runs) -> list[Panel]:
         bars = pd.DataFrame(rows, columns=["x2", "y", "series", "peak"]).assign(x=0.0)
         limit = pd.DataFrame({"x": [THRESHOLD], "label": [f"binds from {THRESHOLD:.0%}"]})
         labels = [f"{value:.0%}" for value in bars["x2"]]
+        places = bars["x2"].where(bars["peak"] > bars["x2"] + 0.15, bars[["x2", "peak"]].max(axis=1))
         panels.append(Panel(
             f"Most used resources{f' of {run}' if len(runs) > 1 else ''}; tick: the busiest twentieth",
             Axis("share of the window in use", domain=(0.0, 1.3), percent=True),
@@ -197,7 +198,7 @@ def utilisation(runs: Runs) -> list[Panel]:
             [Layer("bar", bars.drop(columns="peak")),
              Layer("tick", bars[["peak", "y"]].rename(columns={"peak": "x"}).dropna()), Layer("rule", limit),
              Layer("above", limit, "right"),
-             Layer("text", bars.assign(x=bars[["x2", "peak"]].max(axis=1), label=labels)[["x", "y", "label"]])],
+             Layer("text", bars.assign(x=places, label=labels)[["x", "y", "label"]])],
             said="Bars: mean over the window; ticks: its busiest twentieth.", height=20 + 22 * len(bars), legend=True,
             colours=RESOURCES))
     return panels
