@@ -175,8 +175,8 @@ def _changed(key, change):
 @pytest.mark.parametrize(("made", "message"), [
     (lambda arrays: b"", r"a readable file of kernel times \(EOFError\)"),
     (lambda arrays: b"PK\3\4 cut", r"a readable file of kernel times"),
-    (_changed("gemm/bf16", lambda values: values[:1]), r"gemm/bf16: expected int16 of shape \(74, 22, 22\), as its axes say"),
-    (_changed("gemm/bf16/m", lambda values: np.array("text")), r"gemm/bf16/m: expected ascending numbers of at least 0"),
+    (_changed("gemm/bf16", lambda values: values[:1]), r"gemm/bf16: expected int16 of shape \(74, 22, 22\)"),
+    (_changed("gemm/bf16/m", lambda values: np.array("text")), r"gemm/bf16/m: expected ascending numbers"),
     (_changed("decode/128/bf16/heads", lambda values: values[0]), r"heads: expected rows of 2 integers"),
     (_changed("all_reduce/ranks", lambda values: values * np.nan), r"all_reduce/ranks: expected ascending numbers"),
 ])
