@@ -320,4 +320,4 @@ def chart(sizing: Sizing) -> Chart:
     title = "no layout meets the SLO" if answer is None else f"{answer.label} is the cheapest that meets the SLO"
     return Chart(title, f"{len(sizing.tried)} simulations" + ("; ring: the cheapest" if answer else ""), [front_panel(
         "Speed of a user against speed of a device", "output tokens/s of one user (median)",
-        "output tokens/s of one device", groups, best, answer and speed(answer))])
+        "output tokens/s of one device", groups, best, None if answer is None else speed(answer))])

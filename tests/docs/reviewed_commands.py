@@ -4,7 +4,7 @@ Keys are regular expressions that match a whole command. `test_commands.py` refu
 """
 
 NOT_RUN = {
-    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot|report chatbot-report) .*":
+    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot|plot chatbot-report|report chatbot-report) .*":
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
     r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
