@@ -131,6 +131,7 @@ def theme(*, dark: bool = False) -> Spec:
     return {
         "background": "white", "font": "Liberation Sans, Arial, Helvetica, sans-serif",
         "view": {"stroke": None}, "mark": {"color": fg, "tooltip": True}, "bar": {"color": PALETTE[0]},
+        "rule": {"color": fg},
         "axis": {"labelColor": fg, "titleColor": fg, "gridColor": line, "domainColor": dim, "tickColor": dim,
                  "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
         "legend": {"labelColor": fg, "labelFontSize": 12, "orient": "top", "title": None, "symbolStrokeWidth": 3},
