@@ -75,7 +75,7 @@ class InputError(HermesError, ValueError):
         whole = isinstance(self.expected, Verbatim)
         text = str(self.expected) if whole else f"expected {self.expected}"
         if self.found is not ... and not whole:
-            text += f", found {shown(self.found)}"
+            text += f", found {'nothing' if self.found is None else shown(self.found)}"
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
         return printable(" ".join(": ".join(p for p in (where, self.field, text) if p).split()))

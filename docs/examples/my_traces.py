@@ -1,8 +1,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from hermes.config import json_lines
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter
+from hermes.config.tables import json_table
+from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, trace_columns
 
 NAMES = {"arrival_s": "t", "prompt_tokens": "in", "output_tokens": "out"}
 
@@ -14,6 +14,4 @@ class AccessLog(TraceImporter):
     kind: Literal["access-log"] = "access-log"
 
     def read(self, path: Path) -> Any:
-        lines = list(json_lines(path))   # (line number, mapping)
-        columns = {ours: [row.get(theirs) for _, row in lines] for ours, theirs in NAMES.items()}
-        return self.finish(columns, path, lambda name, row: (NAMES[name], lines[row][0]))
+        return self.finish(trace_columns(json_table(path, list(NAMES.values())), NAMES))

@@ -1,4 +1,4 @@
-"""`measure: ivf`: measure the overlap on a real index, and choose the model that predicts it best.
+"""Overlap of rewritten queries on a real index (`measure: ivf`), and the model that predicts it best.
 
 Every configuration of a family is fitted to one cell of each rewrite's curve (as many clusters prefetched as probed, a
 sixteenth of all) and predicts the others. If its spread is fitted too, it also takes the cell with four times as many
@@ -9,17 +9,18 @@ any prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
+from hermes.calibration.plan import PointPlan
+from hermes.calibration.records import read_records
 from hermes.config import ConfigModel
 from hermes.config.validation import load
 from hermes.config.yaml_writer import to_yaml
+from hermes.core.noise import spread
 from hermes.errors import InputError
 from hermes.plugins.telerag.overlap import (
     Curve,
@@ -29,10 +30,9 @@ from hermes.plugins.telerag.overlap import (
     make_family,
     overlap_curve,
 )
-from hermes.plugins.telerag.overlap.curves import shared
 from hermes.plugins.telerag.overlap.sizes import Ints
 
-__all__ = ["CONFIGURATIONS", "IvfOverlap", "load_overlap", "measure_overlap", "save_overlap"]
+__all__ = ["CONFIGURATIONS", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of", "save_overlap"]
 
 CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
     ("gaussian", {}, False), ("gaussian", {"spread": 0.5}, False), ("gaussian", {}, True),
@@ -42,9 +42,19 @@ CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
 )
 """Family, shape, and whether the spread of the strengths is fitted too."""
 _QUERIES = 512         # drawn for a curve of the model: its standard error is below half a point
-_SHARES = (64, 32, 16, 8, 4)
 _FITTED, _WIDER = (2, 1), (4, 1)   # cells of a curve: (budget, nprobe)
-_REPETITIONS = 10
+
+
+class IvfPlan(PointPlan):
+    """The overlap, and times of scans and merges."""
+
+    row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64", "bytes": "int64"}
+
+    engine: Literal["ivf"] = "ivf"
+    collector: str = "hermes.calibration.collect.ivf_overlap"
+    clock: Literal["wall"] = "wall"
+    warmup_s: float = 0.0
+    settings: dict[str, Any]
 
 
 class Prediction(ConfigModel):
@@ -103,41 +113,47 @@ class IvfOverlap(ConfigModel):
     """Bytes/s of exact scans by faiss."""
     merges: list[dict[str, Any]]
     """Seconds to pick the best of so many candidates."""
-    accelerator: dict[str, Any] | None
-    """Copy and scan rates of a GPU, and a loop like HyDE's on it; None without a GPU."""
     environment: dict[str, Any]
 
 
-def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, seed: int, speed: bool,
-                    say: Callable[[str], None] = print) -> IvfOverlap:
-    """Build, rank, compare, fit. Raises `InputError` for an index that is too small."""
-    if not 16 <= nlist <= len(data.vectors) // 16:
-        raise InputError(f"between 16 and a sixteenth of the {len(data.vectors)} vectors", nlist, field="--nlist")
-    say(f"building {nlist} clusters over {len(data.vectors):,} vectors")
-    index = OverlapIndex(data, nlist, threads, seed)
-    sizes = index.sizes * 4 * data.vectors.shape[1]
-    budgets, nprobes = [max(1, nlist // s) for s in _SHARES], [max(1, nlist // s) for s in (32, 16, 8)]
-    before = index.ranking(data.queries)
-    curves = {name: shared(before, index.ranking(vectors), budgets, nprobes) for name, vectors in index.rewrites()}
-    say(f"{len(curves)} rewrites of {len(data.queries)} queries measured; fitting")
-    probed = float(sizes[before[:, : nprobes[1]]].mean())
+def overlap_of(journal: Path) -> IvfOverlap:
+    """Fit the models to a journal's curves. Raises `InputError` for a journal that was cut off before them."""
+    plan, records = read_records(journal, IvfPlan)
+    rows = {record["point"]: record for record in records.points}
+    counted = rows.get("overlap", {}).get("work")
+    if counted is None:
+        raise InputError("a journal with the overlap measured", file=str(journal))
+    points = {point["name"]: point for point in plan.points}
+    budgets, nprobes = points["overlap"]["budgets"], points["overlap"]["nprobes"]
+    clusters = np.array(counted["sizes"], dtype=np.int64)
+    sizes, filled = clusters * 4 * counted["dim"], np.log(clusters[clusters > 0])
+    curves = {name: Curve(tuple(budgets), tuple(nprobes), np.array(one["overlap"]), np.array(one["error"]))
+              for name, one in counted["curves"].items()}
+    probed = counted["probed"][_FITTED[1]] * 4 * counted["dim"]
     candidates = [_candidate(Configuration(*one), sizes, probed, curves) for one in CONFIGURATIONS]
-    filled = np.log(index.sizes[index.sizes > 0])
-    counts = sorted({1, threads})
+    told = plan.settings
+    found: dict[str, list[dict[str, Any]]] = {"scan": [], "merge": []}
+    for name, point in points.items():
+        if point["kind"] in found and rows.get(name, {}).get("rows"):
+            times = spread(row.get("bytes", row["time_s"]) / row["time_s"] if point["kind"] == "scan" else row["time_s"]
+                           for row in rows[name]["rows"])
+            found[point["kind"]].append({
+                "mean": times.mean, "cv": round(times.cv, 4), "ci95": times.ci95, "class": times.verdict,
+                "samples": times.samples,
+                **{key: point[key] for key in ("threads", "nprobe", "candidates", "top_k") if key in point}})
     return IvfOverlap(
-        index={"vectors": len(data.vectors), "dim": data.vectors.shape[1], "clusters": nlist, "seed": seed,
-               "queries": len(data.queries), "source": source, "build_s": round(index.build_s, 1),
-               "empty_clusters": int((index.sizes == 0).sum())},
+        index={"vectors": counted["vectors"], "dim": counted["dim"], "clusters": len(clusters), "seed": told["seed"],
+               "queries": counted["queries"], "source": Path(told["rewrites_file"]).name
+               or "generated clustered embeddings", "build_s": round(counted["build_s"], 1),
+               "empty_clusters": int((clusters == 0).sum())},
         size_sigma=round(float(filled.std()), 4),
-        probed_over_mean={str(p): round(float(index.sizes[before[:, :p]].mean() / index.sizes.mean()), 4)
-                          for p in nprobes},
+        probed_over_mean={str(nprobe): round(mean / float(clusters.mean()), 4)
+                          for nprobe, mean in zip(nprobes, counted["probed"], strict=True)},
         budgets=budgets, nprobes=nprobes,
         measured=[Measured(rewrite=name, overlap=np.round(c.overlap, 4).tolist(),
                            standard_error=np.round(c.error, 4).tolist()) for name, c in curves.items()],
-        candidates=sorted(candidates, key=lambda c: c.mean_error),
-        scans=[index.scan_speed(nprobes[1], t, _REPETITIONS) for t in counts] if speed else [],
-        merges=[index.merge_time(n, 3, _REPETITIONS) for n in (10_000, 100_000, 1_000_000)] if speed else [],
-        accelerator=None, environment=index.environment(),
+        candidates=sorted(candidates, key=lambda c: c.mean_error), scans=found["scan"], merges=found["merge"],
+        environment=records.environment,
     )
 
 

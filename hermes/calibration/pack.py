@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.plan import Plan
-from hermes.calibration.records import Records, read_records
+from hermes.calibration.records import Records, chosen_clock, read_records
 from hermes.calibration.steps import COLUMNS, STATS, MeasuredSteps, StepsHeader
 from hermes.calibration.table_files import sha256
 from hermes.config import ConfigModel
@@ -45,27 +45,23 @@ def pack(journal: Path, *, clock: str | None = None, name: str | None = None, co
         raise InputError(Verbatim("one rank of several, measured alone by an earlier version: its all-reduces are "
                                   "missing; measure it again"), file=str(journal), line=1,
                          field="plan.options.all_reduce")
-    chosen = clock or plan.clock
-    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
-        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
-        raise InputError(expected, clock, field="clock")
+    chosen = chosen_clock(plan, clock)
     rows = _rows(found, chosen, journal)
     seen = validate(_Environment, {k: v for k, v in found.environment.items() if k in _Environment.model_fields},
                     str(journal))
-    notes = list(seen.notes)
+    column = "cpu_time_s" if chosen == "cpu" else "time_s"
+    if any(column not in row for record in found.references for row in record["rows"]):
+        raise InputError("CPU times in every row", file=str(journal), field=column)
     options = {**plan.options, "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "clock": chosen,
-               "noise": noise_classes(rows), "drift": _drift(found, chosen, journal), **seen.options}
-    failed = [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record]
-    left = len({point["name"] for point in plan.points} - {record["point"] for record in found.points})
-    if left:
-        notes.append(f"{left} of {len(plan.points)} planned points were not measured (time budget)")
+               "noise": noise_classes(rows), "drift": found.drift(column), **seen.options}
     header = {
         "name": name or f"{plan.model.name}-{plan.engine}-{plan.device}-tp{plan.tensor_parallel}-{plan.dtype}",
         "hardware": seen.device or plan.device, "engine": plan.engine, "engine_version": seen.engine_version,
         "model": plan.model.name, "model_config_json": plan.config_json, "tensor_parallel": plan.tensor_parallel,
         "dtype": plan.dtype, "kv_dtype": seen.kv_dtype, "date": seen.date, "clock": CLOCKS[chosen],
         "source": f"measured by {plan.collector}", "source_sha256": sha256(journal), "collected_by": command,
-        "options": options, "memory": seen.memory, "idle_w": seen.idle_w, "excluded": failed, "notes": notes,
+        "options": options, "memory": seen.memory, "idle_w": seen.idle_w, "excluded": found.failed,
+        "notes": [*seen.notes, *found.unreached(plan)],
         "environment": {name: value for name, value in found.environment.items()
                         if name not in ("notes", "options", "memory", "idle_w")},
     }
@@ -146,21 +142,4 @@ def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
         "excluded_rows": len(rows) - len(used),
         "median_cv": round(statistics.median(f.cv for f in repeated), 5),
         "median_ci95": round(statistics.median(f.ci95 / f.mean for f in repeated), 5),
-    }
-
-
-def _drift(found: Records, clock: str, journal: Path) -> dict[str, Any]:
-    """Compare the reference point over the session: medians of each visit, first against last, and lowest to
-    highest."""
-    column = "cpu_time_s" if clock == "cpu" else "time_s"
-    if any(column not in row for record in found.references for row in record["rows"]):
-        raise InputError("CPU times in every row", file=str(journal), field=column)
-    visits = [(record["at_s"], statistics.median(row[column] for row in record["rows"])) for record in found.references]
-    if not visits:
-        return {}
-    times = [seconds for _, seconds in visits]
-    return {
-        "reference_visits": len(visits), "over_s": round(visits[-1][0] - visits[0][0], 1),
-        "median_s": round(statistics.median(times), 7), "last_over_first": round(times[-1] / times[0], 4),
-        "highest_over_lowest": round(max(times) / min(times), 4),
     }

@@ -5,6 +5,7 @@ The collector writes with `hermes.calibration.journal`, on machines that have on
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ from hermes.config.files import parse_json, text_lines
 from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["Records", "engine_of_journal", "read_records"]
+__all__ = ["Records", "chosen_clock", "engine_of_journal", "read_records"]
 
 LARGEST = 2**53   # integers are exact below
 
@@ -46,6 +47,39 @@ class Records(NamedTuple):
     def references(self) -> list[dict[str, Any]]:
         """Return the visits of the reference point that have rows."""
         return [record for record in self.records if record["kind"] == "reference" and record["rows"]]
+
+
+    @property
+    def failed(self) -> list[str]:
+        """Return the points that could not be measured, with reasons."""
+        return [f"{record['point']}: {record['failed']}" for record in self.points if "failed" in record]
+
+    def unreached(self, plan: PointPlan) -> list[str]:
+        """Return a note on the points that a budget left out, if it did."""
+        left = len({point["name"] for point in plan.points} - {record["point"] for record in self.points})
+        return [f"{left} of {len(plan.points)} planned points were not measured (time budget)"] if left else []
+
+    def drift(self, column: str = "time_s") -> dict[str, float]:
+        """Compare the reference point over the session: medians of each visit, first against last, and lowest to
+        highest. Empty without visits."""
+        visits = [(record["at_s"], statistics.median(row[column] for row in record["rows"]))
+                  for record in self.references]
+        if not visits:
+            return {}
+        times = [seconds for _, seconds in visits]
+        return {
+            "reference_visits": len(visits), "over_s": round(visits[-1][0] - visits[0][0], 1),
+            "median_s": round(statistics.median(times), 7), "last_over_first": round(times[-1] / times[0], 4),
+            "highest_over_lowest": round(max(times) / min(times), 4),
+        }
+
+
+def chosen_clock(plan: PointPlan, clock: str | None) -> str:
+    """Return the clock to take for `time_s`: `clock`, or the plan's. Raises `InputError` where there is no choice."""
+    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
+        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
+        raise InputError(expected, clock, field="clock")
+    return clock or plan.clock
 
 
 def _lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:

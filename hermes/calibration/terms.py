@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.records import Records, read_records
+from hermes.calibration.records import Records, chosen_clock, read_records
 from hermes.calibration.table_files import (
     MeasuredHeader,
     MeasuredTable,
@@ -99,17 +99,11 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
     Raises `InputError` for a file that is not a journal of such a plan, or has no rows.
     """
     plan, found = read_records(journal, TermsPlan)
-    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
-        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
-        raise InputError(expected, clock, field="clock")
-    chosen = clock or plan.clock
+    chosen = chosen_clock(plan, clock)
     rows, classes = _rows(plan, found, chosen, journal)
     environment = dict(found.environment)
     notes = list(environment.pop("notes", []))
     reached = {record["point"] for record in found.points}
-    if len(reached) < len(plan.points):
-        notes.append(f"{len(plan.points) - len(reached)} of {len(plan.points)} planned points were not reached (time "
-                     "budget)")
     return MeasuredTerms(validate(TermsHeader, {
         "name": name, "hardware": str(environment.get("device", plan.device)),
         "description": plan.description.model_dump(), "engine": str(environment.get("engine", plan.backend)),
@@ -121,10 +115,9 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
         "taken_s": round(sum(record.get("seconds", 0.0) for record in found.points), 2),
         "source": f"measured by {plan.collector}", "source_sha256": sha256(journal), "collected_by": command,
         "options": {"repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "threads": plan.threads,
-                    "clock": chosen, "noise": classes, "drift": _drift(found)},
+                    "clock": chosen, "noise": classes, "drift": found.drift()},
         "environment": environment,
-        "unavailable": [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record],
-        "notes": notes,
+        "unavailable": found.failed, "notes": [*notes, *found.unreached(plan)],
     }, str(journal)), rows)
 
 
@@ -160,14 +153,6 @@ def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[s
         "cpu_time_s": row.get("cpu_time_s", np.nan), "power_w": row.get("power_w", np.nan),
         "rate": row.get("rate", np.nan), "repetition": row.get("repetition", 0),
     }
-
-
-def _drift(found: Records) -> dict[str, Any]:
-    """Compare the reference point's first visit with its last."""
-    visits = [float(np.median([row["time_s"] for row in record["rows"]])) for record in found.references]
-    if len(visits) < 2:
-        return {}
-    return {"reference_visits": len(visits), "last_over_first": round(visits[-1] / visits[0], 4)}
 
 
 def save_terms(terms: MeasuredTerms, path: Path) -> TermsHeader:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_lines, print_table
+from hermes.cli.output import Answer, answering
+
+if TYPE_CHECKING:
+    from hermes.results.layout import Part
 
 __all__ = ["add_to"]
 
@@ -17,7 +20,7 @@ SHOWN = ("count", "mean", "p99")
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(accuracy)
+    app.command()(answering(accuracy))
 
 
 def accuracy(
@@ -27,9 +30,8 @@ def accuracy(
     bars: Annotated[Path | None, typer.Option(metavar="FILE", help="Exit 1 if an error exceeds a bar.")] = None,
     against: Annotated[Path | None, typer.Option(
         metavar="OLD", help="An earlier --json output: exit 1 if a median error rose by 2 points.")] = None,
-    as_json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every percentile.")] = False,
-) -> None:
+) -> Answer:
     """Compare predictions with every reference set there is: recorded schedules, and servers of others.
 
     Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
@@ -41,6 +43,8 @@ def accuracy(
     from hermes.config.files import read_json
     from hermes.config.validation import load
     from hermes.errors import InputError, suggest
+    from hermes.results.layout import Section, labelled
+    from hermes.units import counted
 
     for name in only:
         if name not in SETS:
@@ -63,39 +67,34 @@ def accuracy(
     table = lines(rows)
     wrong = missed(wanted, rows) + (outside(wanted, covered) if covered else []) if wanted else []
     risen = [(line, before[line.key]) for line in table if line.median > before.get(line.key, 1e9) + RISE]
-    if as_json:
-        print_json({"lines": [{"about": line.key, "cases": line.cases, "median": line.median, "worst": line.worst,
-                               "peer": line.peer} for line in table],
-                    "ranges": [one._asdict() for one in covered],
-                    "given": {name: GIVEN[name] for name in by_set if by_set[name]}, "left_out": absent,
-                    "missed": wrong, "risen": [line.key for line, _ in risen]})
-    else:
-        def percent(value: float | None) -> str:
-            return "-" if value is None else f"{100 * value:.1f}"
+    def percent(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.1f}"
 
-        shown = {line.key for line in table}
-        columns = ["set", "engine", "card", "model", "metric", "", "cases", "median %", "worst %", "best peer %"]
-        print_table("", columns, [
-            [*line.key, line.cases, percent(line.median), f"{100 * line.worst:+.1f}", percent(line.peer)]
-            for line in table
-            if verbose or line.stat in SHOWN or not shown & {(*line.key[:5], stat) for stat in SHOWN}])
-        if covered:
-            print_table("Ranges of results, found without the set that is scored", [
-                "class", "results", "cells", "range %", "inside %"], [
-                [one.kind, one.family, one.cells, f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}",
-                 percent(one.inside)] for one in covered])
-        if given := [(name, GIVEN[name]) for name in by_set if by_set[name]]:
-            print("What the scenarios of a set give beside the model, the card and the load:")
-            print_lines(given)
-        for text in absent:
-            print(f"left out: {text}")
-        for miss in wrong:
-            print(f"missed: {json.dumps(miss)}")
-        for line, old in risen:
-            print(f"risen: {' '.join(line.key)}: {percent(old)} to {percent(line.median)}%")
-        if wanted:
-            print(f"{len(wanted.bars)} bars, {len(wrong)} missed")
-    raise typer.Exit(1 if wrong or risen else 0)
+    shown = {line.key for line in table}
+    stated = {name: GIVEN[name] for name in by_set if by_set[name]}
+    parts: list[Part] = [Section(
+        "", ["set", "engine", "card", "model", "metric", "", "cases", "median %", "worst %", "best peer %"],
+        [[*line.key, line.cases, percent(line.median), f"{100 * line.worst:+.1f}", percent(line.peer)]
+         for line in table if verbose or line.stat in SHOWN or not shown & {(*line.key[:5], stat) for stat in SHOWN}])]
+    if covered:
+        parts.append(Section(
+            "Ranges of results, found without the set that is scored",
+            ["class", "results", "cells", "range %", "inside %"],
+            [[one.kind, one.family, one.cells, f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}",
+              percent(one.inside)] for one in covered]))
+    if stated:
+        parts += ["What the scenarios of a set give beside the model, the card and the load:",
+                  labelled(list(stated.items()))]
+    parts += [f"left out: {text}" for text in absent]
+    parts += [f"missed: {json.dumps(miss)}" for miss in wrong]
+    parts += [f"risen: {' '.join(line.key)}: {percent(old)} to {percent(line.median)}%" for line, old in risen]
+    parts += [f"{counted(len(wanted.bars), 'bar')}, {len(wrong)} missed"] if wanted else []
+    answer = {
+        "lines": [{"about": line.key, "cases": line.cases, "median": line.median, "worst": line.worst,
+                   "peer": line.peer} for line in table],
+        "ranges": [one._asdict() for one in covered], "given": stated, "left_out": absent,
+        "missed": wrong, "risen": [line.key for line, _ in risen]}
+    return Answer(answer, parts, int(bool(wrong or risen)))
 
 
 def _medians(found: Any, file: Path) -> dict[tuple[str, ...], float]:

@@ -10,23 +10,21 @@ import typer
 
 from hermes.cli.output import (
     Address,
+    Answer,
     ExecutorName,
-    Json,
     Overrides,
     Quiet,
     Scenario,
     Verbose,
     Workers,
-    print_json,
-    print_lines,
-    print_table,
+    answering,
 )
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("capacity")(capacity)
+    app.command("capacity")(answering(capacity))
 
 
 def capacity(
@@ -48,8 +46,7 @@ def capacity(
     address: Address = "",
     quiet: Quiet = False,
     verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
 
     A load is met if the SLO holds and the queue does not grow. Loads are 1% apart. Exit code 1 if the SLO is missed
@@ -59,21 +56,17 @@ def capacity(
     from hermes.explore.capacity_text import lines, plain, trial_rows
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text, slo_overrides
-    from hermes.results.progress import SELDOM_S, ProgressLines
+    from hermes.results.layout import Section, labelled
+    from hermes.results.progress import SearchProgress
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
-    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
                      engine=engine, told=told)
-    if as_json:
-        print_json(plain(found))
-    else:
-        files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
-        print_lines([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files])
-        if verbose:
-            print_table("simulations", ["seed", found.unit, "offered/s", "served/s", "TTFT p99", "TPOT p99", ""],
-                        trial_rows(found))
-    if found.value is None:
-        raise typer.Exit(1)
+    files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
+    head = ["seed", found.unit, "offered/s", "served/s", "TTFT p99", "TPOT p99", ""]
+    return Answer(plain(found), [
+        labelled([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files]),
+        *([Section("simulations", head, trial_rows(found))] if verbose else [])], int(found.value is None))

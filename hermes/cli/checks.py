@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, print_json, print_table, show
+from hermes.cli.output import Answer, Overrides, answering, to_json
+from hermes.units import counted
+
+if TYPE_CHECKING:
+    from hermes.results.layout import Part
 
 __all__ = ["add_to"]
 
@@ -19,12 +23,12 @@ Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The 
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(conform)
-    app.command()(compare)
+    app.command()(answering(conform))
+    app.command()(answering(compare))
     regress = typer.Typer(help="Record golden predictions of scenarios and check them.",
                           no_args_is_help=True)
-    regress.command("record")(record)
-    regress.command("check")(check)
+    regress.command("record")(answering(record))
+    regress.command("check")(answering(check))
     app.add_typer(regress, name="regress")
 
 
@@ -38,8 +42,7 @@ def conform(
     python: Annotated[str, typer.Option(metavar="PATH", show_default="this one",
                                            help="Interpreter that has the engine.")] = sys.executable,
     overrides: Overrides = [],  # noqa: B006
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compare schedules with an engine's, step by step; exit 1 unless every step is identical.
 
     Either recorded ones, replayed through the schedulers, or with --engine those of a scenario, for which the engine's
@@ -47,13 +50,13 @@ def conform(
     """
     from hermes.clients.schedule_replay import conform_file, find_files
     from hermes.errors import InputError, Verbatim, suggest
+    from hermes.results.layout import Section
 
     if engine is not None:
         if engine not in ENGINES or len(paths) != 1:
             raise InputError("vllm or sglang, and one scenario", engine, field="--engine",
                              suggestion=suggest(engine, ENGINES))
-        _conform_scenario(str(paths[0]), engine, python, overrides, as_json)
-        return
+        return _conform_scenario(str(paths[0]), engine, python, overrides)
     if overrides:
         raise InputError(Verbatim("belongs to --engine: a recorded schedule has its own settings"), field="--set")
     if stepping not in (*MODES, "both"):
@@ -64,42 +67,32 @@ def conform(
         for path in find_files(paths) for mode in MODES if stepping in (mode, "both")
     ]
     wrong = [(mode, result) for mode, result in results if not result.ok]
-    if as_json:
-        print_json({
-            "files": [{"stepping": mode, **vars(result)} for mode, result in results],
-            "identical": len(results) - len(wrong), "replays": len(results),
-        })
-    else:
-        rows = [[result.file, mode, result.steps, result.identical] for mode, result in results]
-        print_table("", ["file", "stepping", "steps", "identical"], rows)
-        for mode, result in wrong:
-            print(f"first difference in {result.file} ({mode}):")
-            print_json(result.first_difference)
-        print(f"{len(results) - len(wrong)} of {len(results)} replays identical, "
-              f"{sum(r.identical for _, r in results)} of {sum(r.steps for _, r in results)} steps")
-    raise typer.Exit(1 if wrong else 0)
+    rows = [[result.file, mode, result.steps, result.identical] for mode, result in results]
+    parts: list[Part] = [Section("", ["file", "stepping", "steps", "identical"], rows)]
+    for mode, result in wrong:
+        parts += [f"first difference in {result.file} ({mode}):", to_json(result.first_difference)]
+    parts.append(f"{len(results) - len(wrong)} of {counted(len(results), 'replay')} identical, "
+                 f"{sum(r.identical for _, r in results):,} of {counted(sum(r.steps for _, r in results), 'step')}")
+    return Answer({"files": [{"stepping": mode, **vars(result)} for mode, result in results],
+                   "identical": len(results) - len(wrong), "replays": len(results)}, parts, int(bool(wrong)))
 
 
-def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[str], as_json: bool) -> None:
+def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[str]) -> Answer:
     from dataclasses import asdict
 
     from hermes.deploy import engine_conform, sglang_conform
+    from hermes.results.layout import Section
 
     conform_scenario = (engine_conform if engine == "vllm" else sglang_conform).conform_scenario
     results = conform_scenario(scenario, python, overrides)
     wrong = [result for result in results if not result.ok]
-    if as_json:
-        print_json([asdict(result) for result in results])
-    else:
-        rows = [[one.client, f"{engine} {one.version}", one.steps, one.theirs, one.identical] for one in results]
-        print_table("", ["client", "engine", "steps here", "in the engine", "identical"], rows)
-        for one in wrong:
-            print(f"first difference of {one.client}:")
-            print_json(one.first_difference)
-        steps = sum(one.steps for one in results)
-        alike = len(results) - len(wrong)
-        print(f"{alike} of {len(results)} clients identical" if wrong else f"identical, {steps:,} steps")
-    raise typer.Exit(1 if wrong else 0)
+    rows = [[one.client, f"{engine} {one.version}", one.steps, one.theirs, one.identical] for one in results]
+    parts: list[Part] = [Section("", ["client", "engine", "steps here", "in the engine", "identical"], rows)]
+    for one in wrong:
+        parts += [f"first difference of {one.client}:", to_json(one.first_difference)]
+    alike = f"{len(results) - len(wrong)} of {counted(len(results), 'client')} identical"
+    parts.append(alike if wrong else f"identical, {counted(sum(one.steps for one in results), 'step')}")
+    return Answer([asdict(result) for result in results], parts, int(bool(wrong)))
 
 
 def compare(
@@ -115,8 +108,7 @@ def compare(
     allow_different_requests: Annotated[
         bool, typer.Option("--allow-different-requests", help="Compare runs of different requests, too.")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compare a run with another run, or with measured latencies.
 
     Both sides must hold the same requests: the command checks ids, arrivals (to 0.1 s) and lengths, where known.
@@ -127,10 +119,7 @@ def compare(
 
     given = mapping_from_options(columns, mapping) if columns or mapping is not None else preset
     table = table_of(run, reference, given, allow_different_requests=allow_different_requests)
-    if as_json:
-        print_json(table.to_dict())
-    else:
-        show(table.table())
+    return Answer(table.to_dict(), table.sections())
 
 
 def _summary(scenario: str) -> Mapping[str, Any]:
@@ -148,19 +137,16 @@ def record(
         list[str],
         typer.Option("--tolerance", metavar="GLOB=REL", help="Relative tolerance of metrics, e.g. 'energy.*=1e-9'."),
     ] = [],  # noqa: B006
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Run scenarios and record their predictions in a golden file."""
+    from hermes.results.layout import Section
     from hermes.results.regress import record as write
     from hermes.results.regress import recorded_scenarios
 
     golden = write(scenarios or recorded_scenarios(file), file, _summary, _tolerances(tolerances))
     counts = {name: len(entry.metrics) for name, entry in golden.scenarios.items()}
-    if as_json:
-        print_json({"file": str(file), "metrics": counts})
-    else:
-        print_table("", ["scenario", "metrics"], [list(item) for item in counts.items()])
-        print(f"written to {file}")
+    return Answer({"file": str(file), "metrics": counts}, [
+        Section("", ["scenario", "metrics"], list(counts.items())), f"written to {file}"])
 
 
 def _tolerances(options: list[str]) -> dict[str, float] | None:
@@ -194,8 +180,7 @@ def check(
         metavar="FILE.md", help="Also write the differences as Markdown, for a pull request.")] = None,
     junit: Annotated[Path | None, typer.Option(
         metavar="FILE.xml", help="Also write them as JUnit XML, for a CI system.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Run the scenarios of a golden file again. Exit 1 and list the changes if a prediction differs."""
     from hermes.config.writing import write_text
     from hermes.results.regress import check as differences
@@ -207,8 +192,4 @@ def check(
         write_text(markdown, to_markdown(report))
     if junit is not None:
         write_text(junit, to_junit(report, recorded_scenarios(file)))
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print(report.to_text(), end="")
-    raise typer.Exit(report.exit_code)
+    return Answer(report.to_dict(), report.parts(), report.exit_code)

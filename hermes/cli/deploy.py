@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json
+from hermes.cli.output import Answer, Overrides, Scenario, answering
 
 __all__ = ["add_to"]
 
@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
-    exports.command("vllm")(export_vllm)
+    exports.command("vllm")(answering(export_vllm))
     exports.command("llm-d")(export_llm_d)
     exports.command("dynamo")(export_dynamo)
     app.add_typer(exports, name="export")
@@ -104,8 +104,7 @@ def import_vllm(
 def export_vllm(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Print a `vllm serve` command for each group of LLM clients; its flags state what is simulated."""
     from hermes.deploy.vllm import assumed_names, command_lines, commands_of
     from hermes.scenario import load_scenario
@@ -113,11 +112,7 @@ def export_vllm(
     checked = load_scenario(scenario, overrides)
     for line in assumed_names(checked):
         print(f"note: {line}", file=sys.stderr)
-    if as_json:
-        print_json([{"clients": name, "command": text} for name, text in commands_of(checked)])
-        return
-    for line in command_lines(checked):
-        print(line)
+    return Answer([{"clients": name, "command": text} for name, text in commands_of(checked)], command_lines(checked))
 
 
 def export_llm_d(scenario: Scenario, overrides: Overrides = [],  # noqa: B006

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_lines, print_table
+from hermes.cli.output import Answer, Overrides, Scenario, answering
+
+if TYPE_CHECKING:
+    from hermes.results.layout import Part
 
 __all__ = ["add_to"]
 
@@ -14,7 +17,7 @@ ROUNDING_S = 1e-9
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("explain")(explain)
+    app.command("explain")(answering(explain))
 
 
 def explain(
@@ -29,19 +32,18 @@ def explain(
         "the workload has and a step may have.")] = None,
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Print how long a step takes on each kind of LLM client, by term, and where each term comes from.
 
     A hardware model fitted to whole steps has one term. With --request, print the time of a request by stage, queue and
     cause instead.
     """
     if request is not None:
-        _request(scenario, overrides, request, as_json)
-        return
+        return _request(scenario, overrides, request)
     from hermes.clients.llm import LLMClient
     from hermes.errors import InputError, warn_all
     from hermes.hardware.monotone import Batch
+    from hermes.results.layout import Section
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
@@ -60,21 +62,16 @@ def explain(
             if id(alone) not in seen:
                 _set_adapters(stats, slots[client.name], loaded.workload, adapters)
                 seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
-    if as_json:
-        print_json(list(seen.values()))
-        return
-    if not seen:
-        print("no client of this scenario serves generations")
+    parts: list[Part] = [] if seen else ["no client of this scenario serves generations"]
     for step in seen.values():
         title = f"{step['client']}: {step['step_s'] * 1e3:.4g} ms"
         if "range" in step:
             kind, low, high = step["class"], *(f"{end * 1e3:.3g}" for end in step["range"])
             title += f" ({low} to {high}; {kind})"
-        print_table(title, ["term", "ms", "%", "class and range", "source"], [
+        parts.append(Section(title, ["term", "ms", "%", "class and range", "source"], [
             [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}",
-             _range_text(row), row["source"]] for row in step["terms"]])
-        if step["notes"]:
-            print_lines([("", note) for note in step["notes"]])
+             _range_text(row), row["source"]] for row in step["terms"]], "\n".join(step["notes"])))
+    return Answer(list(seen.values()), parts)
 
 
 def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) -> None:
@@ -85,10 +82,11 @@ def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) 
     stats.lora_tokens = stats.decode_seqs + stats.prefill_tokens if stats.lora_adapters else 0
 
 
-def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -> None:
-    """Print the parts of a request's time."""
+def _request(scenario: str, overrides: list[str], request: int) -> Answer:
+    """Return the parts of a request's time."""
     from hermes.api import simulate
     from hermes.errors import inside
+    from hermes.results.layout import Section
     from hermes.results.request_times import request_times
     from hermes.scenario import load_scenario
 
@@ -96,15 +94,13 @@ def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -
     with inside("--request"):
         parts = request_times(results, request)
     row = results.requests[results.requests["request"] == request].iloc[0]
-    if as_json:
-        print_json({"request": request, "ttft_s": row["ttft_s"], "e2e_s": row["e2e_s"],
-                    "parts": [part._asdict() for part in parts]})
-        return
     title = (f"request {request}: {row['prompt_tokens']:,} prompt and {row['output_tokens']:,} output tokens, "
              f"TTFT {row['ttft_s'] * 1e3:.4g} ms, E2E {row['e2e_s'] * 1e3:.4g} ms")
-    print_table(title, ["stage", "client", "part", "ms", "%", "steps", "cause"], [
+    data = {"request": request, "ttft_s": row["ttft_s"], "e2e_s": row["e2e_s"],
+            "parts": [part._asdict() for part in parts]}
+    return Answer(data, [Section(title, ["stage", "client", "part", "ms", "%", "steps", "cause"], [
         [part.stage, part.client, part.part, f"{part.seconds * 1e3:.4g}", f"{100 * part.seconds / row['e2e_s']:.1f}",
-         part.steps or "", part.cause] for part in parts])
+         part.steps or "", part.cause] for part in parts])])
 
 
 def _notes(hardware: Any, stats: Any) -> list[str]:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json
+from hermes.cli.output import Answer, answering
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("fit")(fit)
+    app.command("fit")(answering(fit))
 
 
 def fit(
@@ -31,8 +31,7 @@ def fit(
         "With terms: measured steps of an engine, for its own time of each step.")] = None,
     link: Annotated[Path | None, typer.Option(metavar="LINK.yaml", help=
         "With terms: write the measured all-reduces as a link, for `link:` of a device or client.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Fit a hardware profile to measured steps, or make kernel tables of measured terms.
 
     Fits one polynomial of batch statistics per kind of step, chosen by cross-validation over configurations and
@@ -40,7 +39,7 @@ def fit(
     undetermined.
     """
     from hermes.calibration.measurements.base import FitOptions, kind_of_file
-    from hermes.cli.calibrate import command_line, print_shown
+    from hermes.cli.calibrate import command_line
     from hermes.errors import InputError, Verbatim
 
     with TemporaryDirectory(prefix="hermes-") as folder:
@@ -52,8 +51,7 @@ def fit(
             if getattr(options, option) and option not in kind.fit_options:
                 flag = f"--{option.replace('_', '-')}"
                 raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))
-        shown = kind.fit(file, options)
-    print_shown(shown, as_json)
+        return Answer(*kind.fit(file, options))
 
 
 def _packed(path: Path, folder: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+from hermes.cli.output import Answer, Overrides, Scenario, answering
 
 __all__ = ["add_to"]
 
@@ -16,7 +16,7 @@ Rate = Annotated[float | None, typer.Option(min=1e-6, metavar="RATE", help="Meas
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("fit-overhead")(fit_overhead)
+    app.command("fit-overhead")(answering(fit_overhead))
 
 
 def fit_overhead(
@@ -26,8 +26,7 @@ def fit_overhead(
     source: Annotated[str, typer.Option(help="Source of the rates, for the profile's provenance.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile.")] = None,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Fit the serving stack's time per embedding and per generation to the rates of one saturated engine.
 
     The scenario needs one engine, a closed loop that saturates it, and a `measure` window. Each rate is measured with
@@ -36,6 +35,7 @@ def fit_overhead(
     from hermes.errors import InputError
     from hermes.plugins.orthrus.overhead_fit import fit_overhead as fit
     from hermes.plugins.orthrus.overhead_fit import write_overhead
+    from hermes.results.layout import Section
     from hermes.scenario import load_scenario
 
     measured = {kind: rate for kind, rate in (("embed", embed), ("generate", generate)) if rate is not None}
@@ -49,13 +49,9 @@ def fit_overhead(
             f"fitted to {rates} of one saturated engine{f' ({source})' if source else ''}, and to nothing else",
             f"hermes fit-overhead {checked.name}",
         ], output)
-    if as_json:
-        print_json([vars(one) for one in fitted])
-        return
     head = ["kind", "mode", "measured/s", "without/s", "overhead ms", "fitted/s"]
-    print_table("time of the serving stack per request", head, [
-        [one.kind, one.mode, one.measured_per_s, one.bare_per_s, one.overhead_s * 1e3, one.fitted_per_s]
-        for one in fitted
-    ])
-    if output is not None:
-        print(f"profile written to {output}")
+    rows = [[one.kind, one.mode, one.measured_per_s, one.bare_per_s, one.overhead_s * 1e3, one.fitted_per_s]
+            for one in fitted]
+    return Answer([vars(one) for one in fitted], [
+        Section("time of the serving stack per request", head, rows),
+        *([] if output is None else [f"profile written to {output}"])])

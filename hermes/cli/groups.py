@@ -54,7 +54,7 @@ EXAMPLES = (
     ("hermes validate --resolved chat.yaml", "print every default"),
     ("hermes sweep sizes.yaml -o sizes", "run many variants; repeat to continue"),
     ("hermes compare runs/split runs/chat", "compare two runs of the same requests"),
-    ("hermes plot runs/chat -o chat.png --kind latency", "draw latencies"),
+    ("hermes plot runs/chat -o chat.png", "draw latencies"),
 )
 
 

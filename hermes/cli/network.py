@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import DiagramFile, DiagramFormat, Json, Overrides, Scenario, print_json, print_table
+from hermes.cli.output import Answer, DiagramFile, DiagramFormat, Overrides, Scenario, answering
 
 if TYPE_CHECKING:
     from hermes.cli.diagram import Diagram
@@ -17,7 +17,7 @@ __all__ = ["add_to"]
 
 def add_to(app: typer.Typer) -> None:
     network = typer.Typer(help="List and draw the links of a scenario.", no_args_is_help=True)
-    network.command("links")(links)
+    network.command("links")(answering(links))
     network.command("draw")(draw)
     app.add_typer(network, name="network")
 
@@ -41,19 +41,16 @@ def links(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     each: Annotated[bool, typer.Option("--all", help="Print each link on its own line.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the links of a scenario's network. Equal links share a line."""
     from hermes.network.summary import format_bandwidth, format_latency, link_rows
+    from hermes.results.layout import Section
 
     rows = link_rows(_network(scenario, overrides), each=each)
-    if as_json:
-        print_json([row._asdict() for row in rows])
-        return
-    print_table("", ["link", "and", "links", "bandwidth", "latency", "duplex"], [
-        [row.a, row.b, row.links, format_bandwidth(row.bandwidth), format_latency(row.latency_s), row.duplex]
-        for row in rows
-    ])
+    return Answer([row._asdict() for row in rows], [
+        Section("", ["link", "and", "links", "bandwidth", "latency", "duplex"], [
+            [row.a, row.b, row.links, format_bandwidth(row.bandwidth), format_latency(row.latency_s), row.duplex]
+            for row in rows])])
 
 
 def draw(

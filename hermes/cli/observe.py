@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_lines
+from hermes.cli.output import Answer, Overrides, Scenario, answering
 
 if TYPE_CHECKING:
     from hermes.calibration.observe.session import Outcome
@@ -18,7 +18,7 @@ __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("observe")(observe)
+    app.command("observe")(answering(observe))
 
 
 def observe(
@@ -41,8 +41,7 @@ def observe(
     most: Annotated[int | None, typer.Option(
         "--max-attempts", min=1, max=1000, metavar="N", help="Most attempts, disturbed ones included [twice the "
         "repetitions; 1 for one].")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Send a scenario's requests to a live server and record when their tokens come.
 
     Prompts are token ids on /v1/completions; texts that requests share in the scenario are shared here. Writes
@@ -51,21 +50,20 @@ def observe(
     """
     from hermes.calibration.observe.repetitions import observe_repeatedly
     from hermes.calibration.observe.session import Target
+    from hermes.results.layout import labelled
     from hermes.scenario import load_scenario
 
     target = Target(url, model, vocab_size, warmup, timeout, max_in_flight, tuple(_header(text) for text in headers))
     report, outcomes = observe_repeatedly(load_scenario(scenario, overrides), target, output, repetitions, most,
                                           _progress if sys.stderr.isatty() else None)
-    if as_json:
-        print_json({**report.model_dump(mode="json"), "file": str(outcomes[0].file),
-                    "first_error": next((one.first_error for one in outcomes if one.first_error), "")})
-    else:
-        _show(report, outcomes, output)
-    if all(one.failed == one.requests for one in outcomes):
-        raise typer.Exit(1)
+    sums = {name: sum(getattr(one, name) for one in outcomes) for name in ("requests", "failed", "miscounted")}
+    data = {**report.model_dump(mode="json"), **sums, "file": str(outcomes[0].file),
+            "first_error": next((one.first_error for one in outcomes if one.first_error), "")}
+    return Answer(data, [labelled(_lines(report, outcomes, output))],
+                  int(all(one.failed == one.requests for one in outcomes)))
 
 
-def _show(report: ObservedReport, outcomes: list[Outcome], folder: Path) -> None:
+def _lines(report: ObservedReport, outcomes: list[Outcome], folder: Path) -> list[tuple[str, str]]:
     requests, failed = (sum(getattr(one, name) for one in outcomes) for name in ("requests", "failed"))
     lines = [("requests", f"{requests}, {failed} failed")]
     if len(outcomes) > 1:
@@ -84,7 +82,7 @@ def _show(report: ObservedReport, outcomes: list[Outcome], folder: Path) -> None
     lines.append(("sent late", f"p99 {late * 1e3:.1f} ms after the scenario's time"))
     lines += [(f"noise, {metric.upper()}", ", ".join(f"{stat} {100 * found['cv']:.1f}%" for stat, found in each.items())
                + " between the repetitions (CV)") for metric, each in report.noise.items()]
-    print_lines([*lines, ("files", f"{outcomes[0].file}; next: hermes compare RUN {folder}")])
+    return [*lines, ("files", f"{outcomes[0].file}; next: hermes compare RUN {folder}")]
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -11,21 +10,21 @@ import typer
 
 from hermes.cli.output import (
     Address,
+    Answer,
     ExecutorName,
-    Json,
     Overrides,
+    Quiet,
     Verbose,
     Workers,
-    print_json,
-    print_lines,
-    print_table,
+    answering,
 )
+from hermes.units import counted
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("optimize")(optimize)
+    app.command("optimize")(answering(optimize))
 
 
 def optimize(
@@ -38,9 +37,9 @@ def optimize(
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
+    quiet: Quiet = False,
     verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Search for the settings of a scenario that no others beat in all objectives.
 
     Writes the front as a table, a figure and scenarios. Exit code 1 if no settings meet the constraints, or if a
@@ -52,28 +51,26 @@ def optimize(
     from hermes.explore.optimize import optimize as search
     from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
     from hermes.explore.space import load_space
+    from hermes.results.layout import Section, labelled
+    from hermes.results.progress import SearchProgress
 
     space = load_space(source, overrides)
     if trials is not None:
         space = replace(space, config=space.config.model_copy(update={"trials": trials}))
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         found = search(space, output, engine, told)
     files = write(found, output)
-    if as_json:
-        print_json(plain(found))
-    else:
-        refused = sum(bool(one.refused) for one in found.tried)
-        feasible = sum(one.feasible for one in found.tried)
-        unsettled = sum(bool(one.unsettled) for one in found.tried)
-        print_table("front, incomplete" if found.failed else "front", *front_rows(found))
-        print_lines([
-            ("tried", f"{len(found.tried)} settings{', all that there are' if found.whole else ''}; {feasible} within "
-                      f"the constraints, {refused} cannot be simulated, {len(found.failed)} failed"
+    refused = sum(bool(one.refused) for one in found.tried)
+    feasible = sum(one.feasible for one in found.tried)
+    unsettled = sum(bool(one.unsettled) for one in found.tried)
+    following = f"; next: hermes run {output / 'best-0.yaml'}" if found.front else ""
+    return Answer(plain(found), [
+        Section("front, incomplete" if found.failed else "front", *front_rows(found)),
+        labelled([
+            ("tried", f"{counted(len(found.tried), 'setting')}{', all that there are' if found.whole else ''}; "
+                      f"{feasible} within the constraints, {refused} cannot be simulated, {len(found.failed)} failed"
                       + (f", {unsettled} did not settle" if unsettled else "")),
             *(("failed", line) for line in failed_lines(found)),
-            ("files", f"{output}: {', '.join(files)}" + (
-                f"; next: hermes run {output / 'best-0.yaml'}" if found.front else "")),
-        ])
-    if found.failed or not found.front:
-        raise typer.Exit(1)
+            ("files", f"{output}: {', '.join(files)}{following}"),
+        ])], int(bool(found.failed or not found.front)))

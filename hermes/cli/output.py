@@ -1,14 +1,17 @@
-"""Output of commands: shared options, tables and JSON."""
+"""Output of commands: shared options, and the one function that prints an answer or dumps it as JSON."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import os
 import re
-import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,15 +19,13 @@ import typer
 
 from hermes.cli import complete
 from hermes.cli.streams import terminal
-from hermes.errors import printable
 
 if TYPE_CHECKING:
-    from hermes.results import Results
+    from hermes.results.layout import Part
 
 __all__ = [
-    "Address", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Quiet", "Scenario", "Verbose",
-    "Workers",
-    "cores", "print_json", "print_lines", "print_table", "show", "show_run",
+    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Overrides", "Quiet", "Scenario", "Verbose",
+    "Workers", "answering", "cores", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -50,19 +51,61 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table instead of ten lines.")]
 
 
-_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # a dash or an empty cell stands for no value
 _AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
-def print_json(data: Any) -> None:
-    """Print one JSON document on stdout."""
-    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
-    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # json.dumps leaves these unescaped
+@dataclass(frozen=True)
+class Answer:
+    """What a command found.
+
+    Attributes:
+        data: Plain data for `--json`.
+        parts: What is printed without it: sections, and texts of one line or several.
+        exit_code: Exit code of the command.
+    """
+
+    data: Any   # Any: of any command
+    parts: Sequence[Part] = ()
+    exit_code: int = 0
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Return a command with the option `--json`, which prints the answer of `command`."""
+    @wraps(command)
+    def run(*arguments: Any, as_json: bool, **options: Any) -> None:
+        answer = command(*arguments, **options)
+        if as_json:
+            print(to_json(answer.data))
+        else:
+            show(answer.parts)
+        if answer.exit_code:
+            raise typer.Exit(answer.exit_code)
+
+    signature = inspect.signature(command, eval_str=True)
+    as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    parameters = [*signature.parameters.values(), as_json]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def to_json(data: Any) -> str:
+    """Return data as a JSON document. NaN and infinities become null."""
+    text = json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    return _AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)   # json.dumps leaves these unescaped
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars and paths."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Convert data classes, numpy scalars, paths and undefined numbers."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str | int | float) else str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def cores() -> int:
@@ -70,77 +113,23 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table fitted to the terminal, or to 80 columns; columns of numbers are right-aligned.
+def show(parts: Sequence[Part]) -> None:
+    """Print sections and texts: coloured and fitted to a terminal, otherwise as plain text.
 
-    Texts are wrapped between words. Where that is not enough, the table is cut into several with the same first column.
+    The width is that of the terminal, or COLUMNS, or 80 where standard output is no terminal.
     """
-    from rich.table import Table
-    from rich.text import Text
+    from hermes.results.layout import WIDTH, to_rich, to_text
 
-    from hermes.results.layout import Section, fitted, sections_rich
-
-    cells = [[f"{cell:,.6g}" if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in rows]
-    in_columns = list(zip(map(printable, columns), *cells, strict=True))
-    width = _columns()
-    if sum(max(len(word) for cell in texts for word in cell.split() or [""]) + 2 for texts in in_columns) - 2 > width:
-        show(sections_rich(fitted(Section(title, columns, cells), width)))
+    drawn = sys.stdout.isatty()   # rich then writes escape sequences
+    known = drawn or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
+    if not drawn:
+        print(to_text(parts, width), end="")
         return
-    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
-    for index, (head, *texts) in enumerate(in_columns):
-        numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
-        table.add_column(Text(head), justify="right" if numeric else "left", overflow="fold",
-                         no_wrap=not any(" " in text for text in texts))
-    for row in cells:   # names come from files: do not interpret markup
-        table.add_row(*map(Text, row))
-    show(table)
-
-
-def print_lines(lines: Sequence[tuple[str, str]]) -> None:
-    """Print (label, text) pairs, wrapped to 80 columns under the text."""
-    import textwrap
-
-    from hermes.results.layout import WIDTH
-
-    label = max(len(name) for name, _ in lines) + 2
-    for name, text in lines:
-        for number, line in enumerate(textwrap.wrap(printable(text), WIDTH - label) or [""]):
-            print((name if not number else "").ljust(label) + line)
-
-
-def show(renderable: Any, width: int | None = None) -> None:
-    """Print a rich renderable: coloured and fitted to a terminal, otherwise as plain text of 80 columns.
-
-    Args:
-        width: Largest width in columns.
-    """
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:   # rich would end the process with exit code 1
             raise BrokenPipeError
 
-    drawn = sys.stdout.isatty()   # rich then writes escape sequences
-    Plain(file=terminal() if drawn else sys.stdout, width=width or _columns()).print(renderable)
-
-
-def _columns() -> int:
-    """Return the columns of the terminal, or those of COLUMNS, or 80 where standard output is none."""
-    from hermes.results.layout import WIDTH
-
-    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
-
-
-def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:
-    """Print the ten lines of a run; the last one gives the folder of its files and the next command to type."""
-    from hermes.results.layout import WIDTH
-
-    if output is None:
-        folder = shlex.quote(f"runs/{Path(scenario).stem}")
-        more = "" if verbose else " (-v: more)"
-        results.meta["files"] = f"none; next: hermes run {shlex.quote(scenario)} -o {folder}{more}"
-    else:
-        folder = shlex.quote(str(output))
-        results.meta["files"] = f"{folder}; next: hermes plot {folder} -o {shlex.quote(f'{output.name}.png')}"
-    show(results.table(verbose=verbose), WIDTH)
+    Plain(file=terminal(), width=width).print(to_rich(parts, width), crop=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import DiagramFile, DiagramFormat, Json, print_json, print_table
+from hermes.cli.output import Answer, DiagramFile, DiagramFormat, answering
 
 if TYPE_CHECKING:
     from hermes.cli.diagram import Diagram
@@ -28,15 +28,16 @@ Parameters = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="List, show and draw pipelines of requests.", no_args_is_help=True)
-    group.command("list")(list_pipelines)
-    group.command()(show)
+    group.command("list")(answering(list_pipelines))
+    group.command()(answering(show))
     group.command()(draw)
     app.add_typer(group, name="pipeline")
 
 
-def list_pipelines(as_json: Json = False) -> None:
+def list_pipelines() -> Answer:
     """List the registered pipelines, which workloads may name without defining a graph."""
     from hermes.pipelines import PIPELINES
+    from hermes.results.layout import Section
 
     rows = []
     for name in PIPELINES:
@@ -45,24 +46,20 @@ def list_pipelines(as_json: Json = False) -> None:
         parameters = {key: field.get_default(call_default_factory=True)
                       for key, field in getattr(entry, "model_fields", {}).items()}
         rows.append({"name": name, "does": does, "parameters": parameters})
-    if as_json:
-        print_json(rows)
-        return
-    print_table("", ["name", "does", "parameters"], [
-        [row["name"], row["does"], ", ".join(row["parameters"]) or "-"] for row in rows
-    ])
+    return Answer(rows, [Section("", ["name", "does", "parameters"], [
+        [row["name"], row["does"], ", ".join(row["parameters"]) or "-"] for row in rows])])
 
 
-def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
+def show(name: Name, parameters: Parameters = []) -> Answer:  # noqa: B006  (typer copies it)
     """Print a pipeline and its parameters as YAML for a scenario's `pipelines`."""
+    from hermes.config.yaml_document import parse_yaml
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.yaml_export import as_yaml, parameter_lines
 
     entry = PIPELINES.get(name)
     graph = _graph(name, parameters)
-    for line in parameter_lines(entry):
-        print(f"# {line}")
-    print(as_yaml(name, graph), end="")
+    text = as_yaml(name, graph)
+    return Answer(parse_yaml(text).plain(), [*(f"# {line}" for line in parameter_lines(entry)), text.rstrip("\n")])
 
 
 def draw(

@@ -1,22 +1,19 @@
-"""`hermes plot`: draw figures of a run or a sweep."""
+"""`hermes plot`: draw a chart of a run or a sweep."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from hermes.cli import complete
 from hermes.cli.paths import is_sweep
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 __all__ = ["add_to"]
 
-FIGURES = ("breakdown", "latency", "utilisation", "clients", "queue")   # as in `hermes.results.drawing`
+FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "queue")   # `hermes.results.run_charts.KINDS`
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,49 +23,43 @@ def add_to(app: typer.Typer) -> None:
 def plot(
     run: Annotated[Path, typer.Argument(
         metavar="DIR", help="A folder that `hermes run -o` or `hermes sweep -o` wrote.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png or .svg file.")],
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", autocompletion=complete.plots,
-                                 help=f"Of a run, one of {', '.join(FIGURES)} [breakdown].")
+                                 help=f"Of a run, one of {', '.join(FIGURES)} [latency].")
     ] = None,
 ) -> None:
     """Draw a run or a sweep.
 
-    Figures of a run: where time goes (breakdown), latency distributions, utilisation, clients and queues over time.
-    Figure of a sweep: latency, throughput and goodput of every point.
+    Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
+    (breakdown), utilisation, clients and queues over time. Figure of a sweep: latency and goodput over its grid, with
+    the SLO and the best point.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
+    from hermes.results.charts import image
 
     if kind is not None and kind not in FIGURES:
         raise InputError(f"one of {', '.join(FIGURES)}", kind, field="--kind", suggestion=suggest(kind, FIGURES))
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
+    suffix: Literal["png", "svg"] = "svg" if output.suffix == ".svg" else "png"
+    if output.suffix != f".{suffix}":
+        raise InputError("a .png or .svg file", str(output), field="--output")
     if is_sweep(run):
+        from hermes.explore import open_sweep
+        from hermes.explore.plots import sweep_chart
+
         if kind is not None:
             raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
                              field="--kind")
-        figure = _of_sweep(run)
+        made = sweep_chart(open_sweep(run))
     else:
-        figure = _of_run(run, kind or "breakdown")
+        from hermes.results.run_charts import chart, interruption
+        from hermes.results.stored import open_run
+
+        results = open_run(run)
+        if (said := interruption(results)) is not None:
+            print(f"note: the run was {said}", file=sys.stderr)
+        made = chart([(str(results.meta.get("name") or run.name), results)], kind or "latency")
     with replacing(output) as path:
-        figure.savefig(path, dpi=120, format=output.suffix[1:])
+        path.write_bytes(image(made, suffix))
     print(f"written to {output}")
-
-
-def _of_sweep(folder: Path) -> Figure:
-    from hermes.explore import open_sweep
-    from hermes.explore.plots import overview
-
-    return overview(open_sweep(folder))
-
-
-def _of_run(folder: Path, kind: str) -> Figure:
-    from hermes.results.plots import interruption
-    from hermes.results.stored import open_run
-
-    results = open_run(folder)
-    said = interruption(results)
-    if said is not None:
-        print(f"note: the run was {said}", file=sys.stderr)
-    return results.plot(kind)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Answer
 
 if TYPE_CHECKING:
     from hermes.hardware.profile import PhaseProfile, Profile
+    from hermes.results.layout import Section
 
 __all__ = ["described_names", "engine_of", "kind_of", "phases_of", "plot", "show"]
 
@@ -29,8 +30,7 @@ FOLDERS = {
 WORKLOADS = "workload profiles"
 YEARS = {range(14, 33): 2026}   # minor versions of vLLM 0.x -> year of their releases
 
-_KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("genz", "analytical"),
-          ("roofline", "analytical"))
+_KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("roofline", "analytical"))
 
 
 def kind_of(profile: Profile) -> str:
@@ -65,24 +65,20 @@ def phases_of(profile: Profile) -> dict[str, PhaseProfile]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def show(name: AnyName, as_json: Json = False) -> None:
+def show(name: AnyName) -> Answer:
     """Print a description in full: for a profile its source, range, errors, terms, memory and power."""
+    from hermes.config.yaml_document import load_yaml
     from hermes.hardware.files import names_in
     from hermes.hardware.profile import load_profile
 
     others = {what: _file(what, name) for what, found in described_names().items() if name in found}
     if not others or name in names_in(""):
-        _show_profile(load_profile(name), as_json)
-        return
-    if as_json:
-        from hermes.config.yaml_document import load_yaml
-
-        stated = {what: load_yaml(path).plain() for what, path in others.items()}
-        print_json(next(iter(stated.values())) if len(stated) == 1 else stated)
-        return
-    for what, path in others.items():   # a device and its efficiency factors share a name
-        print(f"{name} ({what}): {path.parent.name}/{path.name}\n")
-        print(path.read_text(encoding="utf-8").rstrip() + ("\n" if len(others) > 1 else ""))
+        return _of_profile(load_profile(name))
+    stated = {what: load_yaml(path).plain() for what, path in others.items()}
+    parts = [f"{name} ({what}): {path.parent.name}/{path.name}\n\n{path.read_text(encoding='utf-8').rstrip()}"
+             + ("\n" if len(others) > 1 else "")   # a device and its efficiency factors share a name
+             for what, path in others.items()]
+    return Answer(next(iter(stated.values())) if len(stated) == 1 else stated, parts)
 
 
 def _file(what: str, name: str) -> Path:
@@ -92,67 +88,62 @@ def _file(what: str, name: str) -> Path:
     return folder / f"{name}.yaml"
 
 
-def _show_profile(profile: Profile, as_json: bool) -> None:
-    if as_json:
-        print_json(profile.model_dump(mode="json"))
-        return
+def _of_profile(profile: Profile) -> Answer:
     source = profile.provenance
-    print(f"{profile.name}: {source.model} on {source.hardware}, TP{source.tensor_parallel}, {source.dtype}")
-    for label, text in (
+    lines = [
         ("engine", source.engine), ("source", source.source), ("kind", kind_of(profile)), ("date", str(source.date)),
         ("fitted by", source.fitted_by), ("memory", profile.memory.source if profile.memory else ""),
         ("power", profile.power.source if profile.power else ""),
-    ):
-        if text:
-            print(f"  {label}: {text}")
-    for label, texts in (("left out", source.excluded), ("note", source.notes)):
-        for text in texts:
-            print(f"  {label}: {text}")
-    for title, columns, rows in _tables(profile):
-        print()
-        print_table(title, columns, rows)
+        *(("left out", text) for text in source.excluded), *(("note", text) for text in source.notes),
+    ]
+    return Answer(profile.model_dump(mode="json"), [
+        f"{profile.name}: {source.model} on {source.hardware}, TP{source.tensor_parallel}, {source.dtype}",
+        *(f"  {label}: {text}" for label, text in lines if text), "", *_tables(profile)])
 
 
-def _tables(profile: Profile) -> list[tuple[str, list[str], list[list[Any]]]]:
+def _tables(profile: Profile) -> list[Section]:
+    from hermes.results.layout import Section
+
     phases = phases_of(profile)
-    out: list[tuple[str, list[str], list[list[Any]]]] = []
+    out: list[Section] = []
     errors = [
         [name, part.points, f"{e.mape:.2%}", f"{e.in_sample_mape:.2%}", f"{e.worst:.1%}", f"{e.mse_s2:.3g}", e.method]
         for name, part in phases.items() if (e := part.error) is not None
     ]
     head = ["phase", "steps", "held-out MAPE", "in sample", "worst", "MSE, s^2", "method"]
-    out.append(("errors", head, errors))
+    out.append(Section("errors", head, errors))
     ranges = [[name, key, low, high] for name, part in phases.items() for key, (low, high) in part.range.items()]
-    out.append(("measured range", ["phase", "feature", "lowest", "highest"], ranges))
+    out.append(Section("measured range", ["phase", "feature", "lowest", "highest"], ranges))
     terms = [[name, entry.term, f"{entry.seconds:.6g}"] for name, part in phases.items() for entry in part.terms]
     terms += [[name, "never below", f"{part.floor_s:.6g}"] for name, part in phases.items()]
     terms.append(["each step", "engine overhead", f"{profile.overhead_s:.6g}"])
-    out.append(("terms", ["phase", "term", "seconds"], terms))
+    out.append(Section("terms", ["phase", "term", "seconds"], terms))
     worst = [
         [name, entry.configuration, entry.points, f"{entry.mape:.2%}"]
         for name, part in phases.items() if part.error is not None
         for entry in sorted(part.error.by_configuration, key=lambda group: -group.mape)[:3]
     ]
     if worst:
-        out.append(("worst configurations, held out", ["phase", "configuration", "steps", "MAPE"], worst))
+        out.append(Section("worst configurations, held out", ["phase", "configuration", "steps", "MAPE"], worst))
     noise = [
         [name, f"{part.noise.median_cv:.2%}", f"{part.noise.max_cv:.2%}", f"{part.noise.median_ci95:.2%}"]
         for name, part in phases.items() if part.noise is not None
     ]
     if noise:
-        out.append(("noise of repeated steps", ["phase", "median CV", "largest CV", "median 95% interval"], noise))
+        out.append(Section("noise of repeated steps", ["phase", "median CV", "largest CV", "median 95% interval"],
+                           noise))
     if profile.memory is not None:
         memory = profile.memory
         rows: list[list[Any]] = [
             ["memory", memory.capacity_bytes], ["weights", memory.weights_bytes],
             ["activations and engine", memory.activation_bytes], ["KV cache of one token", memory.kv_bytes_per_token],
         ]
-        out.append(("bytes of one device", ["", "bytes"], rows))
+        out.append(Section("bytes of one device", ["", "bytes"], rows))
     if profile.power is not None:
         power = profile.power
         watts: list[list[Any]] = [["idle", power.idle_w], ["prefill", power.prefill_w], ["decode", power.decode_w]]
-        out.append(("watts of one device", ["", "W"], watts))
-    return [part for part in out if part[2]]
+        out.append(Section("watts of one device", ["", "W"], watts))
+    return [part for part in out if part.rows]
 
 
 def plot(

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Answer, answering
 from hermes.cli.profile_import import ImportGroup
 from hermes.cli.profile_show import described_names, engine_of, kind_of, phases_of, plot, show
 
@@ -15,8 +15,8 @@ __all__ = ["add_to"]
 
 def add_to(app: typer.Typer) -> None:
     profile = typer.Typer(help="List, show, plot and import hardware profiles and models.", no_args_is_help=True)
-    profile.command("list")(list_)
-    profile.command("show")(show)
+    profile.command("list")(answering(list_))
+    profile.command("show")(answering(show))
     profile.command("plot")(plot)
     importers = typer.Typer(
         cls=ImportGroup, help="Convert other tools' measurements to measured steps.", no_args_is_help=True
@@ -44,12 +44,11 @@ def _profiles() -> dict[str, dict[str, Any]]:
     return out
 
 
-def list_(as_json: Json = False) -> None:
+def list_() -> Answer:
     """List the names that scenarios can refer to."""
+    from hermes.results.layout import Section
+
     profiles, names = _profiles(), described_names()
-    if as_json:
-        print_json({"hardware profiles": profiles} | names)
-        return
     rows = []
     for name, entry in profiles.items():
         errors = [f"{entry['held_out_mape'][p]:.1%}" if p in entry["held_out_mape"] else "-" for p in
@@ -57,10 +56,11 @@ def list_(as_json: Json = False) -> None:
         engine = f"{entry['engine']} ({entry['engine_year'] or 'year not stated'})"
         rows.append([name, engine, *errors])   # names say device, tp and precision
     head = ["hardware profile", "engine", "prefill", "decode", "mixed"]
-    print_table("errors: held-out MAPE; hardware and measured steps: hermes profile show NAME", head, rows)
-    print()
-    print_table("", ["what", "name", "watts"], [[what, name, _watts_of(name) if what == "devices" else ""]
-                                                for what, found in names.items() for name in found])
+    others = [[what, name, _watts_of(name) if what == "devices" else ""]
+              for what, found in names.items() for name in found]
+    return Answer({"hardware profiles": profiles} | names, [
+        Section("errors: held-out MAPE; hardware and measured steps: hermes profile show NAME", head, rows),
+        Section("", ["what", "name", "watts"], others)])
 
 
 def _watts_of(device: str) -> str:

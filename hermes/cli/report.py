@@ -23,8 +23,8 @@ def report(
 ) -> None:
     """Write one HTML file about runs, side by side, or about a sweep. It needs no network.
 
-    The ten lines of each run, distributions, where time goes, queues and memory over time, a timeline of requests, what
-    binds, and the scenario.
+    The ten lines of each run, latency against the SLO, where time goes, queues and memory over time, the most used
+    resources, and the scenario. Two runs: what is better and worse. A sweep: its figure, its points and their front.
     """
     from hermes.config.writing import write_text
     from hermes.errors import InputError, Verbatim

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Answer, answering
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("fit-roofline")(fit_roofline)
+    app.command("fit-roofline")(answering(fit_roofline))
 
 
 def fit_roofline(
@@ -25,8 +25,7 @@ def fit_roofline(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model of all steps, if their headers name no known one.")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Fit the roofline's efficiency factors to measured steps of one card; models and parallelism may be mixed.
 
     Each model is held out in turn (with one model, its configurations); the error is printed and stored. A scenario
@@ -38,6 +37,7 @@ def fit_roofline(
     from hermes.hardware.devices import load_device
     from hermes.hardware.models import load_model
     from hermes.hardware.profile import dump_yaml
+    from hermes.results.layout import Part, Section
     from hermes.results.progress import ProgressBar
 
     card = load_device(device)
@@ -47,23 +47,18 @@ def fit_roofline(
     for path, one in zip(steps, loaded, strict=True):
         with inside(str(path)):
             sets.append(data_set(one, described))
-    with ProgressBar("fits", show=not as_json) as bar:
+    with ProgressBar("fits") as bar:
         fit = fit_card(sets, card, bar.update)
     file = efficiency_file(output.stem if output else card.name, card, [one.header for one in loaded], sets, fit)
     if output is not None:
         dump_yaml(file, output, f"Shares of the peak rates of {card.name} that classes of operators reach.")
-    if as_json:
-        print_json(file.model_dump(mode="json"))
-        return
     rows = [[row.steps, row.points, *(f"{value:.1%}" for value in (row.mape, row.bias, row.worst))]
             for row in file.held_out]
-    if rows:
-        print_table("held out", ["steps", "points", "MAPE", "bias", "worst"], rows)
-    for name, factors in (("factors", file.factors), ("factors of 8-bit weights", file.factors_8bit)):
-        if factors is not None:
-            print_table(name, ["", ""], [[key, value] for key, value in _flat(factors.model_dump())])
-    if output is not None:
-        print(f"written to {output}")
+    parts: list[Part] = [Section("held out", ["steps", "points", "MAPE", "bias", "worst"], rows)] if rows else []
+    parts += [Section(name, ["", ""], _flat(factors.model_dump()))
+              for name, factors in (("factors", file.factors), ("factors of 8-bit weights", file.factors_8bit))
+              if factors is not None]
+    return Answer(file.model_dump(mode="json"), [*parts, *([] if output is None else [f"written to {output}"])])
 
 
 def _flat(data: dict[Any, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -10,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Quiet, Scenario, Verbose, print_json, print_table, show_run
+from hermes.cli.output import Answer, Overrides, Quiet, Scenario, Verbose, answering, to_json
 from hermes.cli.paths import Overwrite, free_folder
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (run, validate, schema, scenarios):
+    for command in (answering(run), answering(validate), schema, answering(scenarios)):
         app.command()(command)
 
 
@@ -34,14 +35,14 @@ def run(
     trace_events: Annotated[
         int | None, typer.Option(min=1, max=10**9, metavar="N", help="Write one of at most N events [200,000].")
     ] = None,
-    as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Simulate a scenario: print ten lines, and write a summary and tables to DIR."""
     from hermes import __version__
     from hermes.api import simulate
     from hermes.errors import HermesError
+    from hermes.results.brief import parts
     from hermes.results.export import TRACE, write_results
     from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
@@ -58,36 +59,41 @@ def run(
             results.meta["scenario_text"] = resolved_yaml(
                 checked, f"hermes {__version__}", to_dir=output, defaults=True)
             write_results(results, output, trace_events=trace_events, held=True)
-    if as_json:
-        print_json(results.summary)
-    else:
-        show_run(results, scenario, output, verbose=verbose)
-        _tell(results.meta.get("remarks", []))
+    results.meta["files"] = _files(scenario, output, verbose)
     if output is not None and "trace_cut" in results.meta:
         print(f"note: {output / TRACE}: {results.meta['trace_cut']} (--trace-events)", file=sys.stderr)
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
-        raise typer.Exit(130)
-    _exit_if_all_were_rejected(results.summary["requests"])
+    code = 130 if results.meta.get("interrupted") else _all_were_rejected(results.summary["requests"])
+    return Answer(results.summary, [*parts(results.summary, results.meta, verbose=verbose),
+                                    *results.meta.get("remarks", [])], code)
 
 
-def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
-    """Print the reason on stderr and exit with code 1 if every request was rejected."""
+def _files(scenario: str, output: Path | None, verbose: bool) -> str:
+    """Return the folder of a run's files and the next command to type."""
+    if output is None:
+        more = "" if verbose else " (-v: more)"
+        return f"none; next: hermes run {shlex.quote(scenario)} -o {shlex.quote(f'runs/{Path(scenario).stem}')}{more}"
+    folder = shlex.quote(str(output))
+    return f"{folder}; next: hermes plot {folder} -o {shlex.quote(f'{output.name}.png')}"
+
+
+def _all_were_rejected(requests: Mapping[str, Any]) -> int:
+    """Print the reason on stderr and return 1 if every request was rejected; else return 0."""
     if not requests["rejected"] or requests["rejected"] < requests["total"]:
-        return
+        return 0
     reasons = sorted(requests["reject_reasons"].items(), key=lambda item: -item[1])
     more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
     said = f"all {requests['total']:,} requests were rejected: {reasons[0][0]}{more}"
     print(f"hermes: {said}", file=sys.stderr)
-    raise typer.Exit(1)
+    return 1
 
 
 def validate(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006
     resolved: Annotated[bool, typer.Option(help="Print the whole scenario with its defaults.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Check a scenario without running it."""
     from hermes.errors import warn_all
     from hermes.scenario import load_scenario, resolved_yaml
@@ -97,19 +103,9 @@ def validate(
     # building finds missing files, models without a client and names that clash
     built = build(checked)
     warn_all(built.warnings)
-    if as_json:
-        print_json(checked.model_dump(mode="json"))
-    elif resolved:
-        print(resolved_yaml(checked, f"{scenario}, resolved; paths are relative to {checked.source.base_dir}"), end="")
-    else:
-        print(f"{scenario}: valid")
-        _tell(built.remarks)
-
-
-def _tell(remarks: list[str]) -> None:
-    """Print warnings and remarks about a scenario."""
-    for line in remarks:
-        print(line)
+    title = f"{scenario}, resolved; paths are relative to {checked.source.base_dir}"
+    return Answer(checked.model_dump(mode="json"), [resolved_yaml(checked, title).rstrip("\n")] if resolved
+                  else [f"{scenario}: valid", *built.remarks])
 
 
 def schema(
@@ -119,7 +115,7 @@ def schema(
     from hermes.explore import sweep_schema
     from hermes.scenario.editor_schema import json_schema
 
-    print_json(sweep_schema() if sweep else json_schema())
+    print(to_json(sweep_schema() if sweep else json_schema()))
 
 
 SECTIONS = {
@@ -129,16 +125,10 @@ SECTIONS = {
 }
 
 
-SECTIONS = {
-    "": "scenarios (hermes run NAME)",
-    "validation": "scenarios of comparisons with real engines and other simulators",
-    "studies": "scenarios of studies (hermes study NAME runs a whole study)",
-}
-
-
-def scenarios(as_json: Json = False) -> None:
+def scenarios() -> Answer:
     """List the scenarios that come with hermes; those of studies stand apart."""
     from hermes.config.yaml_document import load_yaml
+    from hermes.results.layout import Section
     from hermes.scenario import builtin_scenarios
 
     rows = []
@@ -148,10 +138,6 @@ def scenarios(as_json: Json = False) -> None:
         rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else "",
                      "group": group if group in SECTIONS else ""})
     rows.sort(key=lambda row: row["name"] != "quickstart")   # the one to start with
-    if as_json:
-        print_json(rows)
-        return
-    for group, title in SECTIONS.items():
-        print_table(title, ["name", "description"],
-                    [[row["name"], row["description"]] for row in rows if row["group"] == group])
-        print()
+    return Answer(rows, [
+        Section(title, ["name", "description"], [[row["name"], row["description"]] for row in rows
+                                                 if row["group"] == group]) for group, title in SECTIONS.items()])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+from hermes.cli.output import Answer, Overrides, Scenario, answering
+
+if TYPE_CHECKING:
+    from hermes.results.layout import Section
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("services")(services)
+    app.command("services")(answering(services))
 
 
 def services(
@@ -20,8 +23,7 @@ def services(
     overrides: Overrides = [],  # noqa: B006
     batch: Annotated[list[int], typer.Option(min=1, max=10**6, help="Tasks of a batch; repeatable.")] = [1, 64],  # noqa: B006
     tokens: Annotated[int, typer.Option(min=0, max=10**9, help="Tokens of each task.")] = 512,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Print memory and costs of a scenario's services: flops, bytes and time of each phase of a batch."""
     from hermes.clients.service import ServiceClient
     from hermes.scenario import load_scenario
@@ -32,15 +34,9 @@ def services(
     memory = _memories(found)
     phases = [row for client in found for kind, service in client.services.items() for size in batch
               for row in _phases(client, kind, service, size, tokens)]
-    if as_json:
-        print_json({"services": memory, "phases": phases})
-        return
-    if not found:
-        print("no client of this scenario serves anything but generations and KV")
-        return
-    _print("Memory", memory)
-    print()
-    _print(f"Batches, {tokens:,} tokens a task", phases)
+    parts = ([_section("Memory", memory), _section(f"Batches, {tokens:,} tokens a task", phases)] if found
+             else ["no client of this scenario serves anything but generations and KV"])
+    return Answer({"services": memory, "phases": phases}, parts)
 
 
 def _memories(clients: list[Any]) -> list[dict[str, Any]]:
@@ -75,11 +71,13 @@ def _phases(client: Any, kind: str, service: Any, size: int, tokens: int) -> lis
     ]
 
 
-def _print(title: str, rows: list[dict[str, Any]]) -> None:
+def _section(title: str, rows: list[dict[str, Any]]) -> Section:
+    from hermes.results.layout import Section
+
     scales = {"memory_bytes": ("GB", 1e9), "of_bytes": ("of GB", 1e9), "flops": ("GFLOP", 1e9), "bytes": ("MB", 1e6),
               "seconds": ("ms", 1e-3)}
     names = [scales[name][0] if name in scales else name for name in rows[0]]
-    print_table(title, names, [
+    return Section(title, names, [
         ["-" if value is None else value / scales[name][1] if name in scales else value for name, value in row.items()]
         for row in rows
     ])

@@ -11,25 +11,24 @@ import typer
 from hermes.cli import complete
 from hermes.cli.output import (
     Address,
+    Answer,
     ExecutorName,
-    Json,
     Overrides,
     Quiet,
     Verbose,
     Workers,
-    print_json,
-    print_lines,
-    show,
+    answering,
 )
 
 if TYPE_CHECKING:
     from hermes.explore.size_groups import Grouped
+    from hermes.results.layout import Section
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("size")(size)
+    app.command("size")(answering(size))
 
 
 def size(
@@ -70,8 +69,7 @@ def size(
     address: Address = "",
     quiet: Quiet = False,
     verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Find the fewest devices that serve a load within an SLO, by device, parallelism and layout.
 
     Several groups of LLM clients are sized one by one, then simulated together. Exit code 1 if no layout meets the SLO.
@@ -82,65 +80,56 @@ def size(
     from hermes.explore.size import size as find
     from hermes.explore.size_files import from_options, from_scenario, write
     from hermes.explore.size_groups import groups_in, size_groups
-    from hermes.explore.size_text import LABEL, front_section, lines, plain, ranking
-    from hermes.results.assumes import assumed_lines
-    from hermes.results.layout import WIDTH, fitted, sections_rich
-    from hermes.results.progress import SELDOM_S, ProgressLines
+    from hermes.explore.size_text import front_section, lines, plain, ranking
+    from hermes.results.progress import SearchProgress
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
-    told = None if quiet else ProgressLines(0.0 if verbose else SELDOM_S)
     options: dict[str, Any] = {
         "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp, "--tp"),
         "pps": None if pp is None else _numbers(pp, "--pp"), "dps": None if dp is None else _numbers(dp, "--dp"),
         "eps": None if ep is None else _experts(ep), "layouts": _layouts(layout),
-        "max_devices": max_devices, "told": told, "prices": _prices(price),
+        "max_devices": max_devices, "prices": _prices(price),
         "out": None if output is None else output / "simulations"}
-    with closing(make_executor(executor, workers, (), address)) as engine:
+    with (closing(make_executor(executor, workers, (), address)) as engine,
+          SearchProgress(quiet=quiet, verbose=verbose) as told):
         if group is None and len(groups_in(start.document)) > 1:
-            groups = size_groups(start.document, engine=engine, **options)
-            _show_groups(groups, start.base_dir, output, as_json=as_json, verbose=verbose)
-            return
-        found = find(start.document, engine=engine, **options)
+            groups = size_groups(start.document, engine=engine, told=told, **options)
+            return _of_groups(groups, start.base_dir, output, verbose)
+        found = find(start.document, engine=engine, told=told, **options)
     if output is not None:
         write(found, output)
         if found.meets:
             _write_launch(output)
-    assumes = assumes_of_best(found)
-    if as_json:
-        print_json(plain(found) | {"assumes": assumes})
-    else:
-        print_lines([*lines(found), *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose)),
-                     *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
-                                      if output is not None and found.meets else [])])
-        sections = [*ranking(found), *([front_section(found)] if verbose else [])]
-        if sections:
-            print()
-            show(sections_rich([part for one in sections for part in fitted(one, WIDTH, LABEL)]), WIDTH)
-    if not found.meets:
-        raise typer.Exit(1)
+    sections = [*ranking(found), *([front_section(found)] if verbose else [])]
+    return _answer(lines(found), plain(found), assumes_of_best(found), output if found.meets else None, sections,
+                   verbose, int(not found.meets))
 
 
-def _show_groups(found: Grouped, base_dir: Path, output: Path | None, *, as_json: bool, verbose: bool) -> None:
-    """Print the answers of several groups, and write the scenario with all of them."""
+def _of_groups(found: Grouped, base_dir: Path, output: Path | None, verbose: bool) -> Answer:
+    """Write the scenario with all groups, and return their answers."""
     from hermes.explore.assumed import assumes_of_document
     from hermes.explore.size_files import write_best
     from hermes.explore.size_groups_text import lines, plain
-    from hermes.results.assumes import assumed_lines
 
     if output is not None and found.meets:
         write_best(found.document, base_dir, "each group by its own simulations, then together", output)
         _write_launch(output)
     assumes = assumes_of_document(found.document, base_dir) if found.meets else []
-    if as_json:
-        print_json(plain(found) | {"assumes": assumes})
-    else:
-        print_lines([*lines(found), *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose)),
-                     *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
-                       if output is not None and found.meets else [])])
-    if not found.meets:
-        raise typer.Exit(1)
+    return _answer(lines(found), plain(found), assumes, output if found.meets else None, [], verbose,
+                   int(not found.meets))
+
+
+def _answer(lines: list[tuple[str, str]], data: dict[str, Any], assumes: list[dict[str, Any]], written: Path | None,
+            sections: list[Section], verbose: bool, exit_code: int) -> Answer:
+    from hermes.results.assumes import assumed_lines
+    from hermes.results.layout import labelled
+
+    lines = [*lines, *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose))]
+    if written is not None:
+        lines.append(("files", f"{written}; next: hermes capacity {written / 'best.yaml'}"))
+    return Answer(data | {"assumes": assumes}, [labelled(lines), *sections], exit_code)
 
 
 def _write_launch(folder: Path) -> None:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import print_table
+from hermes.cli.output import Answer, answering
 
 if TYPE_CHECKING:
+    from hermes.results.layout import Part
     from hermes.study import Report
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("study")(study)
+    app.command("study")(answering(study))
 
 
 def study(
@@ -34,7 +35,7 @@ def study(
     workers: Annotated[int, typer.Option(min=1, max=4096, help="Processes.")] = os.cpu_count() or 1,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Reference data that does not come with hermes.")] = None,
-) -> None:
+) -> Answer:
     """Run a study: simulate its points; print and write its tables, plots and findings.
 
     Run the command again to continue an interrupted study. `--set` changes an assumption of its study.yaml.
@@ -43,8 +44,7 @@ def study(
     from hermes.study.report import refuse_source
 
     if listed or not name:
-        _list()
-        return
+        return _list()
     chosen = load_study(name)
     out = output or Path("runs") / "studies" / (f"{chosen.name}-quick" if quick else chosen.name)
     context = chosen.context(out, quick=quick, workers=workers, data=data, changes=changes,
@@ -53,35 +53,28 @@ def study(
     out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     report = chosen.run(context)
-    _print(report)
     written = report.write(out)
-    print(f"{len(written)} files in {out} ({written[-1]}), {time.perf_counter() - started:.1f} s")
+    took = f"{len(written)} files in {out} ({written[-1]}), {time.perf_counter() - started:.1f} s"
+    return Answer({**report.plain(), "files": written}, [*_parts(report), "", took])
 
 
-def _list() -> None:
+def _list() -> Answer:
+    from hermes.results.layout import Section
     from hermes.study import known_studies, load_study
 
     found = [load_study(name) for name in known_studies()]
+    data = [{"study": study.name, "asks": study.title, "assumptions": list(study.config.assumptions)}
+            for study in found]
     if not found:
-        print("no studies: they are not part of the installed package. Clone the repository, or give the path of a "
-              "study's folder.")
-        return
-    print_table("", ["study", "asks", "assumptions"], [
-        [study.name, study.title, ", ".join(study.config.assumptions)] for study in found])
+        return Answer(data, ["no studies: they are not part of the installed package. Clone the repository, or give "
+                             "the path of a study's folder."])
+    return Answer(data, [Section("", ["study", "asks", "assumptions"], [
+        [study.name, study.title, ", ".join(study.config.assumptions)] for study in found])])
 
 
-def _print(report: Report) -> None:
-    print(report.title)
-    for line in [*report.notes, *report.changed()]:
-        print(f"  {line}")
-    for table in report.tables:
-        print()
-        columns, cells = table.rows()
-        print_table(table.title, columns, cells)
-        if table.note:
-            print(table.note)
+def _parts(report: Report) -> list[Part]:
+    parts: list[Part] = [report.title, *(f"  {line}" for line in [*report.notes, *report.changed()]), ""]
+    parts += [table.section() for table in report.tables]
     if report.findings:
-        print("\nFindings")
-        for line in report.findings:
-            print(f"- {line}")
-    print()
+        parts += ["", "Findings", *(f"- {line}" for line in report.findings)]
+    return parts

@@ -12,21 +12,20 @@ import typer
 from hermes.cli import complete
 from hermes.cli.output import (
     Address,
+    Answer,
     ExecutorName,
-    Json,
     Overrides,
     Quiet,
     Workers,
+    answering,
     cores,
-    print_json,
-    print_lines,
-    print_table,
 )
 from hermes.cli.paths import is_sweep
 from hermes.units import counted
 
 if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
+    from hermes.results.layout import Part
 
 __all__ = ["add_to"]
 
@@ -34,7 +33,7 @@ SHOWN = 12   # failed points to print; the rest is counted
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("sweep")(sweep)
+    app.command("sweep")(answering(sweep))
 
 
 def sweep(
@@ -48,9 +47,8 @@ def sweep(
     executor: ExecutorName = "local",
     address: Address = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
-    as_json: Json = False,
     quiet: Quiet = False,
-) -> None:
+) -> Answer:
     """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit 1 if a point failed.
 
     For the folder of a sweep, print its table.
@@ -61,16 +59,12 @@ def sweep(
     from hermes.explore.assumed import assumes_of_first_point
     from hermes.explore.executors import make_executor
     from hermes.explore.hashing import OTHER_REGISTRIES
+    from hermes.results.layout import labelled
     from hermes.results.progress import ProgressBar
 
     if output is None and not dry_run and is_sweep(Path(source)):
         opened = open_sweep(source)
-        if as_json:
-            print_json(opened.frame().to_dict("records"))
-        else:
-            print(opened.to_text(), end="")
-            _show_failed(opened, opened.failed())
-        return
+        return Answer(opened.frame().to_dict("records"), [opened.to_text().rstrip("\n"), *_failed(opened)])
     ran: list[int] = []   # number of points with an outcome, at the start and after each run
     with ProgressBar("points", show=not quiet) as bar:
         def progress(what: str, done: int, total: int) -> None:
@@ -89,50 +83,39 @@ def sweep(
                 results = run_sweep(source, output, overrides=overrides, progress=progress, engine=engine)
             took = time.perf_counter() - started
     if dry_run:
-        _show_plan(plan, as_json)
-        return
-    failed = results.failed()
-    if as_json:
-        print_json({
-            "name": results.name, "points": len(results), "failed": failed, "run": len(ran) - 1, "wall_s": took,
-        })
-    else:
-        _show_results(results, failed, len(ran) - 1, took, assumes_of_first_point(source, overrides, results))
-    if failed:
-        raise typer.Exit(1)
+        return _planned(plan)
+    failed, run = results.failed(), len(ran) - 1
+    assumes = [("assumes", line) for line in assumes_of_first_point(source, overrides, results)]
+    parts: list[Part] = [labelled(assumes), ""] if assumes else []
+    return Answer(
+        {"name": results.name, "points": len(results), "failed": failed, "run": run, "wall_s": took},
+        [results.to_text(), *parts,
+         f"{results.name}: {counted(len(results), 'point')}, {run} run in {took:.1f} s, {len(failed)} failed; "
+         f"written to {results.path / 'results.parquet'}", *_failed(results)], int(bool(failed)))
 
 
-def _show_plan(plan: Plan, as_json: bool) -> None:
+def _planned(plan: Plan) -> Answer:
+    from hermes.results.layout import Section
+
     config = plan.sweep.config
     rows: list[dict[str, Any]] = [
         {"point": p.point.index, **p.point.settings, "seed": p.seed, "finished": p.hash in plan.finished}
         for p in plan.points
     ]
-    if as_json:
-        print_json({"name": config.name, "points": rows, "to_run": len(plan.waiting)})
-        return
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    print_table("", columns, [[_cell(row.get(name, "")) for name in columns] for row in rows])
-    print(f"{config.name}: {counted(len(rows), 'point')}, {len(plan.waiting)} to run")
+    return Answer({"name": config.name, "points": rows, "to_run": len(plan.waiting)}, [
+        Section("", columns, [[_cell(row.get(name, "")) for name in columns] for row in rows]),
+        f"{config.name}: {counted(len(rows), 'point')}, {len(plan.waiting)} to run"])
 
 
 def _cell(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
-def _show_results(results: SweepResults, failed: dict[int, str], run: int, took: float, assumes: list[str]) -> None:
-    print(results.to_text())
-    if assumes:
-        print_lines([("assumes", line) for line in assumes])
-        print()
-    print(f"{results.name}: {counted(len(results), 'point')}, {run} run in {took:.1f} s, {len(failed)} failed; "
-          f"written to {results.path / 'results.parquet'}")
-    _show_failed(results, failed)
-
-
-def _show_failed(results: SweepResults, failed: dict[int, str]) -> None:
+def _failed(results: SweepResults) -> list[str]:
+    failed = results.failed()
+    lines = []
     for number, reason in list(failed.items())[:SHOWN]:
         said = ", ".join(f"{name}={value}" for name, value in results.settings(number).items())
-        print(f"point {number} ({said}): {reason}")
-    if len(failed) > SHOWN:
-        print(f"... and {len(failed) - SHOWN} more")
+        lines.append(f"point {number} ({said}): {reason}")
+    return [*lines, *([f"... and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else [])]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, print_json, print_table
+from hermes.cli.output import Answer, Overrides, answering
 
 __all__ = ["add_to"]
 
@@ -18,10 +18,10 @@ TraceFile = Annotated[Path, typer.Argument(help="The trace file.", show_default=
 
 def add_to(app: typer.Typer) -> None:
     trace = typer.Typer(help="Import and describe request traces.", no_args_is_help=True)
-    trace.command("import")(import_)
-    trace.command("get")(get)
-    trace.command("describe")(describe)
-    trace.command("cache")(cache)
+    trace.command("import")(answering(import_))
+    trace.command("get")(answering(get))
+    trace.command("describe")(answering(describe))
+    trace.command("cache")(answering(cache))
     app.add_typer(trace, name="trace")
 
 
@@ -31,27 +31,23 @@ def get(
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.parquet", help="The Parquet file to write [NAME.parquet].")] = None,
     url: Annotated[str, typer.Option(metavar="URL", help="Take it from here, such as a mirror.")] = "",
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Download a public trace, check it, and convert it to HERMES's Parquet format."""
     from dataclasses import asdict
 
+    from hermes.results.layout import Section
     from hermes.workload.public_traces import get_trace, public_traces
 
     if not name:
         known = public_traces()
-        if as_json:
-            print_json([asdict(trace) for trace in known.values()])
-            return
-        print_table("", ["name", "what", "licence"], [[n, t.what, t.licence] for n, t in known.items()])
-        return
+        rows = [[name, trace.what, trace.licence] for name, trace in known.items()]
+        return Answer([asdict(trace) for trace in known.values()], [Section("", ["name", "what", "licence"], rows)])
     path = output or Path(f"{name}.parquet")
     found = get_trace(name, path, url)
-    if as_json:
-        print_json({"name": name, "file": str(path), "requests": found.requests, "sha256": found.sha256,
-                    "licence": found.trace.licence})
-        return
-    print(f"{path}: {found.requests:,} requests, licence {found.trace.licence}; next: hermes trace describe {path}")
+    return Answer(
+        {"name": name, "file": str(path), "requests": found.requests, "sha256": found.sha256,
+         "licence": found.trace.licence},
+        [f"{path}: {found.requests:,} requests, licence {found.trace.licence}; next: hermes trace describe {path}"])
 
 
 def import_(
@@ -63,8 +59,7 @@ def import_(
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="The Parquet file to write.")],
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Convert a trace to HERMES's Parquet format. --set gives options of the source FORMAT, e.g. --set arrival=ts."""
     from hermes.config.validation import validate
     from hermes.config.yaml_document import as_node
@@ -80,14 +75,14 @@ def import_(
     frame = checked.read(file)
     write_trace(frame, output, source=f"{format_}: {file.name}", hash_block_tokens=checked.hash_block_tokens)
     dropped = {"rows_dropped": frame.attrs["rows_dropped"]} if "rows_dropped" in frame.attrs else {}
-    _print({**describe_frame(frame), **dropped, "file": str(output)}, as_json)
+    return _answer({**describe_frame(frame), **dropped, "file": str(output)})
 
 
-def describe(file: TraceFile, as_json: Json = False) -> None:
+def describe(file: TraceFile) -> Answer:
     """Print a trace's request count, rate, burstiness, lengths and their correlation."""
     from hermes.workload.traces import describe as figures
 
-    _print(figures(file), as_json)
+    return _answer(figures(file))
 
 
 def cache(
@@ -102,11 +97,11 @@ def cache(
         int | None, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens per block, for a trace with "
                                  "hash_tokens; the blocks of other traces are given [16].")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Print the hit rate of a prefix cache on a trace: without limit, and for each of the given capacities."""
     from hermes.errors import InputError, Verbatim
     from hermes.memory.replay import replay
+    from hermes.results.layout import Section
     from hermes.workload.traces import read_trace
 
     table = read_trace(file)
@@ -129,16 +124,14 @@ def cache(
             found = replay(prompts, capacity, eviction)
             rows.append({"capacity_blocks": capacity, "eviction": eviction, "hits": found.hits,
                          "hit_rate": found.hit_rate, "evictions": found.evictions})
-    if as_json:
-        print_json({"requests": len(table), "blocks": whole.blocks, "distinct": whole.distinct,
-                    "block_tokens": size, "caches": rows})
-        return
     title = (f"{whole.blocks:,} blocks of {size} tokens in {len(table):,} prompts, "
              f"{whole.distinct:,} of them distinct")
-    print_table(title, ["capacity (blocks)", "eviction", "hits", "hit rate", "evictions"], [
-        ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["eviction"],
-         f"{row['hits']:,}", f"{row['hit_rate']:.4%}", f"{row['evictions']:,}"] for row in rows
-    ])
+    return Answer(
+        {"requests": len(table), "blocks": whole.blocks, "distinct": whole.distinct, "block_tokens": size,
+         "caches": rows},
+        [Section(title, ["capacity (blocks)", "eviction", "hits", "hit rate", "evictions"], [
+            ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["eviction"],
+             f"{row['hits']:,}", f"{row['hit_rate']:.4%}", f"{row['evictions']:,}"] for row in rows])])
 
 
 def _blocks(ids: Sequence[tuple[int, ...]], tokens: Sequence[tuple[int, ...]], size: int) -> list[Sequence[Hashable]]:
@@ -153,11 +146,10 @@ def _blocks(ids: Sequence[tuple[int, ...]], tokens: Sequence[tuple[int, ...]], s
     return found
 
 
-def _print(figures: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(figures)
-    else:
-        print_table("", ["figure", "value"], list(_flat(figures)))
+def _answer(figures: dict[str, Any]) -> Answer:
+    from hermes.results.layout import Section
+
+    return Answer(figures, [Section("", ["figure", "value"], _flat(figures))])
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> list[list[Any]]:

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest", "half_character", "is_parquet",
-    "json_lines", "kind_of_file", "open_file", "parquet_batches", "parquet_column", "parquet_frame",
+    "MAX_BYTES", "MAX_DOCUMENT_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest",
+    "half_character", "is_parquet", "json_lines", "kind_of_file", "open_file", "parquet_column", "parquet_frame",
     "parquet_metadata", "parquet_schema", "parquet_table", "parse_json", "read_bytes", "read_json", "read_text",
     "require_file", "text_lines",
 ]
 
 MAX_BYTES = 8 * 2**20         # of a file that people write
 MAX_JSON_BYTES = 256 * 2**20  # of a JSON file that a program writes
+MAX_DOCUMENT_BYTES = 2 * 2**30   # of a JSON document that another tool writes: a data set of conversations has 0.7 GB
 MAX_TABLE_BYTES = 4 * 2**30   # of a file whose content is hashed
 MAX_LINE = 64 * 2**20         # characters of one line of a trace: a prompt's token ids stand in one
 MAX_ROWS = 100_000_000        # of a table
@@ -42,20 +43,20 @@ _SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: JSON can escape
 T = TypeVar("T")
 _KINDS = {
     stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "is a directory",
+    stat.S_IFDIR: "a directory",
 }
 
 
 def kind_of_file(mode: int) -> str | None:
-    """Return "a FIFO", "a device", "a socket" or "is a directory" for `st_mode`; None for a regular file."""
+    """Return "a FIFO", "a device", "a socket" or "a directory" for `st_mode`; None for a regular file."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> InputError:
     """Return the error of a path that the system refused; a name with a null byte is shown escaped."""
-    reason = str(getattr(error, "strerror", None) or error)
     if isinstance(error, OSError):
-        return InputError(what, Verbatim(reason.lower()), file=os.fspath(path))
+        reason = "a directory" if isinstance(error, IsADirectoryError) else str(error.strerror or error).lower()
+        return InputError(what, Verbatim(reason), file=os.fspath(path))
     return InputError(what, os.fspath(path))
 
 
@@ -91,10 +92,11 @@ def read_bytes(
     """Return the content of a regular file of at most `max_bytes`; raises `InputError` for anything else."""
     with open_file(path, what) as file:
         try:
-            raw = file.read(max_bytes + 1)
+            large = os.fstat(file.fileno()).st_size > max_bytes
+            raw = b"" if large else file.read(max_bytes + 1)
         except OSError as error:
             raise _unreadable(what, path, error) from None
-    if len(raw) > max_bytes:
+    if large or len(raw) > max_bytes:
         raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=os.fspath(path))
     return raw
 
@@ -113,16 +115,16 @@ def file_digest(path: str | os.PathLike[str], max_bytes: int = MAX_TABLE_BYTES) 
     return digest.hexdigest()
 
 
-def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a UTF-8 file. Raises `InputError` if it cannot be read, is too large or is not printable
-    text."""
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, *, printable: bool = True) -> str:
+    """Return the text of a UTF-8 file. Raises `InputError` if it cannot be read, is too large or (`printable`) has
+    control characters."""
     name, raw = os.fspath(path), read_bytes(path, max_bytes)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = Verbatim(f"byte 0x{raw[error.start]:02x} at offset {error.start}")
         raise InputError("UTF-8 text", found, file=name, line=raw.count(b"\n", 0, error.start) + 1) from None
-    bad = _UNPRINTABLE.search(text)
+    bad = _UNPRINTABLE.search(text) if printable else None
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
         raise InputError("printable text", Verbatim(f"character U+{ord(bad[0]):04X}"), file=name, line=line)
@@ -144,7 +146,7 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
     Raises `InputError` with line and column for invalid JSON, duplicate keys, NaN, an infinity, a number beyond the
     range of floats or half a character.
     """
-    return parse_json(read_text(path, max_bytes), os.fspath(path))
+    return parse_json(read_text(path, max_bytes, printable=max_bytes <= MAX_JSON_BYTES), os.fspath(path))
 
 
 def parse_json(text: str, file: str, line: int | None = None) -> Any:
@@ -328,26 +330,6 @@ def parquet_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The whole of a Parquet file as a DataFrame. Raises `InputError` as `parquet_table` does."""
     frame: pd.DataFrame = _guarded(lambda: parquet_table(path).to_pandas(), path, "a Parquet file")
     return frame
-
-
-def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a Parquet file as lists of dicts, some thousands at a time. Raises `InputError` as above."""
-    import pyarrow.parquet as pq
-
-    file = _guarded(lambda: pq.ParquetFile(os.fspath(path)), path, what)
-    with file:
-        _check_rows(file, path, MAX_ROWS)
-        batches = _guarded(lambda: file.iter_batches(batch_size=8192), path, what)
-        while True:
-            rows: list[dict[str, Any]] | None = _guarded(lambda: _next(batches), path, what)
-            if rows is None:
-                return
-            yield rows
-
-
-def _next(batches: Iterator[Any]) -> list[dict[str, Any]] | None:
-    batch = _checked_next(batches)
-    return None if batch is None else batch.to_pylist()
 
 
 def parquet_column(path: str | os.PathLike[str], name: str, what: str = "a Parquet file") -> Iterator[pa.Array]:

@@ -1,10 +1,10 @@
-"""Results of load drivers as rows of one form: aiperf, GuideLLM, inference-perf, BLIS.
+"""Results of load drivers as tables of one form: aiperf, GuideLLM, inference-perf, BLIS, vLLM's own.
 
-Each driver has a clock and units of its own. A row here has `request` (numbered by the time it was sent), `arrival_s`
-(when it was sent, on the driver's clock), `prompt_tokens`, `output_tokens`, `ttft_s` and `e2e_s` from that instant, and
-`error`; a failed request has no output tokens and no times. Where the driver keeps what it sent (GuideLLM's
-`request_args`, inference-perf's `request`), `max_new_tokens` is what the request asked for: with `ignore_eos`, the
-tokens that it got.
+Each driver has a clock and units of its own, and names of its own (`hermes.config.columns`). A table here has `request`
+(numbered by the time it was sent), `arrival_s` (when it was sent, on the driver's clock), `prompt_tokens`,
+`output_tokens`, `ttft_s` and `e2e_s` from that instant, and `error`; a failed request has no output tokens and no
+times. Where the driver keeps what it sent (GuideLLM's `request_args`, inference-perf's `request`), `max_new_tokens` is
+what the request asked for, NaN where unknown: with `ignore_eos`, the tokens that it got.
 
 | driver | file | clock | units |
 | --- | --- | --- | --- |
@@ -20,28 +20,81 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hermes.config.files import csv_rows, json_lines
+import numpy as np
+import numpy.typing as npt
+
+from hermes.config.columns import LARGEST, PER_S, TIMES, TOKENS, TOOLS, Source, source
+from hermes.config.files import MAX_DOCUMENT_BYTES, csv_rows, json_lines, open_file, read_json
+from hermes.config.tables import Table, csv_table, lookup
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["DRIVERS", "aiperf_rows", "blis_rows", "driver_of", "driver_rows", "guidellm_rows", "inference_perf_rows"]
+__all__ = ["DRIVERS", "bench_table", "driver_of", "driver_table"]
 
-Row = dict[str, Any]   # Any: numbers, texts and None
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_BLIS = ("request_id", "input_tokens", "output_tokens", "arrival_time_us", "send_time_us", "first_chunk_time_us",
-         "last_chunk_time_us")
+_NEEDED = ("prompt_tokens", "output_tokens", "e2e", "finish")
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+COUNTS = ("prompt_tokens", "output_tokens", "max_new_tokens", "prefix_tokens")
+TEXTS = ("session", "prefix_group")
 
 
-def driver_rows(kind: str, path: Path) -> list[Row]:
+class Sent(NamedTuple):
+    """A request in a driver's file: its line or its place in the document, its object, and why it failed."""
+
+    line: int | None
+    place: str
+    row: Mapping[str, Any]   # Any: JSON
+    error: str = ""
+
+
+def driver_table(kind: str, path: Path, **options: Any) -> Table:
     """Return the requests in a file of a driver, in the order in which they were sent.
 
-    Raises `InputError` for anything that is not such a file, with its place in it.
+    options: For GuideLLM, `benchmark`, the number of one of several. Raises `InputError` for anything that is not such
+    a file, with its place in it.
     """
-    rows = sorted(DRIVERS[kind](path), key=lambda row: float(row["arrival_s"]))
-    if not rows:
+    names = {ours: source(theirs, "s") for ours, theirs in TOOLS[kind].items()}
+    table = _blis(path) if kind == "blis" else _raw_table(path, list(DRIVERS[kind](path, **options)), names)
+    if not len(table):
         raise InputError("at least one request", Verbatim("none"), file=str(path))
-    return [{"request": number, **row} for number, row in enumerate(rows)]
+    failed = np.array([bool(error) for error in table.columns["error"]])
+    needed = _NEEDED if kind != "blis" else ()   # whose generated traces have no times
+    found = {name: _typed(table, name, names.get(name), ~failed & (name in needed)) for name in table.columns
+             if name not in (*TEXTS, "error")}
+    columns = {"arrival_s": found["arrival"]} | {name: found[name] for name in COUNTS if name in found}
+    for name, end in (("ttft", "first_token"), ("e2e", "finish")):
+        duration = found[name] if name in found else found[end] - found["arrival"]
+        columns[f"{name}_s"] = np.where(failed, np.nan, duration)
+    columns["output_tokens"] = np.where(failed, 0, columns["output_tokens"])
+    for name in ("prompt_tokens", "output_tokens"):
+        columns[name] = np.nan_to_num(columns[name]).astype(np.int64)
+    order = np.argsort(columns["arrival_s"], kind="stable")
+    texts = {name: [table.columns[name][row] for row in order] for name in (*TEXTS, "error") if name in table}
+    return Table(path, {"request": np.arange(len(order)), **{name: column[order] for name, column in columns.items()},
+                        **texts}, places=[f"request {row}, " for row in range(len(order))])
+
+
+def _raw_table(path: Path, sent: list[Sent], names: Mapping[str, Source]) -> Table:
+    raw = {ours: [_found(one.row, theirs.name) for one in sent] for ours, theirs in names.items()}
+    raw |= {"max_new_tokens": [one.row.get("max_new_tokens") for one in sent], "error": [one.error for one in sent]}
+    return Table(path, raw, lines=[one.line for one in sent if one.line is not None] or None,
+                 places=[one.place for one in sent], names={ours: theirs.name for ours, theirs in names.items()})
+
+
+def _found(row: Mapping[str, Any], name: str) -> Any:
+    try:
+        return lookup(row, name)
+    except KeyError:
+        return None
+
+
+def _typed(table: Table, name: str, theirs: Source | None, needed: npt.NDArray[np.bool_]) -> Any:
+    """Return a column of numbers, times in seconds, NaN where a request that does not need one has none."""
+    values = table.typed((TOKENS if name in COUNTS else TIMES).named(name, null=True))
+    for row in np.flatnonzero(np.isnan(values) & (needed | (name == "arrival")))[:1]:
+        raise table.wrong(name, int(row), "a number", Verbatim("none"))
+    return values if name in COUNTS or theirs is None else values / PER_S[theirs.unit]
 
 
 def driver_of(path: Path) -> str | None:
@@ -49,11 +102,11 @@ def driver_of(path: Path) -> str | None:
     try:
         if path.suffix == ".csv":
             head = next(csv_rows(path, unnamed=True), (0, []))[1]
-            return "blis" if set(_BLIS) <= set(head) else None
+            return "blis" if {"request_id", "send_time_us", "first_chunk_time_us"} <= set(head) else None
         if path.suffix not in (".json", ".jsonl"):
             return None
-        with path.open(encoding="utf-8") as file:
-            start = file.read(4096).lstrip()
+        with open_file(path) as file:
+            start = file.read(4096).decode("utf-8", "ignore").lstrip("\ufeff \n\r\t")
         if start.startswith("["):
             found = _document(path)
             entry = found[0] if isinstance(found, list) and found else None
@@ -65,29 +118,36 @@ def driver_of(path: Path) -> str | None:
             return None
         whole = _document(path)
         return "guidellm" if isinstance(whole, dict) and isinstance(whole.get("benchmarks"), list) else None
-    except (OSError, ValueError, InputError, IndexError):
-        return None   # whoever reads the file says what is wrong with it
+    except (ValueError, RecursionError, IndexError):
+        return None   # the reader of the file says what is wrong with it
 
 
-def aiperf_rows(path: Path) -> Iterator[Row]:
+def _aiperf(path: Path) -> Iterator[Sent]:
     """Yield the requests of aiperf's profile_export.jsonl; those of its warm-up are left out."""
     for line, record in json_lines(path):
-        at = _At(path, line)
-        metadata, metrics = at.mapping(record, "metadata"), record.get("metrics") or {}
+        metadata = _mapping(record, "metadata", path, line)
         if metadata.get("benchmark_phase") == "warmup":
             continue
-        sent = at.number(metadata, "request_start_ns", "metadata") * 1e-9
-        prompt = _metric(at, metrics, "input_sequence_length", optional=bool(record.get("error")))
-        if record.get("error"):
-            yield _failed(sent, prompt, record["error"])
-            continue
-        yield {"arrival_s": sent, "prompt_tokens": prompt, "error": "",
-               "output_tokens": _metric(at, metrics, "output_sequence_length"),
-               "ttft_s": _metric(at, metrics, "time_to_first_token", time=True, optional=True),
-               "e2e_s": _metric(at, metrics, "request_latency", time=True)}
+        metrics = {} if record.get("metrics") is None else _mapping(record, "metrics", path, line)
+        times = {name: _timed(metrics, name, path, line) for name in ("time_to_first_token", "request_latency")}
+        row = {"metadata": metadata, "metrics": metrics | {name: {"value": value} for name, value in times.items()}}
+        yield Sent(line, "", row, _error(record.get("error")))
 
 
-def guidellm_rows(path: Path, benchmark: int | None = None) -> Iterator[Row]:
+def _timed(metrics: dict[str, Any], name: str, path: Path, line: int) -> Any:
+    """Return the value of a metric in seconds; its entry states the unit."""
+    if metrics.get(name) is None:
+        return None
+    entry = _mapping(metrics, name, path, line, "metrics.")
+    value, unit = entry.get("value"), entry.get("unit")
+    if not isinstance(unit, str) or unit not in _UNITS:
+        raise InputError(f"one of {', '.join(_UNITS)}", unit, file=str(path), line=line, field=f"metrics.{name}.unit")
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return value * _UNITS[unit]
+    return value   # refused with its column
+
+
+def _guidellm(path: Path, benchmark: int | None = None) -> Iterator[Sent]:
     """Yield the requests of one benchmark of GuideLLM's benchmarks.json, the only one where `benchmark` is None."""
     found = _document(path)
     benchmarks = found.get("benchmarks") if isinstance(found, dict) else None
@@ -99,144 +159,147 @@ def guidellm_rows(path: Path, benchmark: int | None = None) -> Iterator[Row]:
     if benchmark is not None and benchmark >= len(benchmarks):
         raise InputError(f"a benchmark from 0 to {len(benchmarks) - 1}", benchmark, field="benchmark", file=str(path))
     number = benchmark or 0
-    at = _At(path)
-    requests = at.mapping(benchmarks[number], "requests", f"benchmarks.{number}")
+    requests = _mapping(benchmarks[number], "requests", path, None, f"benchmarks.{number}.")
     for status in ("successful", "errored", "incomplete"):
-        for i, row in enumerate(requests.get(status) or []):
-            place = f"benchmarks.{number}.requests.{status}.{i}"
+        place = f"benchmarks.{number}.requests.{status}."
+        for i, row in enumerate(_objects(requests.get(status) or [], path, place)):
             if status == "successful":
-                ttft = row.get("time_to_first_token_ms")
-                yield {"arrival_s": at.number(row, "request_start_time", place), "error": "",
-                       "prompt_tokens": at.number(row, "prompt_tokens", place),
-                       "output_tokens": (output := at.number(row, "output_tokens", place)),
-                       "max_new_tokens": _asked(row.get("request_args"), output),
-                       "ttft_s": None if ttft is None else at.number(row, "time_to_first_token_ms", place) * 1e-3,
-                       "e2e_s": at.number(row, "request_latency", place)}
+                asked = _asked(row.get("request_args"), row.get("output_tokens"))
+                yield Sent(None, f"{place}{i}.", row | {"max_new_tokens": asked})
             elif row.get("request_start_time") is not None:   # others were never sent
-                yield _failed(at.number(row, "request_start_time", place), row.get("prompt_tokens"), status)
+                yield Sent(None, f"{place}{i}.", row | {"max_new_tokens": None}, status)
 
 
-def inference_perf_rows(path: Path) -> Iterator[Row]:
+def _inference_perf(path: Path) -> Iterator[Sent]:
     """Yield the requests of inference-perf's per_request_lifecycle_metrics.json, in the forms of its versions 0.1 to
     0.7."""
     found = _document(path)
-    at = _At(path)
     if isinstance(found, dict):
         raise InputError(Verbatim("a summary has no requests; let inference-perf write them (report.request_lifecycle."
                                   "per_request: true)"), file=str(path))
-    for i, entry in enumerate(found):
-        if not isinstance(entry, dict):
-            raise InputError("an object", entry, file=str(path), field=str(i))
-        sent, ended = at.number(entry, "start_time", str(i)), at.number(entry, "end_time", str(i))
+    for i, entry in enumerate(_objects(found, path, "")):
         info = entry.get("info") or {}
-        asked = (info.get("request_metrics") or {}).get("text") or info
-        answer = info.get("response_metrics") or info
-        if entry.get("error"):
-            yield _failed(sent, asked.get("input_tokens"), entry["error"])
-            continue
-        times = answer.get("output_token_times") or []
-        yield {"arrival_s": sent, "e2e_s": ended - sent, "error": "",
-               "prompt_tokens": at.number(asked, "input_tokens", f"{i}.info"),
-               "output_tokens": (output := at.number(answer, "output_tokens", f"{i}.info")),
-               "max_new_tokens": _asked(entry.get("request"), output),
-               "ttft_s": float(times[0]) - sent if times else None}
+        asked = _found(info, "request_metrics.text") or info
+        answer = _found(info, "response_metrics") or info
+        row = {name: entry.get(name) for name in ("start_time", "end_time")}
+        row |= {"input_tokens": _found(asked, "input_tokens"), "output_tokens": _found(answer, "output_tokens"),
+                "output_token_times": _found(answer, "output_token_times")}
+        yield Sent(None, f"{i}.", row | {"max_new_tokens": _asked(entry.get("request"), row["output_tokens"])},
+                   _error(entry.get("error")))
 
 
-def blis_rows(path: Path) -> Iterator[Row]:
-    """Yield the requests of a trace of BLIS, version 2, with `session`, `prefix_group` and `prefix_tokens`.
+def _blis(path: Path) -> Table:
+    """Return a trace of BLIS, version 2, with `session`, `prefix_group` and `prefix_tokens`.
 
     A prompt is what the server counted; without such a count (generated traces), the prefix and the request's own
     tokens. Requests without times of chunks have no latencies.
     """
-    table = csv_rows(path)
-    _, head = next(table)
-    if missing := [name for name in _BLIS if name not in head]:
-        raise InputError(f"a column {missing[0]}", Verbatim(", ".join(head)), file=str(path), line=1)
-    for line, cells in table:
-        at, row = _At(path, line), dict(zip(head, cells, strict=True))
-        sent_us = at.number(row, "send_time_us") or at.number(row, "arrival_time_us")
-        own, prefix = at.number(row, "input_tokens"), at.number(row, "prefix_length") if "prefix_length" in row else 0.0
-        counted = at.number(row, "server_input_tokens") if row.get("server_input_tokens") else 0.0
-        more = {"session": row.get("session_id", ""), "prefix_group": row.get("prefix_group", ""),
-                "prefix_tokens": prefix}
-        if row.get("status", "ok") != "ok":
-            yield _failed(sent_us * 1e-6, counted or own + prefix, row.get("error_message") or row["status"]) | more
-            continue
-        first, last = at.number(row, "first_chunk_time_us"), at.number(row, "last_chunk_time_us")
-        timed = last > sent_us
-        yield {"arrival_s": sent_us * 1e-6, "prompt_tokens": counted or own + prefix, "error": "",
-               "output_tokens": at.number(row, "output_tokens"),
-               "ttft_s": (first - sent_us) * 1e-6 if timed else None,
-               "e2e_s": (last - sent_us) * 1e-6 if timed else None, **more}
+    read = csv_table(path)
+    table = read.renamed({ours: source(theirs).name for ours, theirs in TOOLS["blis"].items()
+                          if ours not in (*TEXTS, "prefix_tokens")} | {"arrived": "arrival_time_us"})
+
+    def numbers(name: str) -> Any:
+        """Return a column of numbers, 0 for empty cells."""
+        return np.nan_to_num(table.typed((TOKENS if name.endswith("tokens") else TIMES).named(name, null=True)))
+
+    for name, theirs in (("server_tokens", "server_input_tokens"), ("prefix_tokens", "prefix_length")):
+        table.columns[name], table.names[name] = read.columns.get(theirs, np.zeros(len(read))), theirs
+    for name in TEXTS:
+        table.columns[name] = read.columns.get(TOOLS["blis"][name], [""] * len(read))
+    arrival, counted, last = numbers("arrival"), numbers("server_tokens"), numbers("finish")
+    more: dict[str, Any] = {"arrival": np.where(arrival > 0, arrival, numbers("arrived"))}
+    more |= {name: np.where(last > more["arrival"], numbers(name), np.nan) for name in ("first_token", "finish")}
+    more["prompt_tokens"] = np.where(counted > 0, counted, numbers("prompt_tokens") + numbers("prefix_tokens"))
+    more["prefix_tokens"] = np.where([bool(group) for group in table.columns["prefix_group"]],
+                                     numbers("prefix_tokens"), 0)
+    states, said = (read.columns.get(name, [other] * len(read)) for name, other in (("status", "ok"),
+                                                                                      ("error_message", "")))
+    more["error"] = ["" if state == "ok" else text or state or "failed"
+                     for state, text in zip(states, said, strict=True)]
+    table.columns = {name: values for name, values in (table.columns | more).items()
+                     if name not in ("arrived", "server_tokens")}
+    return table
 
 
-DRIVERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    "aiperf": aiperf_rows, "guidellm": guidellm_rows, "inference-perf": inference_perf_rows, "blis": blis_rows,
+DRIVERS: dict[str, Callable[..., Iterator[Sent]]] = {
+    "aiperf": _aiperf, "guidellm": _guidellm, "inference-perf": _inference_perf,
 }
+"""Readers of drivers whose files hold an object for each request."""
 
 
-class _At:
-    """A place in a file, for messages."""
+def bench_table(result: Mapping[str, Any], path: Path) -> Table:
+    """Return the requests of a result of `vllm bench serve --save-detailed`: a JSON object with a list per column.
 
-    def __init__(self, path: Path, line: int | None = None) -> None:
-        self._path, self._line = str(path), line
-
-    def number(self, row: Mapping[str, Any], name: str, place: str = "") -> float:
-        """Return a finite number; texts of CSV cells are read, an empty one is 0."""
-        value = row.get(name)
-        if isinstance(value, str) and self._line is not None:
-            with suppress(ValueError):
-                value = float(value) if value else 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-            field = f"{place}.{name}" if place else name
-            raise InputError("a number", value, file=self._path, line=self._line, field=field)
-        return float(value)
-
-    def mapping(self, row: Any, name: str, place: str = "") -> Mapping[str, Any]:
-        value = row.get(name) if isinstance(row, dict) else None
-        if not isinstance(value, dict):
-            raise InputError("an object", value, file=self._path, line=self._line,
-                             field=f"{place}.{name}" if place else name)
-        return value
-
-
-def _metric(at: _At, metrics: Mapping[str, Any], name: str, *, time: bool = False, optional: bool = False,
-            ) -> float | None:
-    entry = metrics.get(name)
-    if entry is None and optional:
-        return None
-    value = at.number(at.mapping(metrics, name, "metrics"), "value", f"metrics.{name}")
-    if not time:
-        return value
-    unit = entry.get("unit") if isinstance(entry, dict) else None
-    if unit not in _UNITS:
-        raise InputError(f"one of {', '.join(_UNITS)}", unit, file=at._path, line=at._line,
-                         field=f"metrics.{name}.unit")
-    return value * _UNITS[unit]
+    Failed requests (with a text in `errors`) have no times and no output tokens. Raises `InputError` for a result
+    without details, and for lists of unequal length.
+    """
+    names = ("input_lens", "output_lens", "ttfts", "start_times", "errors")
+    for column in names:
+        if not isinstance(result.get(column), list):
+            said = f"no {column}: run vllm bench serve with --save-result --save-detailed"
+            raise InputError(Verbatim(said), file=str(path))
+    lengths = {column: len(result[column]) for column in names}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{column}: {length}" for column, length in lengths.items())
+        raise InputError("lists of equal length", Verbatim(said), file=str(path))
+    table = Table(path, {name: result[name] for name in names})
+    failed = np.array([bool(error) for error in result["errors"]], dtype=bool)
+    first, output = (np.where(failed, none, table.typed(column.named(name, null=True))) for name, column, none in (
+        ("ttfts", TIMES, np.nan), ("output_lens", TOKENS, 0)))
+    whole = np.full(len(failed), np.nan)
+    for name in ("latencies", "itls"):   # versions before `latencies` have only the gaps between tokens
+        values = result.get(name)
+        if isinstance(values, list) and len(values) == len(failed):
+            more = Table(path, {name: values if name == "latencies" else _sums(values, path)})
+            whole = more.typed(TIMES.named(name, null=True)) + (0 if name == "latencies" else first)
+            break
+    return Table(path, {
+        "start_times": table.typed(TIMES.named("start_times")), "input_lens": table.typed(TOKENS.named("input_lens")),
+        "output_lens": output, "ttfts": first, "latencies": np.where(failed, np.nan, whole)})
 
 
-def _asked(sent: Any, output: float) -> int | None:
+def _sums(gaps: list[Any], path: Path) -> list[float]:
+    """Return the sum of each request's gaps between tokens."""
+    for row, values in enumerate(gaps):
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+            raise InputError("a list of numbers", values, file=str(path), field=f"itls[{row}]")
+    return [float(sum(values)) for values in gaps]
+
+
+def _mapping(row: Any, name: str, path: Path, line: int | None, place: str = "") -> dict[str, Any]:
+    value = row.get(name) if isinstance(row, dict) else None
+    if not isinstance(value, dict):
+        raise InputError("an object", value, file=str(path), line=line, field=place + name)
+    return value
+
+
+def _objects(rows: Any, path: Path, place: str) -> Iterator[dict[str, Any]]:
+    if not isinstance(rows, list):
+        raise InputError("a list of requests", rows, file=str(path), field=place.strip(".") or None)
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise InputError("an object", row, file=str(path), field=f"{place}{i}")
+        yield row
+
+
+def _asked(sent: Any, output: Any) -> Any:
     """Return the output tokens that a request asked for, by what was sent (JSON text or an object); None if unknown."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         sent = json.loads(sent) if isinstance(sent, str) else sent
     if isinstance(sent, dict) and isinstance(sent.get("body"), dict):
         sent = sent["body"]
     if not isinstance(sent, dict):
         return None
-    limits = [sent[name] for name in ("max_completion_tokens", "max_tokens", "max_new_tokens") if name in sent]
     if sent.get("ignore_eos") is True:
-        return int(output)
+        return output
+    limits = [sent[name] for name in _LIMITS if name in sent]
     return limits[0] if limits and type(limits[0]) is int and limits[0] > 0 else None
 
 
-def _failed(sent: float, prompt: Any, error: Any) -> Row:
-    text = error.get("message") or error.get("error_msg") or str(error) if isinstance(error, dict) else str(error)
-    return {"arrival_s": sent, "prompt_tokens": prompt, "output_tokens": 0, "ttft_s": None, "e2e_s": None,
-            "error": str(text)[:200]}
+def _error(error: Any) -> str:
+    text = error.get("message") or error.get("error_msg") or error if isinstance(error, dict) else error
+    return str(text)[:200] if text else ""
 
 
 def _document(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError("a JSON document", Verbatim(f"{error}"[:200]), file=str(path)) from None
+    return read_json(path, MAX_DOCUMENT_BYTES)

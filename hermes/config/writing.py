@@ -1,6 +1,8 @@
-"""Atomic writing of files, locks of folders, and a test for writable folders.
+"""Atomic writing of files, locks of folders, scratch folders, and a test for writable folders.
 
-A file appears whole or not at all: it is written beside its place and renamed into it. Errors name the file.
+A file appears whole or not at all: it is written beside its place and renamed into it. Errors name the file. Temporary
+files and scratch folders are locked while they are in use: what a killed process left has no lock, and is removed when
+the same place is written again.
 """
 
 from __future__ import annotations
@@ -8,16 +10,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from hermes.config.files import kind_of_file
 from hermes.errors import HermesError, InputError, Verbatim
 
-__all__ = ["check_writable", "locked", "remove_strays", "replacing", "write_bytes", "write_text"]
+__all__ = ["check_writable", "locked", "remove_strays", "replacing", "scratch_folder", "write_bytes",
+           "write_text"]
 
 PROBE_BYTES = 1 << 16
+_SCRATCH = "hermes-scratch-"
 _CANNOT_LOCK = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -42,9 +49,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        for stray in target.parent.glob(f".{escape(target.name)}.*.tmp"):
+            with suppress(HermesError, FileNotFoundError), locked(stray):
+                stray.unlink()
+        temporary.touch()
         try:
-            yield temporary
-            temporary.replace(target)
+            with locked(temporary):
+                yield temporary
+                temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -83,6 +95,25 @@ def remove_strays(folder: Path) -> None:
         stray.unlink(missing_ok=True)
 
 
+@contextmanager
+def scratch_folder(out: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """Give the folder `out`, or without one a temporary folder that is removed at the end.
+
+    Temporary folders that killed processes left are removed, too.
+    """
+    if out is not None:
+        yield Path(out)
+        return
+    place = Path(tempfile.gettempdir())
+    for stray in place.glob(f"{_SCRATCH}*"):
+        pid = stray.name.removeprefix(_SCRATCH).partition("-")[0]
+        if not Path(f"/proc/{pid}").exists():   # a living process may have made it and not locked it yet
+            with suppress(HermesError), locked(stray):
+                shutil.rmtree(stray, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as folder, locked(Path(folder)):
+        yield Path(folder)
+
+
 def check_writable(folder: Path) -> None:
     """Make `folder` and write a little into it. Raises `HermesError` if that fails or the disk is full."""
     probe = folder / f".probe.{os.getpid()}.tmp"
@@ -101,15 +132,15 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, what: str = "a folder that no other process is writing into") -> Iterator[None]:
-    """Hold the lock of an existing folder. Raises `InputError` if another process holds it.
+    """Hold the lock of an existing folder or file. Raises `InputError` if another process holds it.
 
     The folder itself is locked, so that no lock file is left behind. The system drops the lock when the process ends.
     On file systems without such locks, nothing is locked.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise HermesError(f"cannot open the folder {folder}: {_reason(error)}") from error
+        raise HermesError(f"cannot open {folder}: {_reason(error)}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,7 +148,7 @@ def locked(folder: Path, what: str = "a folder that no other process is writing 
             raise InputError(what, Verbatim("one that another process holds"), file=str(folder)) from None
         except OSError as error:
             if error.errno not in _CANNOT_LOCK:
-                raise HermesError(f"cannot lock the folder {folder}: {_reason(error)}") from error
+                raise HermesError(f"cannot lock {folder}: {_reason(error)}") from error
         yield
     finally:
         os.close(handle)

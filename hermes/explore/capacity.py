@@ -16,15 +16,16 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from hermes.config.writing import scratch_folder
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.executor import Executor, executor
 from hermes.explore.lengthening import replays
 from hermes.explore.objective import missed, need_slo
 from hermes.explore.trials import Trials
+from hermes.results.progress import Told
 from hermes.scenario import Overrides, Scenario, load_scenario
 from hermes.workload.base import ArrivalProcess
 
@@ -128,7 +129,7 @@ class Capacity:
 def capacity(
     scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Overrides = (), seeds: int = 5,
     within: float = 0.02, max_runs: int = 12, workers: int = 1, out: str | Path | None = None,
-    engine: Executor | None = None, told: Callable[[str], None] | None = None,
+    engine: Executor | None = None, told: Told | None = None,
 ) -> Capacity:
     """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
 
@@ -143,16 +144,17 @@ def capacity(
         workers: Processes; 0 runs all in this one.
         out: Folder that keeps the simulations as a sweep; a repeated call continues. Left out, none are kept.
         engine: Executor to use instead of `workers` new processes.
-        told: Called with a line about each round.
+        told: Called with each round (`hermes.results.progress.Told`).
 
     Raises `InputError` for a scenario without an SLO, and for loads that cannot be scaled.
     """
     checked = load_scenario(scenario, overrides)
     need_slo(checked)
     axis = axis_of(checked, over)
-    with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
+    with (scratch_folder(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"capacity of {checked.name}", checked, Path(folder), doing, told)
+        trials = Trials(f"capacity of {checked.name}", checked, folder, doing, told)
+        trials.left = seeds * max_runs
         first = _search(trials, axis, [(checked.seed, axis.bracket())], max_runs)
         answers = first
         further = range(checked.seed + 1, checked.seed + seeds)
@@ -160,6 +162,7 @@ def capacity(
             if not batch or first[0].load is None or _narrow(axis, answers, within):
                 break
             near = axis.level(first[0].load)
+            trials.left = (seeds - len(answers)) * max_runs
             answers = answers + _search(
                 trials, axis, [(seed, axis.bracket(near, NEXT_STRIDE)) for seed in batch], max_runs)
         if out is not None:

@@ -25,7 +25,7 @@ from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.hashing import text_digest, unnamed
 from hermes.explore.points import RESERVED
 from hermes.results import Results
-from hermes.results.export import write_results
+from hermes.results.export import write_results, write_table
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
 from hermes.scenario.build import build
 
@@ -174,4 +174,4 @@ def _keep(job: Job, results: Results) -> None:
         folder = Path(job.keep_in)
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "requests.parquet") as path:
-            results.requests.to_parquet(path, index=False, compression="zstd")
+            write_table(path, results.columns("requests"))

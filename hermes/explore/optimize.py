@@ -23,6 +23,7 @@ from hermes.explore.objective import settled
 from hermes.explore.runner import run_sweep
 from hermes.explore.space import Dimension, Space
 from hermes.explore.trials import MOST_TIMES
+from hermes.results.progress import Told
 from hermes.scenario.build import build
 from hermes.scenario.document import resolved_yaml, scenario_of
 from hermes.scenario.loading import overridden
@@ -84,14 +85,14 @@ class Found:
 
 
 def optimize(
-    space: Space, folder: Path, engine: Executor, told: Callable[[str], None] | None = None,
+    space: Space, folder: Path, engine: Executor, told: Told | None = None,
 ) -> Found:
-    """Search, with the simulations kept in `folder`/simulations.
+    """Search, with the simulations kept in `folder`/simulations; told: called as `hermes.results.progress.Told`.
 
     Raises `InputError` for figures that a simulation does not have, and if no settings at all can be simulated, and
     `HermesError` if no simulation has a result.
     """
-    search = _Search(space, folder / "simulations", engine, told or (lambda text: None))
+    search = _Search(space, folder / "simulations", engine, told or (lambda what, done, most: None))
     whole = space.combinations()
     listed = search.try_all(whole) if whole is not None else search.sampled()
     failed = [tried for tried in listed if tried.failed]
@@ -142,16 +143,18 @@ def _key(settings: Mapping[str, Any]) -> str:
 class _Search:
     """Settings that were simulated, each once."""
 
-    def __init__(self, space: Space, folder: Path, engine: Executor, told: Callable[[str], None]) -> None:
+    def __init__(self, space: Space, folder: Path, engine: Executor, told: Told) -> None:
         self._space, self._folder, self._engine, self._told = space, folder, engine, told
         self._cases: dict[str, dict[str, Any]] = {}
         self._arrivals: dict[str, Arrivals] = {}   # of settings that can be simulated
         self._number = 0
         self._tried: dict[str, Tried] = {}
+        self._done = self._most = 0   # simulations, those with longer arrivals left out
 
     def try_all(self, settings: Iterable[Mapping[str, Any]]) -> list[Tried]:
         """Return what settings give, simulating those that are new, a batch at a time."""
         listed, batch = list(settings), self._space.config.batch
+        self._most = max(self._most, self._done + len(listed))
         for low in range(0, len(listed), batch):
             self._batch(listed[low:low + batch], short=self._space.config.fidelity is not None)
         return [self._tried[_key(one)] for one in listed]
@@ -165,6 +168,7 @@ class _Search:
                              "whole", None, field="space") from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         config = self._space.config
+        self._most = config.trials
         sampler = optuna.samplers.NSGAIISampler(
             seed=config.seed, population_size=max(4, 2 * config.batch),
             constraints_func=(lambda trial: trial.user_attrs["excess"]) if config.constraints else None)
@@ -199,7 +203,7 @@ class _Search:
             if kept and len(kept) + len(front) > fidelity.keep * len(tried):
                 break
             kept += front
-        self._told(f"{len(kept)} of {len(tried)} settings at full length")
+        self._most = self._done + len(kept)
         batch = self._space.config.batch
         for low in range(0, len(kept), batch):
             self._batch([one.settings for one in kept[low:low + batch]], short=False)
@@ -227,12 +231,12 @@ class _Search:
         if not cases:
             return
         self._number += len(cases)
+        self._tell(0)
         rows = self._rows({label: case for label, (case, _) in cases.items()}, settle=not short)
         for label, (_, one) in cases.items():
             row, simulated = rows[label]
             self._tried[_key(one)] = replace(self._judged(one, row, long=not short), simulated=simulated)
-        self._told(f"{len(self._tried)} settings tried, "
-                   f"{sum(one.feasible for one in self._tried.values())} within the constraints")
+        self._done += len(cases)
 
     def _refusal(self, settings: Mapping[str, Any]) -> str:
         """Return why settings cannot be simulated, "" if they can."""
@@ -251,7 +255,7 @@ class _Search:
         Returns the figures of each, and the settings that they are of.
         """
         self._cases |= cases
-        rows, factors, left = self._sweep(cases), dict.fromkeys(cases, 1.0), dict(cases)
+        rows, factors, left = self._sweep(cases, self._tell), dict.fromkeys(cases, 1.0), dict(cases)
         simulated = {label: case["set"] for label, case in cases.items()}
         for _ in range(MOST_TIMES if settle else 0):
             longer: dict[str, dict[str, Any]] = {}
@@ -272,12 +276,20 @@ class _Search:
             left = {label: left[label] for label in longer}
         return {label: (row, simulated[label]) for label, row in rows.items()}
 
-    def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
+    def _tell(self, done: int) -> None:
+        """Report the search, with so many simulations of the batch done."""
+        met = sum(one.feasible for one in self._tried.values())
+        self._told(f"{len(self._tried)} settings tried, {met} within the constraints", self._done + done,
+                   max(self._most, self._done + done))
+
+    def _sweep(self, cases: Mapping[str, Mapping[str, Any]], tell: Callable[[int], None] | None = None
+               ) -> dict[str, Row]:
         """Simulate cases, those that fail twice: a worker may have been killed for others' use of memory."""
         sweep = load_sweep({"name": self._space.config.name, "scenario": {}, "cases": list(cases.values())})
         base = self._space.sweep
         sweep = replace(sweep, base=base.base, base_dir=base.base_dir)
-        done = run_sweep(sweep, self._folder, engine=self._engine)
+        report = None if tell is None else lambda stage, done, of: tell(done) if stage == "run" else None
+        done = run_sweep(sweep, self._folder, progress=report, engine=self._engine)
         if done.failed():
             done = run_sweep(sweep, self._folder, engine=self._engine)
         return {label: done.outcome(number) or {} for number, label in enumerate(cases)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,30 +79,17 @@ def write(found: Found, folder: Path) -> list[str]:
 
 
 def _draw(found: Found, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from hermes.explore.plots import front_panel
+    from hermes.results.charts import Chart, image
 
-    objectives = list(found.space.config.objectives.items())[:2]
-    (x_name, x_way), (y_name, y_way) = objectives
-
-    def places(tried: Sequence[Tried]) -> tuple[list[float], list[float]]:
-        return [one.values[0] for one in tried], [one.values[1] for one in tried]
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    front = list(found.front)
-    others = [one for one in found.tried if one.feasible and not any(one is best for best in front)]
-    outside = [one for one in found.tried if one.values and not one.feasible]
-    axes.scatter(*places(outside), s=14, color="0.8", label="outside the constraints")
-    axes.scatter(*places(others), s=18, color="C0", alpha=0.6, label="within them, beaten")
-    axes.plot(*places(front), color="C3", marker="o", linewidth=1, label="front")
-    for number, one in enumerate(front[:MOST_SCENARIOS]):
-        place = one.values[0], one.values[1]
-        axes.annotate(str(number), place, textcoords="offset points", xytext=(5, 5), fontsize=8)
-    axes.set_xlabel(f"{x_name} ({x_way})")
-    axes.set_ylabel(f"{y_name} ({y_way})")
-    axes.set_title(f"{found.space.config.name}: {len(found.tried)} settings tried", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    x, y = (f"{name} ({way})" for name, way in list(found.space.config.objectives.items())[:2])
+    groups: dict[str, list[tuple[float, float]]] = {"outside the constraints": [], "within them, beaten": []}
+    for one in found.tried:
+        if one.values and not any(one is best for best in found.front):
+            name = "within them, beaten" if one.feasible else "outside the constraints"
+            groups[name].append((one.values[0], one.values[1]))
+    best = [(one.values[0], one.values[1], f"{number}") for number, one in enumerate(found.front)]
+    panel = front_panel("First two objectives; numbers as in front.json", x, y, groups, best)
+    title = f"{found.space.config.name}: {len(found.front)} of {len(found.tried)} settings are on the front"
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        temporary.write_bytes(image(Chart(title, "", [panel]), "png"))

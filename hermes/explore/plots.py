@@ -1,119 +1,244 @@
-"""Figure of a sweep: latency, throughput and goodput by case."""
+"""Charts of a sweep: latency against the SLO and goodput over its grid, with the answer marked and named.
+
+One number that varies is the x axis of curves, one for each value of the others; two numbers of at least three values
+each make heat maps; points without numbers are bars. `front_panel` is the plane of two goals, of searches too.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
+import pandas as pd
 
 from hermes.errors import InputError, Verbatim
+from hermes.explore.columns import columns_of
+from hermes.explore.objective import missed
 from hermes.explore.sweep_results import SweepResults
-from hermes.results.plots import make_figure, shortened
+from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel, end_labels
+from hermes.results.layout import shortened
+from hermes.results.run_charts import rounded
+from hermes.results.slo import METRICS
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "sweep_chart"]
 
-__all__ = ["MAX_CASES", "overview"]
-
-MAX_CASES = 60
-_LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "end-to-end latency"}
-_FROM, _TO, _RATE, _GOOD = "#3a76a8", "#e07b39", "#9dc3e0", "#5b9e6f"
-_WIDE = 30   # largest over smallest value: above, the axis is logarithmic
+MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
+WIDE = 16   # largest over smallest value: above, an axis is logarithmic
+NAME = 22
+MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text
+GOOD, OFFERED, TOKENS = "headline.goodput_per_s", "headline.offered_per_s", "headline.output_tokens_per_s"
 
 
-def overview(sweep: SweepResults) -> Figure:
-    """Draw one row per point: TTFT, TPOT and E2E at p50 and p99, and requests per second, within the SLO and in all.
+class Measure(NamedTuple):
+    """A figure of all points. table: By label: settings, mean of the seeds (y), lowest (low), highest (y2), and its
+    companion (the median, or the offered rate). limit: Of the SLO. All in `unit`."""
 
-    Panels without values are left out. Failed points are marked. The title counts the points not run yet, and those
-    beyond the first `MAX_CASES`. Raises `InputError` if no point has results.
-    """
-    frame = sweep.frame()
-    if frame.empty or not (frame["status"] == "ok").any():
+    name: str
+    unit: str
+    table: pd.DataFrame
+    companion: str
+    limit: float | None
+
+    def text(self, value: float) -> str:
+        if np.isnan(value):
+            return "-"
+        return rounded(value / (1e3 if self.unit == "ms" else 1.0)) if self.unit in ("s", "ms") else f"{value:.3g}"
+
+    def title(self) -> str:
+        if self.limit is None:
+            return f"{self.name} ({self.unit})"
+        return (f"{self.name} ({self.unit}): {(self.table['y2'] <= self.limit).sum()} of {len(self.table)} within the "
+                f"SLO of {self.text(self.limit)}")
+
+
+def labels(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return settings in words: `chunked, rate 20`."""
+    return ", ".join(str(settings[name]) if name == "case" else f"{name.rpartition('.')[2]} {settings[name]}"
+                     for name in names if settings.get(name) is not None)
+
+
+def sweep_chart(sweep: SweepResults) -> Chart:
+    """Return the chart of a sweep; of seeds, the mean. Raises `InputError` if no point has results."""
+    rows = [row for row in sweep.arrow().to_pylist() if row["status"] == "ok"]
+    if not rows:
         raise InputError("a sweep with finished points", Verbatim("none"), file=str(sweep.path))
-    shown = frame.head(MAX_CASES).reset_index(drop=True)
-    labels = _labels(sweep, shown)
-    latencies = {name: title for name, title in _LATENCIES.items() if _values(shown, f"latency.{name}.p50").any()}
-    count = len(latencies) + 1
-    longest = max(map(len, labels))
-    figure, axes = make_figure(1, count, 0.085 * longest + 3 * count, 0.24 * len(shown) + 1.4, sharey=True)
-    for axis, (name, title) in zip(axes, latencies.items(), strict=False):
-        _latency(axis, shown, name, title)
-    _throughput(axes[-1], shown)
-    rows = np.arange(len(shown))
-    for axis in axes:
-        axis.grid(visible=False, axis="y")
-        for row in rows[shown["status"] != "ok"]:
-            axis.text(0.5, row, "failed", transform=axis.get_yaxis_transform(), ha="center", va="center", color="gray",
-                      fontsize="small")
-    axes[0].set_yticks(rows, labels, fontsize="small")
-    axes[0].set_ylim(len(shown) - 0.4, -0.6)
-    figure.suptitle(_title(sweep, frame), fontsize="medium")
-    return figure
+    names = columns_of(point["settings"] for point in sweep.manifest["points"])
+    varying = [name for name in names if len({str(row[name]) for row in rows}) > 1]
+    numbers = sorted((name for name in varying if all(type(row[name]) in (int, float) for row in rows)),
+                     key=lambda name: -len({row[name] for row in rows}))
+    frame = pd.DataFrame(rows).assign(label=[labels(row, varying) or sweep.name for row in rows],
+                                      misses=pd.Series([missed(row) for row in rows], dtype=object))
+    answer, seen = _answer(frame)
+    failed, count = len(sweep.failed()), frame["label"].nunique()
+    said = [f"{len(rows) + failed} of {len(sweep)} points finished" if len(rows) + failed < len(sweep)
+            else f"{len(sweep)} points"] + ([f"{failed} failed"] if failed else [])
+    panels = []
+    for measure in _measures(frame, varying):
+        if len(numbers) == len(varying) == 2 and frame[numbers[1]].nunique() > 2:
+            panels.append(_heat(measure, numbers, answer))
+        elif numbers:
+            panels.append(_curves(measure, numbers[0], [name for name in varying if name != numbers[0]], answer))
+        else:
+            panels.append(_bars(measure, answer))
+            said += [f"the first {MAX_BARS} are drawn"] if count > MAX_BARS and len(panels) == 1 else []
+    said += ["the mark is the point named above"] if answer else []
+    return Chart(f"{sweep.name}: {seen}", "; ".join(said), panels)
 
 
-def _values(frame: pd.DataFrame, name: str) -> Any:
-    """Return a column as floats, with NaN for missing values."""
-    import pandas as pd
-
-    return pd.to_numeric(frame[name], errors="coerce") if name in frame else pd.Series(np.nan, index=frame.index)
+def _numbers(frame: pd.DataFrame, column: str) -> pd.Series[float]:
+    return pd.to_numeric(frame[column], errors="coerce") if column in frame else pd.Series(np.nan, index=frame.index)
 
 
-def _labels(sweep: SweepResults, frame: pd.DataFrame) -> list[str]:
-    """Return the settings of each point that differ between points: `chunked, rate 20`."""
-    settings = [sweep.settings(int(number)) | {"seed": seed}
-                for number, seed in zip(frame["point"], frame["seed"], strict=True)]
-    names = list(dict.fromkeys(name for one in settings for name in one))
-    differing = [name for name in names if len({str(one.get(name)) for one in settings}) > 1]
-    return [
-        shortened(", ".join(
-            shortened(str(one[name]), 28) if name == "case" else f"{name.rpartition('.')[2]} {one[name]}"
-            for name in differing if name in one
-        ) or sweep.name, 60)
-        for one in settings
-    ]
+def _measures(frame: pd.DataFrame, varying: Sequence[str]) -> list[Measure]:
+    """Return TTFT, TPOT and E2E at the percentile of their SLO (E2E only with one, or without any), and goodput, or the
+    served rate."""
+    out = []
+    limits = {metric: _numbers(frame, f"slo.{metric}.limit_s").dropna().unique() for metric in METRICS}
+    for metric in METRICS:
+        if metric == "e2e" and not len(limits["e2e"]) and any(map(len, limits.values())):
+            continue
+        one = len(limits[metric]) == 1 and frame[f"slo.{metric}.percentile"].nunique() == 1
+        at = f"p{frame[f'slo.{metric}.percentile'].iloc[0]:g}" if one else "p99"
+        column = f"slo.{metric}.value_s" if one else f"latency.{metric}_s.p99"
+        out.append((f"{metric.upper()} {at}", column, f"latency.{metric}_s.p50", limits[metric][0] if one else None))
+    out.append(("Goodput", GOOD, OFFERED, None) if _numbers(frame, GOOD).notna().any()
+               else ("Served", "headline.served_per_s", OFFERED, None))
+    measures, groups = [], frame["label"]
+    for name, column, companion, limit in out:
+        values = _numbers(frame, column)
+        factor, unit = (1.0, "requests/s") if companion == OFFERED else (1.0, "s") if values.max() >= 1 else (1e3, "ms")
+        found = {"y": values.groupby(groups, sort=False).mean(), "low": values.groupby(groups, sort=False).min(),
+                 "y2": values.groupby(groups, sort=False).max(),
+                 "companion": _numbers(frame, companion).groupby(groups, sort=False).mean()}
+        table = frame.groupby("label", sort=False)[list(varying)].first().assign(
+            **{key: series * factor for key, series in found.items()})
+        if values.notna().any():
+            measures.append(Measure(name, unit, table, "offered" if companion == OFFERED else "p50",
+                                    None if limit is None else limit * factor))
+    return measures
 
 
-def _latency(axis: Any, frame: pd.DataFrame, name: str, title: str) -> None:
-    low, high = (_values(frame, f"latency.{name}.{stat}").to_numpy() for stat in ("p50", "p99"))
-    top = float(np.nanmax(np.concatenate((low, high))))
-    scale, unit = (1.0, "s") if top >= 1 else (1e3, "ms")
-    rows = np.arange(len(frame))
-    axis.hlines(rows, low * scale, high * scale, color="lightgray", linewidth=2, zorder=1)
-    axis.plot(low * scale, rows, "o", color=_FROM, markersize=5, label="p50")
-    axis.plot(high * scale, rows, "|", color=_TO, markersize=9, markeredgewidth=2, label="p99")
-    axis.set_xlabel(f"{title} ({unit})")
-    positive = low[low > 0]
-    if len(positive) and top > _WIDE * float(positive.min()):
-        axis.set_xscale("log")
-    else:
-        axis.set_xlim(0, top * scale * 1.08 or 1.0)
-    _legend(axis)
+def _answer(frame: pd.DataFrame) -> tuple[str | None, str]:
+    """Return the label of the point to mark, and what is seen: the fewest devices that meet the SLO of one load, the
+    most goodput of a device over several loads, or without an SLO the most output tokens of a device."""
+    points = pd.DataFrame({column: _numbers(frame, column).groupby(frame["label"], sort=False).mean()
+                           for column in (GOOD, OFFERED, TOKENS, "devices")})
+    devices = points["devices"].clip(lower=1.0)
+    if "slo.pass" not in frame or frame["slo.pass"].isna().all():
+        if len(points) < 2 or points[TOKENS].isna().all():
+            return None, "latency and throughput"
+        best = str((points[TOKENS] / devices).idxmax())
+        return best, f"{best} gives the most output tokens of a device"
+    met = points[frame.groupby("label", sort=False)["misses"].count() == 0].dropna(subset=[GOOD])
+    if met.empty:
+        unsettled = frame["misses"].str.startswith("did not settle").sum()
+        return None, "no point meets the SLO" + (f"; {unsettled} of {len(frame)} did not settle" if unsettled else "")
+    if len(points) == 1:
+        return None, f"meets the SLO, {points[GOOD].iloc[0]:.3g}/s within it"
+    per_device = met[GOOD] / devices[met.index]
+    fewest = met[OFFERED].max() < 1.3 * met[OFFERED].min() and points["devices"].nunique() > 1
+    best = str((per_device[met["devices"] == met["devices"].min()] if fewest else per_device).idxmax())
+    return best, (f"{best} is the {'fewest' if fewest else 'best'} that meets the SLO "
+                  f"({points[GOOD][best]:.3g}/s within it on {points['devices'][best]:.0f} devices)")
 
 
-def _throughput(axis: Any, frame: pd.DataFrame) -> None:
-    rows = np.arange(len(frame))
-    done, good = (_values(frame, f"headline.{part}_per_s").to_numpy() for part in ("served", "goodput"))
-    axis.barh(rows, np.nan_to_num(done), color=_RATE, height=0.7, label="completed")
-    for row, (rate, window) in enumerate(zip(done, frame.get("headline.window", ["steady"] * len(frame)), strict=True)):
-        if window == "whole" and np.isfinite(rate):   # as in the table: no steady state
-            axis.annotate("*", (rate, row), textcoords="offset points", xytext=(2, -4))
-    if np.isfinite(good).any():   # without an SLO there is no goodput
-        axis.barh(rows, np.nan_to_num(good), color=_GOOD, height=0.35, label="within the SLO")
-    axis.set_xlabel("requests/s")
-    axis.set_xlim(0, float(np.nanmax(done)) * 1.08 or 1.0)
-    _legend(axis)
+def _axis(name: str, values: pd.Series[float], *, zero: bool = True, room: float = 1.08) -> Axis:
+    """Return an axis for these values: from 0 if `zero`; but for rates, logarithmic if they lie far apart."""
+    low, high = float(values.min()), float(values.max())
+    if name != "requests/s" and low > 0 and high > WIDE * low:
+        return Axis(name, "log", (low / 1.15, high * 1.3))
+    return Axis(name, domain=(0.0, high * room or 1.0) if zero else (low, high))
 
 
-def _legend(axis: Any) -> None:
-    axis.legend(frameon=False, fontsize="small", ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
-    axis.set_axisbelow(True)
+def _curves(measure: Measure, x: str, others: Sequence[str], answer: str | None) -> Panel:
+    """Return curves over a number, one for each setting of the others, with the range of the seeds; beyond `MAX_SERIES`
+    only the two highest and lowest are named. A single curve has its companion with it."""
+    own = measure.name.rpartition(" ")[2].lower()   # the name of a single curve
+    table = measure.table.assign(x=measure.table[x].astype(float), series=[
+        labels(dict(zip(others, row, strict=True)), others) or own
+        for row in measure.table[list(others)].itertuples(index=False, name=None)])
+    ranked = list(table.groupby("series")["y"].mean().sort_values().index)
+    rest = ranked[2:-2] if len(ranked) > MAX_SERIES else []
+    table["name"] = table["series"].where(~table["series"].isin(rest), f"{len(rest)} others")
+    lines = [(rows.sort_values("x"), "line") for _, rows in table.groupby("series", sort=False)]
+    if len(ranked) == 1:
+        lines.append((table.sort_values("x").assign(y=table["companion"], name=measure.companion), "dash"))
+    near = [] if measure.limit is None or measure.limit > 4 * table["y2"].max() else [measure.limit]
+    values = pd.concat([*(rows["y"] for rows, _ in lines), table["y2"], pd.Series(near, dtype=float)])
+    y = _axis(measure.unit, values)
+    layers, ends = [Layer("rule", pd.DataFrame({"y": near}))] if near else [], []
+    for rows, mark in lines:
+        line = rows[["x", "y", "name"]].dropna().rename(columns={"name": "series"})
+        if mark == "line":
+            if (rows["y2"] > rows["low"]).any():
+                layers.append(Layer("area", rows[["x", "low", "y2", "name"]].dropna().set_axis(
+                    ["x", "y", "y2", "series"], axis=1)))
+            layers.append(Layer("point", line))
+        layers.append(Layer("dash" if mark == "dash" else "line", line))
+        ends.append(line.tail(1))
+    last = pd.concat(ends).drop_duplicates("series").assign(x=table["x"].max())
+    layers.append(end_labels(last.assign(label=[shortened(name, NAME) for name in last["series"]]), y))
+    layers += [Layer("ring", table.loc[[answer], ["x", "y"]])] if answer else []
+    return Panel(measure.title() + (" (dashed)" if near else ""), _axis(x.rpartition(".")[2], table["x"], zero=False),
+                 y, layers, colours=dict.fromkeys((f"{len(rest)} others", measure.companion), GREY))
 
 
-def _title(sweep: SweepResults, frame: pd.DataFrame) -> str:
-    said = [sweep.name]
-    if len(frame) > MAX_CASES:
-        said.append(f"the first {MAX_CASES} of {len(frame)} finished points")
-    if len(frame) < len(sweep):
-        said.append(f"{len(frame)} of {len(sweep)} points finished")
-    return ": ".join((said[0], ", ".join(said[1:]))) if said[1:] else said[0]
+def _heat(measure: Measure, names: Sequence[str], answer: str | None) -> Panel:
+    """Return a heat map over two numbers: blue within the SLO and orange beyond, or paler for lower values."""
+    table, limit = measure.table, measure.limit
+    shares = table["y"] / (limit or table["y"].max() or 1.0)
+    colours = [_mixed(PLAIN, MEETS, share) if limit is None else _mixed(MEETS, PLAIN, share) if share <= 1
+               else _mixed(PLAIN, MISSES, share - 1) for share in shares.fillna(0.0)]
+    cells = pd.DataFrame({"x": table[names[0]].map("{:g}".format), "y": table[names[1]].map("{:g}".format),
+                          "colour": colours, "label": table["y"].map(measure.text)}, index=table.index)
+    x, y = (Axis(name.rpartition(".")[2], "category", tuple(f"{value:g}" for value in sorted(
+        table[name].unique(), reverse=name == names[1]))) for name in names)
+    layers = [Layer("cell", cells.drop(columns="label")), Layer("text", cells.assign(colour=INK), "center")]
+    layers += [Layer("box", cells.loc[[answer], ["x", "y"]])] if answer else []
+    return Panel(measure.title(), x, y, layers, height=16 + 26 * len(y.domain or ()))
+
+
+def _mixed(low: str, high: str, share: float) -> str:
+    """Return a colour between two."""
+    ends = [[int(colour[i:i + 2], 16) for i in (1, 3, 5)] for colour in (low, high)]
+    return "#" + "".join(f"{round(a + (b - a) * min(share, 1.0)):02x}" for a, b in zip(*ends, strict=True))
+
+
+def _bars(measure: Measure, answer: str | None) -> Panel:
+    """Return a bar for each point, orange beyond the SLO."""
+    table = measure.table.head(MAX_BARS)
+    names = [f"{'» ' if label == answer else ''}{shortened(str(label), 2 * NAME)}" for label in table.index]
+    if len(set(names)) < len(names):
+        names = [f"{number} {name}" for number, name in enumerate(names)]
+    limit = np.inf if measure.limit is None else measure.limit
+    bars = pd.DataFrame({"x": 0.0, "x2": table["y"].fillna(0.0).tolist(), "y": names, "series": [
+        "beyond the SLO" if value > limit else "" for value in table["y"]]})
+    end = float(bars["x2"].max()) * 1.35 or 1.0
+    layers = [Layer("bar", bars)]
+    if limit < 2 * end:
+        rule = pd.DataFrame({"x": [limit], "label": [f"SLO {measure.text(limit)}"]})
+        layers += [Layer("rule", rule), Layer("above", rule, "center")]
+        end = max(end, limit * 1.1)
+    # a text that would lie on the line of the SLO begins there
+    places = bars["x2"].where((bars["x2"] > limit) | (bars["x2"] + 0.2 * end < limit), limit)
+    layers.append(Layer("text", pd.DataFrame({"x": places, "y": names, "label": [*map(measure.text, table["y"])]})))
+    return Panel(measure.title(), Axis(measure.unit, domain=(0.0, end)), Axis("", "category", tuple(names)), layers,
+                 height=20 + 22 * len(names), colours={"": PALETTE[0], "beyond the SLO": PALETTE[1]})
+
+
+def front_panel(title: str, x: str, y: str, groups: Mapping[str, Sequence[tuple[float, float]]],
+                front: Sequence[tuple[float, float, str]]) -> Panel:
+    """Return points of two goals by group, and a line through the named ones that no other beats in both."""
+    frames = [pd.DataFrame(places, columns=["x", "y"]).assign(series=name) for name, places in groups.items() if places]
+    best = pd.DataFrame([(*place, shortened(name, NAME)) for *place, name in front], columns=["x", "y", "label"])
+    best["series"] = "front"
+    values = pd.concat([*frames, best])
+    axes = [_axis(name, values[way], room=1.15) for name, way in ((x, "x"), (y, "y"))]
+    named = best.iloc[np.unique(np.linspace(0, len(best) - 1, min(MAX_LABELS, len(best))).astype(int))]
+    layers = [Layer("line", best[["x", "y", "series"]].sort_values("x")), *(Layer("point", frame) for frame in frames),
+              Layer("point", best[["x", "y", "series"]]), end_labels(named, axes[1], 260)]
+    return Panel(title, axes[0], axes[1], layers if len(best) else layers[1:-2], height=260, legend=True,
+                 said="The line joins the points that no other beats in both.",
+                 colours=dict(zip((*groups, "front"), (*(GREY, "#9cc4ea", PALETTE[0])[:len(groups)], PALETTE[4]),
+                                  strict=True)))

@@ -17,14 +17,14 @@ cheapest layout is checked (`hermes.explore.size_check`): other seeds, longer ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, inside
 from hermes.explore.bounds import demand_of, fewest_clients
@@ -34,13 +34,14 @@ from hermes.explore.executor import Executor, executor
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import missed, need_slo, settled
 from hermes.explore.own_layout import OwnLayout, as_composed, run_own
-from hermes.explore.size_check import Check, check_answer, with_longer
+from hermes.explore.size_check import MOST_ROUNDS, SEEDS, Check, check_answer, with_longer
 from hermes.explore.size_layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
-from hermes.explore.size_range import StepRange, with_range
+from hermes.explore.size_range import MOST_TRIALS, StepRange, with_range
 from hermes.explore.trials import Trials
 from hermes.hardware.devices import load_device
 from hermes.hardware.files import shipped_name
 from hermes.hardware.info import hardware_info
+from hermes.results.progress import Told
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 from hermes.scenario.loading import overridden
@@ -53,6 +54,8 @@ MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
 STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
+MOST_LATER = MOST_LOADS + SEEDS + 2 * MOST_TRIALS + 2   # after the check: headroom, longer runs, range, own layout
+MOST_CHECKED = SEEDS * MOST_ROUNDS + MOST_LATER
 LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
 
 Row = Mapping[str, Any]
@@ -181,7 +184,7 @@ def hourly(tried: Tried) -> float | None:
 def size(
     document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
-    out: str | Path | None = None, engine: Executor | None = None, told: Callable[[str], None] | None = None,
+    out: str | Path | None = None, engine: Executor | None = None, told: Told | None = None,
     prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
     eps: Sequence[bool] | None = None,
 ) -> Sizing:
@@ -219,15 +222,16 @@ def size(
                          max_devices, field="max_devices")
     left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
-    with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
+    with (scratch_folder(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"size {checked.name}", checked, Path(folder), doing, told)
+        trials = Trials(f"size {checked.name}", checked, folder, doing, told)
         trials.length = max([1.0, *(start.length for start in starts.values())])
         found = _all(trials, base["clients"], starts, max_devices, layouts)
         sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out),
                         assumed=known.links, remarks=known.remarks)
         sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
                               {kind: start.clients for kind, start in starts.items()})
+        trials.left = MOST_LATER
         if sizing.meets:
             headroom = _headroom(trials, base["clients"], sizing.meets[0])
             check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
@@ -347,6 +351,8 @@ def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[K
                for kind, start in starts.items()}
     done: dict[tuple[Kind, str], _Running] = {}
     while running:
+        trials.left = MOST_CHECKED + sum(_most_left(one, layout, max_devices, layouts)
+                                         for (_, layout), one in running.items())
         wanted = {f"{one.label(one.wanted)}": one for one in running.values()}
         rows = trials.run({label: (changes(clients, one.kind, one.wanted), seed) for label, one in wanted.items()})
         for label, one in wanted.items():
@@ -359,6 +365,15 @@ def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[K
                     start = one.best or one.tried[-1]
                     running[kind, "pd"] = _Running(kind, _split(start, max_devices // kind.devices))
     return [Found(kind, layout, one.best, one.tried) for (kind, layout), one in done.items() if layout in layouts]
+
+
+def _most_left(one: _Running, layout: str, max_devices: int, layouts: Sequence[str]) -> int:
+    """Return at most how many simulations a search still makes, those of pd after it included."""
+    if layout == "pd":
+        return max(MOST_PD - len(one.tried), 1)
+    clients = max_devices // one.kind.devices
+    follows = MOST_PD if "pd" in layouts and one.kind.has_roles and clients >= 2 else 0
+    return max(min(clients, 2 * clients.bit_length() + 1) - len(one.tried), 1) + follows
 
 
 @dataclass

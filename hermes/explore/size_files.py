@@ -13,7 +13,8 @@ from hermes.errors import InputError, Verbatim, suggest
 from hermes.explore.objective import rate_option
 from hermes.explore.size import Sizing
 from hermes.explore.size_groups import groups_in, only
-from hermes.explore.size_text import plot
+from hermes.explore.size_text import chart
+from hermes.results.charts import image
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
 from hermes.units import counted
@@ -102,7 +103,7 @@ def write(sizing: Sizing, folder: Path) -> None:
     """Write `front.png` and, if a layout meets the SLO, `best.yaml`."""
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "front.png") as path:
-        plot(sizing).savefig(path, format="png", dpi=120)
+        path.write_bytes(image(chart(sizing), "png"))
     if not sizing.meets:
         return
     best = sizing.meets[0]

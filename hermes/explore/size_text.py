@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.explore.objective import limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.explore.size_layouts import Kind, Left
 from hermes.explore.size_range import StepRange
 from hermes.hardware.devices import load_device
+from hermes.results.charts import Chart
 from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
 from hermes.units import counted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["LABEL", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "plot", "ranking",
+__all__ = ["LABEL", "chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
            "speed"]
 
 FRONT = 10   # rows of the front in the terminal
@@ -309,26 +307,18 @@ def plain(sizing: Sizing) -> dict[str, Any]:
     }
 
 
-def plot(sizing: Sizing) -> Figure:
-    """Draw the two speeds of every simulation, by kind of client; the front as a line; filled where the SLO is met."""
-    from hermes.results.plots import make_figure
+def chart(sizing: Sizing) -> Chart:
+    """Return the two speeds of every simulation, by whether it meets the SLO, with the front as a line."""
+    from hermes.explore.plots import front_panel
 
-    figure, (axis,) = make_figure(1, 1, 9.5, 5.0)
-    labels = list(dict.fromkeys(f"{tried.kind.name} {tried.layout}" for tried in sizing.tried))
-    colours = {label: f"C{i}" for i, label in enumerate(labels)}
-    seen: set[str] = set()
+    groups: dict[str, list[tuple[float, float]]] = {"misses the SLO": [], "meets it, of one seed": []}
     for tried in sizing.tried:
-        found = speed(tried)
-        if found is None:
-            continue
-        label = f"{tried.kind.name} {tried.layout}"
-        axis.plot(*found, "o" if tried.layout == "mixed" else "s", color=colours[label],
-                  fillstyle="full" if tried.misses is None else "none", label=None if label in seen else label)
-        seen.add(label)
-    line = [found for one in front(sizing.tried) if (found := speed(one)) is not None]
-    axis.plot(*zip(*line, strict=True), "-", color="gray", linewidth=1, zorder=0)
-    axis.set_xlabel("output tokens/s of one user (median)")
-    axis.set_ylabel("output tokens/s of one device")
-    axis.set_title("filled: meets the SLO", fontsize="medium")
-    figure.legend(fontsize="small", loc="outside right upper")
-    return figure
+        if (found := speed(tried)) is not None:
+            groups["misses the SLO" if tried.misses else "meets it, of one seed"].append(found)
+    best = [(*found, one.label) for one in front(sizing.tried) if (found := speed(one)) is not None]
+    answer = "no layout meets the SLO"
+    if sizing.meets:
+        answer = f"{sizing.meets[0].label} is the cheapest that meets the SLO"
+    return Chart(answer, f"{len(sizing.tried)} simulations", [front_panel(
+        "Speed of a user against speed of a device", "output tokens/s of one user (median)",
+        "output tokens/s of one device", groups, best)])

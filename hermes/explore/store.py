@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.config.files import file_digest
+from hermes.config.files import file_digest, parquet_table
 from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
+from hermes.results.arrow import with_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,6 @@ FORMAT = 2
 GROUP_ROWS = 1_000   # of results.parquet
 _DATABASE, _RESULTS = "sweep.sqlite", "results.parquet"
 _OURS = {_DATABASE, *(f"{_DATABASE}-{part}" for part in ("journal", "wal", "shm")), _RESULTS, "kept", "lock"}
-_OLD = ("sweep.json", "parts")   # format 1: a file for each point
 _TABLES = f"""
     BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT);
@@ -80,7 +80,6 @@ class Folder:
         """Make the folder and hold its lock. The system drops the lock when the process ends."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError("a folder for the sweep", str(self.path))
-        self._refuse_old()
         if self.path.is_dir() and any(entry.name not in _OURS and not entry.name.endswith(".tmp")
                                       for entry in self.path.iterdir()):
             raise InputError("a new or empty folder, or one of a sweep", str(self.path))
@@ -123,19 +122,12 @@ class Folder:
                 self._writing.execute("PRAGMA journal_mode = DELETE")
         self._logged = False
 
-    def _refuse_old(self) -> None:
-        if any((self.path / name).exists() for name in _OLD):
-            raise InputError(f"a sweep of format {FORMAT}", Verbatim(
-                "one of an older version (run the sweep again into a new folder; pandas reads its results.parquet)"),
-                file=str(self.path))
-
     @property
     def database(self) -> Path:
         return self.path / _DATABASE
 
     def _connect(self, *, create: bool = False) -> sqlite3.Connection:
         """Return the database, with its tables if `create`. Raises `InputError` for a missing or foreign file."""
-        self._refuse_old()
         if not create and not self.database.is_file():
             raise InputError(f"the folder of a sweep (one with a {_DATABASE})", str(self.path))
         connection = None
@@ -251,9 +243,7 @@ class Folder:
 
     def results(self) -> pa.Table | None:
         """Return the table of all points, or None if it is missing or was changed."""
-        import pyarrow.parquet as pq
-
-        return None if self.finished_plan() is None else pq.read_table(self.path / _RESULTS)
+        return None if self.finished_plan() is None else parquet_table(self.path / _RESULTS)
 
     def scenario_text(self, key: str) -> str:
         found = self._rows("SELECT text FROM scenarios WHERE hash = ?", key, read=lambda text: zlib.decompress(text))
@@ -305,7 +295,7 @@ def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rest = iter(tables)
+    rest = map(with_units, tables)
     group = [next(rest)]
     with pq.ParquetWriter(path, group[0].schema, compression="zstd", write_statistics=False,
                           use_dictionary=False) as writer:

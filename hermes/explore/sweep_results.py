@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.files import parquet_frame
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.columns import columns_of, tables_of
@@ -91,10 +92,11 @@ class SweepResults:
         return frame[[*shown, *figures]]
 
     def plot(self) -> Figure:
-        """Return a figure: latency, throughput and goodput of every point."""
-        from hermes.explore.plots import overview
+        """Return a matplotlib figure: latency and goodput over the grid, with the answer marked and named."""
+        from hermes.explore.plots import sweep_chart
+        from hermes.results.plots import draw
 
-        return overview(self)
+        return draw(sweep_chart(self))
 
     def outcome(self, number: int) -> dict[str, Any] | None:
         """Return the row of a point: status, reason and figures; None before it has an outcome."""
@@ -126,12 +128,10 @@ class SweepResults:
 
     def requests(self, number: int) -> pd.DataFrame:
         """Return the table of requests of a point, for a sweep with `keep: requests` or `all`."""
-        import pandas as pd
-
         path = self._kept(number) / "requests.parquet"
         if not path.exists():
             raise InputError("a sweep with keep: requests (or all)", file=str(self.path))
-        return pd.read_parquet(path)
+        return parquet_frame(path)
 
     def results(self, number: int) -> Results:
         """Return the full results of a point, for a sweep with `keep: all`."""

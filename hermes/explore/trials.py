@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from hermes.errors import HermesError
 from hermes.explore.config import load_sweep
 from hermes.explore.executor import Executor
 from hermes.explore.lengthening import Arrivals, arrivals_of
+from hermes.explore.planning import Progress
 from hermes.explore.runner import run_sweep
+from hermes.results.progress import Told
 from hermes.scenario import Scenario
 
 __all__ = ["MOST_TIMES", "Trials", "Wanted"]
@@ -27,6 +29,9 @@ class Trials:
     """See the module's docstring.
 
     Attributes:
+        left: How many further simulations there will be at most, for `told`; the search sets it. Repetitions with
+            longer arrivals are not counted.
+        most: At most so many simulations in all, by `left`.
         length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
             simulations that settled have needed.
         lengths: The same of each simulation, as it was at last.
@@ -36,7 +41,9 @@ class Trials:
     scenario: Scenario
     folder: Path
     engine: Executor
-    told: Callable[[str], None] | None = None
+    told: Told | None = None
+    left: int = 0
+    most: int = 0
     length: float = 1.0
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -49,6 +56,8 @@ class Trials:
         """Return the figures of simulations, by label. A simulation that has not settled is repeated with longer
         arrivals, up to four times and 400,000 requests. times: Factor on the length at first."""
         left = {label: one for label, one in wanted.items() if label not in self.rows}
+        self.most = len(self.rows) + max(self.left, len(left))
+        self.left = max(self.left - len(left), 0)
         factors = dict.fromkeys(left, self.length * times)
         for _ in range(MOST_TIMES):
             if not left:
@@ -74,17 +83,27 @@ class Trials:
                  for label in wanted}
         new = {names[label]: {"label": names[label], "set": dict(settings), "seed": seed}
                for label, (settings, seed) in wanted.items()}
-        if self.told is not None:
-            self.told(", ".join(new))
         self.cases |= new
-        rows = self._sweep(new)
+        rows = self._sweep(new, self._progress(", ".join(new), fresh=not wanted.keys() & self.rows.keys()))
         return {label: rows[names[label]] for label in wanted}
 
-    def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Row]:
+    def _progress(self, what: str, *, fresh: bool) -> Progress:
+        """Report a round; return a function that reports its simulations as they are done."""
+        before = len(self.rows)
+
+        def report(stage: str, done: int, of: int) -> None:
+            if self.told is not None and stage == "run":
+                self.told(what, before + (done if fresh else 0), self.most)
+
+        report("run", 0, 0)
+        return report
+
+    def _sweep(self, cases: Mapping[str, Mapping[str, Any]], progress: Progress | None = None) -> dict[str, Row]:
         sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values())})
         source = self.scenario.source   # with the overrides, which a case may set again
         assert source.node is not None
-        done = run_sweep(replace(sweep, base=source.node, base_dir=source.base_dir), self.folder, engine=self.engine)
+        sweep = replace(sweep, base=source.node, base_dir=source.base_dir)
+        done = run_sweep(sweep, self.folder, progress=progress, engine=self.engine)
         rows: dict[str, Row] = {}
         for number, label in enumerate(cases):
             row = done.outcome(number)

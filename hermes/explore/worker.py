@@ -33,12 +33,13 @@ def main() -> None:
     """Load modules and answer requests. stdin names the modules; the argument is the number of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C reaches all processes of a terminal; the parent decides
     os.dup2(2, 1)
+    from hermes.errors import show_warning
+
+    warnings.showwarning = show_warning   # before modules are imported: they may warn, too
     for module in json.loads(sys.stdin.readline())["modules"]:
         importlib.import_module(module)
     import hermes.explore.jobs  # noqa: F401  (to have it loaded)
-    from hermes.errors import show_warning
 
-    warnings.showwarning = show_warning
     requests = socket.socket(fileno=int(sys.argv[1]))
     forks = _threads() == 1
     gc.collect()

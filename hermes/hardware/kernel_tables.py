@@ -22,8 +22,6 @@ neither.
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -33,6 +31,7 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Name
 from hermes.config.files import MAX_TABLE_BYTES, read_bytes
+from hermes.config.tables import npz_arrays
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray, IntArray
@@ -183,10 +182,7 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
     if digest != file.sha256:
         raise InputError(f"the bytes whose SHA-256 {path} states, {file.sha256 or 'none'} (restore both files, or make "
                          "them anew with hermes fit)", Verbatim(digest), file=str(times))
-    try:
-        arrays = _unpacked(raw)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"a readable file of kernel times ({type(error).__name__})", file=str(times)) from None
+    arrays = _unpacked(raw, str(times))
     missing = [name for name in file.tables if name not in arrays]
     if missing:
         raise InputError(f"the table {missing[0]}, which {path.name} names", file=str(times))
@@ -194,10 +190,46 @@ def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> Kern
 
 
 @lru_cache(maxsize=4)   # groups of clients and the points of a sweep read the same tables
-def _unpacked(raw: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz` file's bytes, which nobody may change."""
-    with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
-        arrays = {key: stored[key] for key in stored.files}
-    for array in arrays.values():
-        array.flags.writeable = False
+def _unpacked(raw: bytes, file: str) -> dict[str, np.ndarray]:
+    """Return the checked arrays of an `.npz` file's bytes, read-only."""
+    arrays = npz_arrays(raw, file, "a readable file of kernel times")
+    for name in arrays:
+        axes = _axes_of(name)
+        if axes:
+            for axis in axes:
+                _check_axis(arrays, axis, file)
+            shape = tuple(len(arrays[axis]) for axis in axes)
+            if arrays[name].shape != shape or arrays[name].dtype != np.int16:
+                raise InputError(f"int16 of shape {shape}, as its axes say",
+                                 Verbatim(f"{arrays[name].dtype} of shape {arrays[name].shape}"), file=file, field=name)
     return arrays
+
+
+def _axes_of(name: str) -> list[str]:
+    """Return the axes of a table of times; none for an array that is an axis. `InputError` for an unknown table."""
+    kind, *rest = name.split("/")
+    if kind == "gemm" and len(rest) == 1:
+        return [f"{name}/{axis}" for axis in "mnk"]
+    if kind in ("prefill", "decode") and len(rest) == 2 and rest[0].isdecimal():
+        return [f"{name}/{axis}" for axis in ("heads", "length", "batch")]
+    if kind == "rows" and len(rest) == 2:
+        return [f"{name}/rows", f"{name}/width"]
+    if kind == "experts" and len(rest) == 2 and rest[1] not in ("shape", "tokens"):
+        return [f"experts/{rest[0]}/shape", f"experts/{rest[0]}/tokens"]
+    if kind in ("all_reduce", "all_gather", "reduce_scatter") and rest in (["captured"], ["launched"], ["nccl"]):
+        group = "nccl" if rest == ["nccl"] else kind
+        return [f"{group}/ranks", f"{group}/bytes"]
+    return []
+
+
+def _check_axis(arrays: dict[str, np.ndarray], name: str, file: str) -> None:
+    """Raise `InputError` unless an axis exists and has ascending numbers, or rows of as many whole ones as it must."""
+    values = arrays.get(name)
+    if values is None:
+        raise InputError(f"the axis {name}", Verbatim("none"), file=file)
+    columns = {"heads": 2, "shape": 6}.get(name.rsplit("/", 1)[1])
+    numbers = values.dtype.kind in "iuf" and len(values.shape) == (2 if columns else 1) and values.size > 0
+    if not numbers or not np.isfinite(values).all() or (values < 0).any() or (
+            values.shape[1] != columns if columns else (np.diff(values.astype(np.float64)) <= 0).any()):
+        raise InputError(f"rows of {columns} integers" if columns else "ascending numbers of at least 0",
+                         Verbatim(f"{values.dtype} of shape {values.shape}"), file=file, field=name)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hermes.config.data_files import note_file
+from hermes.config.columns import Column
+from hermes.config.tables import csv_table
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.hardware.base import FloatArray
 
@@ -81,26 +82,12 @@ class OperatorTables(NamedTuple):
 def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    path = folder / name
-    note_file(path)
-    try:
-        frame = pd.read_csv(path)
-    except FileNotFoundError:
-        raise InputError(f"a file {name} in the folder of the profile", file=str(folder)) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
-    missing = [column for column in columns if column not in frame]
-    if missing:
-        raise InputError(f"the columns {', '.join(columns)}", Verbatim(f"no {', '.join(missing)}"), file=str(path))
-    numbers = [column for column in columns if column != "layer"]
-    for column in numbers:
-        values = pd.to_numeric(frame[column], errors="coerce")
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise InputError("a number of at least 0", frame[column][row], file=str(path), line=row + 2, field=column)
-        frame[column] = values
-    return frame
+    if not (folder / name).exists():
+        raise InputError(f"a file {name} in the folder of the profile", file=str(folder))
+    table = csv_table(folder / name)
+    table.need(columns)
+    return pd.DataFrame({column: table.typed(Column(column, "text") if column == "layer" else Column(column, low=0))
+                         for column in columns})
 
 
 def _curves(

@@ -5,34 +5,18 @@ The tables of `hermes.results.render` show everything else. No line is longer th
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-from rich.console import Group
-from rich.text import Text
-
 from hermes.core.reasons import GAVE_UP
-from hermes.errors import printable
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
-from hermes.results.layout import (
-    WIDTH,
-    fitted,
-    format_s,
-    gibibytes,
-    percent,
-    sections_html,
-    sections_rich,
-    sections_text,
-    shortened,
-)
+from hermes.results.layout import WIDTH, Part, format_s, gibibytes, labelled, percent, shortened, to_html
 from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
 from hermes.results.slo import own_limits_missed
 
-__all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
+__all__ = ["brief", "headline", "html", "parts"]
 
-LABEL = 9        # columns of a line's first word
+LABEL = 10       # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
 REASONS = 3
 SOURCE_SHARE = 0.05   # of the time of steps from which on a source is named
@@ -287,41 +271,12 @@ def _cost(summary: dict[str, Any]) -> str:
     return text + (f", no {missing[0]}" + (" without a `device:`" if wanted else "") if missing else "")
 
 
-def _text_lines(lines: Sequence[Line]) -> list[str]:
-    out = []
-    for word, text in lines:
-        parts = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
-        out.append(f"{word:<{LABEL}}{parts[0]}")
-        out += [" " * LABEL + part for part in parts[1:]]
-    return out
+def parts(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> list[Part]:
+    """Return the ten lines; with `verbose`, every table after them."""
+    return [labelled(brief(summary, meta, verbose=verbose)), *(sections(summary, meta) if verbose else [])]
 
 
-def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> str:
-    """Return the ten lines as text; with `verbose`, every table after them."""
-    text = "\n".join(_text_lines(brief(summary, meta, verbose=verbose))) + "\n"
-    if not verbose:
-        return text
-    return text + "\n" + sections_text([one for part in sections(summary, meta) for one in fitted(part)], WIDTH)
-
-
-def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> Group:
-    """Return the same for a terminal."""
-    lines = []
-    for line in _text_lines(brief(summary, meta, verbose=verbose)):
-        text = Text(printable(line))
-        text.stylize("bold", 0, LABEL)
-        lines.append(text)
-    if not verbose:
-        return Group(*lines)
-    tables = sections_rich([one for part in sections(summary, meta) for one in fitted(part)])
-    return Group(*lines, Text(""), tables)
-
-
-def to_html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
-    """Return the ten lines as a table, with everything else folded below."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(word)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
-        for word, text in brief(summary, meta))
-    title = f"<caption style='text-align:left'><b>{escape(str(meta['name']))}</b></caption>" if meta.get("name") else ""
-    rest = sections_html(sections(summary, meta))
-    return f"<div><table>{title}{rows}</table><details><summary>everything</summary>{rest}</details></div>"
+def html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    """Return the ten lines for a notebook, with everything else folded below."""
+    rest = to_html(sections(summary, meta))
+    return f"<div>{to_html(parts(summary, meta))}<details><summary>everything</summary>{rest}</details></div>"

@@ -24,7 +24,7 @@ from hermes.results.compare_trust import cannot_rank
 from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
 from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
-from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
+from hermes.results.layout import Section, format_number, format_s, to_html, to_rich, to_text
 from hermes.results.observed import observed_report
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
@@ -205,13 +205,13 @@ class CompareTable:
 
     def table(self) -> Any:
         """Rich tables."""
-        return sections_rich(self.sections())
+        return to_rich(self.sections())
 
     def to_text(self) -> str:
-        return sections_text(self.sections())
+        return to_text(self.sections())
 
     def _repr_html_(self) -> str:
-        return sections_html(self.sections())
+        return to_html(self.sections())
 
 
 def _signed(error: float | None) -> str:

@@ -42,7 +42,7 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TRACE", "of_killed_run", "write_results", "written_files"]
+__all__ = ["TRACE", "of_killed_run", "write_results", "write_table", "written_files"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

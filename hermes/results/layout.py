@@ -1,15 +1,15 @@
-"""Small tables as rich tables, plain text and HTML, and numbers and durations as text.
+"""The one renderer: sections as rich tables, plain text, HTML and Markdown; numbers and durations as text.
 
-`fitted` fits a table to a width: it shortens long names in the middle, and cuts a table that is still too wide into
-several tables that begin with the same column.
+A section fits the width it is printed at: texts are wrapped between words; where that is not enough, `fitted` shortens
+long names in the middle, and cuts the table into several that begin with the same column.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -19,21 +19,51 @@ from rich.text import Text
 
 from hermes.errors import printable
 
-__all__ = ["WIDTH", "Section", "fitted", "format_number", "format_s", "gibibytes", "percent", "sections_html",
-           "sections_rich", "sections_text", "shortened"]
+__all__ = ["WIDTH", "Marked", "Part", "Section", "fitted", "format_number", "format_s", "gibibytes", "labelled",
+           "markdown_table", "percent", "shortened", "to_html", "to_rich", "to_text"]
 
 WIDTH = 80
 LONGEST_NAME, SHORTEST_NAME = 32, 14
+_GAP = 2   # blanks between two columns
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")       # a dash or an empty cell stands for no value
+_FIGURE = re.compile(r"(?:[-+<>~]?[$x]?\d.{0,23}|-?)\Z")   # a number with its unit, or two of them
+_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
+
+
+class Marked(str):
+    """Text of a cell with a colour for terminals, such as `green`."""
+
+    colour: str
+
+    def __new__(cls, text: str, colour: str) -> Marked:
+        made = super().__new__(cls, text)
+        made.colour = colour
+        return made
 
 
 @dataclass(frozen=True)
 class Section:
-    """A small table: a title, column heads, rows of text. The first column is left-aligned, the others right."""
+    """A small table. Columns of figures are right-aligned, others left. Without heads, the first column holds labels.
+
+    Attributes:
+        head: A name for each column; empty strings for labels and texts.
+        rows: Texts, or numbers.
+        note: Text below the table.
+    """
 
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[object]]
     note: str = ""
+
+
+Part = Section | str
+"""What a command prints: a table, or lines of text as they are."""
+
+
+def labelled(lines: Sequence[tuple[str, str]]) -> Section:
+    """Return (label, text) pairs as a section whose texts are wrapped beside the labels."""
+    return Section("", ("", ""), lines)
 
 
 def format_s(value: float | None) -> str:
@@ -77,25 +107,32 @@ def shortened(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head):]}"
 
 
+def _text(cell: object) -> str:
+    return printable(f"{cell:,.6g}" if isinstance(cell, float) else str(cell))
+
+
+def _figures(number: int, cells: Sequence[str]) -> bool:
+    """Whether a column is right-aligned: numbers, and after the first column numbers with units."""
+    return all(map((_FIGURE if number else _NUMBER).match, cells))
+
+
 def fitted(part: Section, width: int = WIDTH, shortest: int = SHORTEST_NAME) -> list[Section]:
     """Return the same table, or several, at most `width` columns wide. shortest: To which names may be shortened."""
-    widths = [max((len(row[i]) for row in (part.head, *part.rows)), default=0) for i in range(len(part.head))]
-    gap = 2
-    if sum(widths) + gap * (len(widths) - 1) <= width or not widths:
+    texts = [[_text(cell) for cell in row] for row in part.rows]
+    widths = [max((len(row[i]) for row in (part.head, *texts)), default=0) for i in range(len(part.head))]
+    if sum(widths) + _GAP * (len(widths) - 1) <= width or not any(part.head):
         return [part]
-    if len(widths) == 2 and not any(part.head):   # label and text: the text is wrapped
-        return [part]
-    others = sum(widths[1:]) + gap * (len(widths) - 1)
+    others = sum(widths[1:]) + _GAP * (len(widths) - 1)
     first = min(widths[0], max(width - others, shortest))
     if first + others > width:   # there will be several tables, so names need not be that short
         first = min(widths[0], max(LONGEST_NAME, shortest))
-    rows = [(shortened(row[0], first), *row[1:]) for row in part.rows]
+    rows = [(shortened(text[0], first), *row[1:]) for text, row in zip(texts, part.rows, strict=True)]
     cuts, used = [1], first
     for column in range(1, len(widths)):
-        if used + gap + widths[column] > width and column > cuts[-1]:
+        if used + _GAP + widths[column] > width and column > cuts[-1]:
             cuts.append(column)
             used = first
-        used += gap + widths[column]
+        used += _GAP + widths[column]
     bounds = [*cuts, len(widths)]
     tables = [
         Section(part.title if low == 1 else "", (part.head[0], *part.head[low:high]),
@@ -105,38 +142,72 @@ def fitted(part: Section, width: int = WIDTH, shortest: int = SHORTEST_NAME) -> 
     return [*tables[:-1], replace(tables[-1], note=part.note)]
 
 
-def sections_rich(parts: Sequence[Section]) -> Group:
-    """Return sections as rich tables. Names come from users, so markup is not interpreted."""
-    shown: list[Any] = []
-    for part in parts:
-        table = Table(title=Text(printable(part.title), style="bold"), title_justify="left", box=None, pad_edge=False,
-                      show_header=any(part.head))
-        for index, name in enumerate(part.head):
-            table.add_column(Text(printable(name)), justify="left" if index == 0 or not any(part.head) else "right",
-                             overflow="fold")
-        for row in part.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
-        shown += [table, *([Text(printable(part.note), style="dim")] if part.note else []), Text("")]
-    return Group(*shown[:-1])
+def _table(part: Section, *, whole: bool) -> Table:
+    """Return a section as a rich table. whole: Wrap no figures and no names, since there is room for them."""
+    table = Table(title=Text(printable(part.title), style="bold") if part.title else None, title_justify="left",
+                  box=None, pad_edge=False, show_header=any(part.head), padding=(0, _GAP, 0, 0))
+    for index, name in enumerate(part.head):
+        cells = [_text(row[index]) for row in part.rows]
+        figures = any(part.head) and _figures(index, cells)
+        table.add_column(
+            Text(printable(name)), justify="right" if figures else "left", overflow="fold",
+            style="" if any(part.head) or index else "bold",
+            no_wrap=whole and (figures or not any(" " in cell for cell in (name, *cells))
+                               or not (index or any(part.head))))
+    for row in part.rows:   # names come from users: do not interpret markup
+        table.add_row(*(Text(_text(cell), cell.colour if isinstance(cell, Marked) else "") for cell in row))
+    return table
 
 
-def sections_text(parts: Sequence[Section], width: int = 120) -> str:
-    """Return sections as plain text, at most `width` columns wide."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(sections_rich(parts))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+def _least(part: Section) -> int:
+    """Return the columns that a section needs if its texts are wrapped between words."""
+    widths = []
+    for index, name in enumerate(part.head):
+        cells = [_text(row[index]) for row in part.rows]
+        kept = any(part.head) and _figures(index, cells)
+        widths.append(max((len(word) for cell in (name, *cells) for word in ([cell] if kept else cell.split())),
+                          default=0))
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def sections_html(parts: Sequence[Section]) -> str:
-    """Return sections as HTML tables; every text is escaped."""
-    out = []
-    for part in parts:
-        out.append(f"<table><caption style='text-align:left'><b>{escape(part.title)}</b></caption>")
-        if any(part.head):
-            out.append("<tr>" + "".join(f"<th>{escape(name)}</th>" for name in part.head) + "</tr>")
-        out += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows]
-        out.append("</table>")
-        if part.note:
-            out.append(f"<div><small>{escape(part.note)}</small></div>")
-    return "<div>" + "".join(out) + "</div>"
+def to_rich(parts: Sequence[Part], width: int = WIDTH) -> Group:
+    """Return parts for a rich console of `width` columns, with an empty line between two tables."""
+    shown: list[Any] = []   # Any: of rich
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            shown.append(Text(printable(part), no_wrap=True, overflow="ignore"))   # commands and paths to copy
+            continue
+        if number and isinstance(parts[number - 1], Section):
+            shown.append(Text(""))
+        whole = _least(part) <= width
+        tables = [part] if whole else fitted(part, width)
+        for place, one in enumerate(tables):
+            shown += [*([Text("")] if place else []), _table(one, whole=whole)]
+        shown += [Text(printable(part.note), style="dim")] if part.note else []
+    return Group(*shown)
+
+
+def _recorded(parts: Sequence[Part], width: int) -> Console:
+    console = Console(file=io.StringIO(), width=width, record=True, legacy_windows=False)
+    console.print(to_rich(parts, width), crop=False)
+    return console
+
+
+def to_text(parts: Sequence[Part], width: int = WIDTH) -> str:
+    """Return parts as plain text, at most `width` columns wide."""
+    return "".join(f"{line.rstrip()}\n" for line in _recorded(parts, width).export_text().splitlines())
+
+
+def to_html(parts: Sequence[Part], width: int = 100) -> str:
+    """Return parts as HTML, as a terminal of `width` columns shows them; every text is escaped."""
+    return _recorded(parts, width).export_html(inline_styles=True, code_format=_HTML)
+
+
+def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table in Markdown, without the last line end. Columns of figures are right-aligned."""
+    cells = [[re.sub(r"(?<!\\)\|", r"\\|", " ".join(_text(cell).split("\n"))) for cell in row] for row in (head, *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    columns = list(zip(*cells[1:], strict=True)) or [()] * len(head)
+    figures = [any(map(re.compile(r"\d").search, column)) and _figures(number, column)
+               for number, column in enumerate(columns)]
+    return "\n".join([lines[0], "| " + " | ".join("---:" if right else "---" for right in figures) + " |", *lines[1:]])

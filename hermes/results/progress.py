@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["SELDOM_S", "ProgressBar", "ProgressLines"]
+__all__ = ["SELDOM_S", "ProgressBar", "SearchProgress", "Told"]
 
 SELDOM_S = 10.0
-"""Seconds between two lines that tell that a search is still at work."""
+"""Seconds between two lines about a search that is still at work."""
 
-
-class ProgressLines:
-    """Prints a line of what is being done, unless the one before came less than `every_s` seconds ago.
-
-    every_s: 0 prints every line, in full; otherwise the first comes `every_s` seconds after the start.
-    """
-
-    def __init__(self, every_s: float = SELDOM_S) -> None:
-        self._every_s = every_s
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, what: str) -> None:
-        """Print `what`, if it is time for a line."""
-        from hermes.results.layout import WIDTH, shortened  # takes long to import
-
-        now = time.monotonic()
-        if now - self._last < self._every_s:
-            return
-        self._last = now
-        text = shortened(f"{now - self._began:.0f} s: {what}", WIDTH) if self._every_s else what
-        print(text, file=sys.stderr, flush=True)
+BAR_WIDTH = 16   # beside a text with counts
+Told = Callable[[str, int, int], None]   # what is simulated, simulations done, and at most how many there will be
 
 
 class ProgressBar:
     """Shows the work done, the total, and the remaining time; used in a `with` statement.
 
-    show: False for no bar. transient: Remove the bar at the end.
+    show: False for no bar. transient: Remove the bar at the end. counts: False for a bar whose text has the counts.
     """
 
-    def __init__(self, what: str, *, show: bool = True, transient: bool = True) -> None:
+    def __init__(self, what: str, *, show: bool = True, transient: bool = True, counts: bool = True) -> None:
         from rich.console import Console  # takes long to import, and most runs show no bar
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False), BarColumn(40 if counts else BAR_WIDTH),
+            *((MofNCompleteColumn(), TimeRemainingColumn()) if counts else ()),
             console=console, disable=not (show and console.is_terminal), transient=transient,
         )
         self._task = self._progress.add_task(what, total=None)
@@ -63,3 +46,52 @@ class ProgressBar:
     def update(self, done: int, total: int, what: str | None = None) -> None:
         """Show `done` of `total`, and the current work if it is given."""
         self._progress.update(self._task, completed=done, total=total, description=what)
+
+
+class SearchProgress:
+    """Shows how far a search is, on standard error: simulations done of at most so many, and the longest time left.
+
+    A bar on a terminal, elsewhere a line now and then. Used in a `with` statement, and called as `Told`.
+
+    verbose: Print a line for each round, in full. quiet: Print nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet, self._verbose = quiet, verbose
+        self._bar = ProgressBar("", counts=False) if sys.stderr.isatty() and not quiet and not verbose else None
+        self._began = self._last = time.monotonic()
+        self._round = ""
+
+    def __enter__(self) -> SearchProgress:
+        if self._bar is not None:
+            self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, what: str, done: int, most: int) -> None:
+        """Show that `done` of at most `most` simulations are done, and `what` is simulated now."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        took = now - self._began
+        seconds = took / done * (most - done) if done else 0.0
+        left = f", {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} left at most" if done else ""
+        counts = f"{done} of at most {most} simulations{left}; "
+        if self._bar is not None:
+            self._bar.update(done, most, counts + _cut(what, len(counts) + BAR_WIDTH + 2))
+        elif what != self._round if self._verbose else now - self._last >= SELDOM_S:
+            self._last, self._round = now, what
+            counts = f"{took:.0f} s: {counts}"
+            print(counts + (what if self._verbose else _cut(what, len(counts))), file=sys.stderr, flush=True)
+
+
+def _cut(what: str, used: int) -> str:
+    """Shorten a text to the rest of a line."""
+    from hermes.results.layout import WIDTH, shortened  # takes long to import
+
+    return shortened(what, max(WIDTH - used, 8))

@@ -8,22 +8,22 @@ tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
-from hermes.config.bench_results import bench_rows
-from hermes.config.files import csv_rows, json_lines, parquet_batches
-from hermes.config.load_drivers import driver_of, driver_rows
+from hermes.config.columns import LARGEST, PER_S, TIMES, TOKENS, TOOLS, Unit, source, tool_of
+from hermes.config.files import json_lines, parquet_schema
+from hermes.config.load_drivers import bench_table, driver_of, driver_table
+from hermes.config.tables import Table, csv_table, json_table, parquet_columns
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim, suggest
@@ -33,13 +33,12 @@ __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping"
            "mapping_from_options", "preset"]
 
 FloatArray = npt.NDArray[np.float64]
-Unit = Literal["s", "ms", "us", "ns"]
 
-PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
 COUNTS = ("prompt_tokens", "output_tokens")
-_LARGEST = 1e24   # far above nanoseconds since 1970
+_PARQUET, _JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")
+T = TypeVar("T")
 _REQUEST_ID = re.compile(r"(?:[A-Za-z][A-Za-z0-9_.:/# -]*[A-Za-z_.:/# -]|[A-Za-z])?([0-9]{1,30})")
 FIELDS = ("id", *INSTANTS, *DURATIONS, *COUNTS, "token_times")
 
@@ -110,20 +109,12 @@ class ReferenceMapping(ConfigModel):
 
 
 PRESETS = {
-    "splitwise": ReferenceMapping(
-        id="request_id", arrival="arrival", ttft="ttft_times", tbt="tbt_times", e2e="response_times",
-        output_tokens="token_sizes",
-    ),
-    "vllm-run": ReferenceMapping(
-        id="request_id", arrival="arrival_time", seen="queued_ts", first_token="first_token_ts",
-        finish="last_token_ts", output_tokens="output_toks",
-    ),
-    "vllm-bench": ReferenceMapping(
-        arrival="start_times", ttft="ttfts", e2e="latencies", output_tokens="output_lens", join="order",
-    ),
+    tool: ReferenceMapping.model_validate({
+        ours: theirs for ours, theirs in TOOLS[tool].items() if ours != "prompt_tokens"
+    } | ({"join": "order"} if tool == "vllm-bench" else {}))
+    for tool in ("splitwise", "vllm-run", "vllm-bench")
 }
-# missing in some files of the format
-_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks", "vllm-bench": "input_lens"}
+"""Mappings of files with one request per row; some files of these tools lack the prompt tokens."""
 
 
 @dataclass
@@ -154,8 +145,8 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
         if field not in ReferenceMapping.model_fields:
             raise InputError(f"one of {', '.join(ReferenceMapping.model_fields)}", field, field="mapping",
                              suggestion=suggest(field, ReferenceMapping.model_fields))
-        name, colon, unit = value.rpartition(":")
-        data[field] = {"column": name, "unit": unit} if colon and unit in PER_S and name else value
+        given = source(value)
+        data[field] = {"column": given.name, "unit": given.unit} if given.unit else value
     return validate(ReferenceMapping, data)
 
 
@@ -163,27 +154,20 @@ def preset(name: str, path: str | os.PathLike[str]) -> ReferenceMapping:
     """Return one of `PRESETS`, with the prompt tokens if `path` has them; `InputError` for another name."""
     if name not in PRESETS:
         raise InputError(f"one of {', '.join(PRESETS)}", name, field="mapping", suggestion=suggest(name, PRESETS))
-    return _with_prompts(name, _first_row(path))
+    return _with_prompts(name, _names(Path(path)))
 
 
-def _with_prompts(name: str, row: dict[str, Any]) -> ReferenceMapping:
-    prompts = _PROMPTS[name]
-    return PRESETS[name].model_copy(update={"prompt_tokens": prompts} if prompts in row else {})
-
-
-def _first_row(path: str | os.PathLike[str]) -> dict[str, Any]:
-    return next(_rows(Path(path)), (0, {}))[1]
+def _with_prompts(name: str, columns: Collection[str]) -> ReferenceMapping:
+    prompts = TOOLS[name]["prompt_tokens"]
+    return PRESETS[name].model_copy(update={"prompt_tokens": prompts} if prompts in columns else {})
 
 
 def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
     """Return the mapping that a file's column names suggest: of a preset, or of names such as `ttft_s`, `e2e_ms`."""
-    row = _first_row(path)
-    if {"response_times", "ttft_times"} <= row.keys():
-        return _with_prompts("splitwise", row)
-    if {"start_times", "ttfts", "latencies"} <= row.keys():
-        return _with_prompts("vllm-bench", row)
-    if {"arrival_time", "queued_ts", "first_token_ts", "last_token_ts"} <= row.keys():
-        return _with_prompts("vllm-run", row)
+    row = _names(Path(path))
+    tool = tool_of(row)
+    if tool is not None:
+        return _with_prompts(tool, row)
     data: dict[str, Any] = {
         field: {"column": f"{field}_{unit}", "unit": unit}
         for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
@@ -194,47 +178,32 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
     return validate(ReferenceMapping, data)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, row) of a CSV or JSON-lines file, or (number of the row from 1, row) of a Parquet file."""
-    suffix = path.suffix.lower()
+def _names(path: Path) -> Collection[str]:
+    """Return the names of the columns: a CSV file's header, the keys of the first object."""
+    if driver_of(path) is None and path.suffix.lower() in _PARQUET:
+        names: list[str] = parquet_schema(path).names
+        return names
+    if driver_of(path) is None and path.suffix.lower() in _JSON:
+        first: dict[str, Any] = next(json_lines(path), (0, {}))[1]
+        return bench_table(first, path).columns if isinstance(first.get("ttfts"), list) else first
+    return _read(path, []).columns
+
+
+def _read(path: Path, names: Sequence[str]) -> Table:
+    """Return these columns of a file (of CSV files and of load drivers all). `InputError` if one is missing."""
     driver = driver_of(path)
     if driver is not None:
-        yield from enumerate(driver_rows(driver, path), start=1)
-    elif suffix in (".parquet", ".pq"):
-        yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
-    elif suffix in (".jsonl", ".ndjson", ".json"):
-        for line, found in json_lines(path):
-            if isinstance(found.get("ttfts"), list):   # a result of vllm bench serve
-                yield from enumerate(bench_rows(found, path), start=1)
-            else:
-                yield line, found
-    else:
-        table = csv_rows(path, unnamed=True)
-        _, head = next(table)
-        for line, row in table:
-            yield line, dict(zip(head, row, strict=True))
-
-
-def _lookup(row: dict[str, Any], column: str) -> Any:
-    """Return a row's value; KeyError if it has no such column."""
-    if column in row or "." not in column:
-        return row[column]
-    value: Any = row
-    for part in column.split("."):
-        if not isinstance(value, dict):
-            raise KeyError(column)
-        value = value[part]
-    return value
-
-
-def _number(value: Any) -> float:
-    """Return a number, NaN for an empty cell; ValueError or TypeError for anything that cannot be a time."""
-    if value is None or value == "" or (isinstance(value, str) and value.strip().lower() in ("", "nan", "null")):
-        return math.nan
-    number = parse_number(value)
-    if abs(number) > _LARGEST:
-        raise ValueError
-    return number
+        return driver_table(driver, path)
+    if path.suffix.lower() in _PARQUET:
+        return parquet_columns(path, names)
+    if path.suffix.lower() not in _JSON:
+        return csv_table(path, unnamed=True)
+    first: dict[str, Any] = next(json_lines(path), (0, {}))[1]
+    if not isinstance(first.get("ttfts"), list):
+        return json_table(path, names)
+    if len(list(islice(json_lines(path), 2))) > 1:
+        raise InputError("one result of vllm bench serve", Verbatim("several"), file=str(path))
+    return bench_table(first, path)
 
 
 def _times(value: Any) -> list[float]:
@@ -245,22 +214,18 @@ def _times(value: Any) -> list[float]:
         return []
     if not isinstance(value, list):
         raise ValueError
-    return [_number(part) for part in value]
+    times = [parse_number(part) for part in value]
+    if not all(abs(time) <= LARGEST for time in times):
+        raise ValueError
+    return times
 
 
 def _request_id(value: Any) -> int:
     """Return a number, or the number at the end of a name: `bench-12`, but not `2**3`, `-3` or `1.5`."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError
-    found = _REQUEST_ID.fullmatch(str(value).strip())
+    found = None if isinstance(value, bool) else _REQUEST_ID.fullmatch(str(value).strip())
     if found is None:
         raise ValueError
     return int(found[1])
-
-
-_PARSERS: dict[str, tuple[Any, str]] = {
-    "id": (_request_id, "a request number"), "token_times": (_times, "a list of times"),
-}
 
 
 def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> Reference:
@@ -268,57 +233,53 @@ def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> R
     wanted = {field: spec for field in FIELDS if (spec := mapping.column(field)) is not None}
     if not wanted:
         raise InputError(f"a mapping of at least one of {', '.join(FIELDS)}", field="mapping")
-    name = os.fspath(path)
-    values: dict[str, list[Any]] = {field: [] for field in wanted}
-    lines: list[int] = []
-    for line, row in _rows(Path(path)):
-        lines.append(line)
-        for field, (column, _) in wanted.items():
-            parse, expected = _PARSERS.get(field, (_number, "a finite number"))
-            try:
-                value = _lookup(row, column)
-            except KeyError:
-                raise InputError(f"a column {column!r} (for {field})", Verbatim(", ".join(map(str, row))), file=name,
-                                 line=line, suggestion=suggest(column, row)) from None
-            try:
-                values[field].append(parse(value))
-            except (TypeError, ValueError, OverflowError, RecursionError):
-                raise InputError(expected, value, file=name, line=line, field=column) from None
-    if not lines:
-        raise InputError("at least one request", Verbatim("none"), file=name)
-    ids = _ids(values.pop("id", None), lines, name, mapping)
-    itl = _itl(values.pop("token_times", None), wanted)
-    columns = {
-        field: np.array(column) / (1.0 if field in COUNTS else wanted[field][1])
-        for field, column in values.items()
-    }
+    names = {field: column for field, (column, _) in wanted.items()}
+    table = _read(Path(path), list(dict.fromkeys(names.values()))).renamed(names)
+    if not len(table):
+        raise InputError("at least one request", Verbatim("none"), file=table.file)
+    ids = _ids(table, mapping)
+    columns: dict[str, FloatArray] = {}
+    for field in (*INSTANTS, *DURATIONS, *COUNTS):
+        if field in COUNTS and field in wanted:
+            columns[field] = table.typed(TOKENS.named(field, null=True)).astype(np.float64)
+        elif field in wanted:
+            columns[field] = table.typed(TIMES.named(field, null=True)) / wanted[field][1]
     _derive(columns)
-    _check_durations(columns, lines, name)
-    return Reference(columns, ids, itl, len(lines))
+    for field in DURATIONS:
+        for row in np.flatnonzero(columns[field] < 0)[:1] if field in columns else ():
+            table.names[field] = field   # the column may be derived
+            raise table.wrong(field, int(row), "a number of at least 0", float(columns[field][row]))
+    gaps = None
+    if "token_times" in wanted:
+        times = _parsed(table, "token_times", _times, "a list of times")
+        gaps = np.concatenate([np.diff(np.array(row)) for row in times]) / wanted["token_times"][1]
+    return Reference(columns, ids, gaps, len(table))
 
 
-def _ids(
-    values: list[int] | None, lines: list[int], name: str, mapping: ReferenceMapping
-) -> npt.NDArray[np.int64] | None:
+def _parsed(table: Table, field: str, parse: Callable[[Any], T], expected: str) -> list[T]:
+    out = []
+    for row, value in enumerate(table.columns[field]):
+        try:
+            out.append(parse(value))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise table.wrong(field, row, expected) from None
+    return out
+
+
+def _ids(table: Table, mapping: ReferenceMapping) -> npt.NDArray[np.int64] | None:
+    if mapping.join == "id" and mapping.id is None:
+        raise InputError("a mapping of id, to join by it", field="mapping.id")
+    values = _parsed(table, "id", _request_id, "a request number") if mapping.id is not None else None
     if mapping.join == "order":
-        return np.arange(len(lines))
+        return np.arange(len(table))
     if values is None:
-        if mapping.join == "id":
-            raise InputError("a mapping of id, to join by it", field="mapping.id")
         return None
     seen: dict[int, int] = {}
-    for line, value in zip(lines, values, strict=True):
+    for row, value in enumerate(values):
         if value in seen:
-            raise InputError("each request once", Verbatim(f"{value} again (first in line {seen[value]})"), file=name,
-                             line=line, field=str(mapping.id))
-        seen[value] = line
+            raise table.wrong("id", row, "each request once", Verbatim(f"{value} again (first in line {seen[value]})"))
+        seen[value] = row if table.lines is None else int(table.lines[row])
     return np.array([value if value < 2**62 else -1 for value in values], dtype=np.int64)
-
-
-def _itl(times: list[list[float]] | None, wanted: dict[str, tuple[str, float]]) -> FloatArray | None:
-    if times is None:
-        return None
-    return np.concatenate([np.diff(np.array(row)) for row in times]) / wanted["token_times"][1]
 
 
 def _derive(columns: dict[str, FloatArray]) -> None:
@@ -342,11 +303,3 @@ def _derive(columns: dict[str, FloatArray]) -> None:
         with np.errstate(divide="ignore", invalid="ignore"):
             columns.setdefault("tpot", np.where(tokens > 1, rest / (tokens - 1), np.nan))
             columns.setdefault("tbt", np.where(tokens > 0, rest / tokens, np.nan))
-
-
-def _check_durations(columns: dict[str, FloatArray], lines: list[int], name: str) -> None:
-    for field in (*DURATIONS, *COUNTS):
-        if field in columns and (columns[field] < 0).any():
-            row = int(np.argmax(columns[field] < 0))
-            raise InputError("a number of at least 0", float(columns[field][row]), file=name, line=lines[row],
-                             field=field)

@@ -32,7 +32,8 @@ from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.results.layout import Section, sections_text
+from hermes.results.layout import Part, Section, to_text
+from hermes.units import counted
 
 __all__ = [
     "Difference", "GoldenFile", "RegressReport", "check", "differences", "flatten", "record", "recorded_scenarios",
@@ -97,11 +98,11 @@ class RegressReport:
         return {"ok": self.ok, "scenarios": self.scenarios, "metrics": self.metrics,
                 "differences": [asdict(d) for d in self.differences]}
 
-    def to_text(self, limit: int = 100) -> str:
+    def parts(self, limit: int = 100) -> list[Part]:
         """Return one line without differences, otherwise a table of the first `limit`."""
-        counted = f"{self.metrics:,} metrics of {self.scenarios:,} scenarios"
+        compared = f"{counted(self.metrics, 'metric')} of {counted(self.scenarios, 'scenario')}"
         if self.ok:
-            return f"{counted}: no differences\n"
+            return [f"{compared}: no differences"]
         seeds = any(d.seeds for d in self.differences)
         rows = [
             (d.scenario, d.metric, d.what, _shown(d.old, d.what != "added"), _shown(d.new, d.what != "missing"),
@@ -110,9 +111,14 @@ class RegressReport:
             for d in self.differences[:limit]
         ]
         left = len(self.differences) - len(rows)
-        note = f"{len(self.differences):,} differences in {counted}" + (f", {left:,} not shown" if left else "")
+        note = f"{counted(len(self.differences), 'difference')} in {compared}"
+        note += f", {left:,} not shown" if left else ""
         head = ("scenario", "metric", "", "old", "new", "change", *(("over seeds",) if seeds else ()))
-        return sections_text([Section("regression", head, rows, note)], width=160)
+        return [Section("regression", head, rows, note)]
+
+    def to_text(self, limit: int = 100) -> str:
+        """Return the same as plain text."""
+        return to_text(self.parts(limit), width=160)
 
 
 def _chance(seeds: dict[str, Any] | None) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from hermes.results.layout import markdown_table
 from hermes.results.regress import Difference, RegressReport
+from hermes.units import counted
 
 __all__ = ["to_junit", "to_markdown"]
 
@@ -13,28 +15,22 @@ MOST = 100   # rows of a table
 
 def to_markdown(report: RegressReport) -> str:
     """Return a heading and, with differences, a table of the first of them."""
-    counted = f"{report.metrics:,} metrics of {report.scenarios:,} scenarios"
+    compared = f"{counted(report.metrics, 'metric')} of {counted(report.scenarios, 'scenario')}"
     if report.ok:
-        return f"### Predictions: no differences\n\n{counted} are as recorded.\n"
-    several = "s" if len(report.differences) > 1 else ""
-    lines = [f"### Predictions: {len(report.differences):,} difference{several}", "", f"In {counted}.", "",
-             "| scenario | metric | old | new | change | over seeds |", "| --- | --- | ---: | ---: | ---: | --- |"]
+        return f"### Predictions: no differences\n\n{compared} are as recorded.\n"
+    rows = []
     for found in report.differences[:MOST]:
         spread = "" if found.seeds is None else f"CV {100 * found.seeds['cv']:.2g}% ({found.seeds['class']})"
         change = found.what if found.change is None else f"{found.change:+.4%}"
-        cells = (found.scenario, found.metric, _cell(found.old), _cell(found.new), change, spread)
-        lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
-    if len(report.differences) > MOST:
-        lines.append(f"\nand {len(report.differences) - MOST:,} more")
-    return "\n".join(lines) + "\n"
+        rows.append((found.scenario, found.metric, _cell(found.old), _cell(found.new), change, spread))
+    table = markdown_table(("scenario", "metric", "old", "new", "change", "over seeds"), rows)
+    more = f"\n\nand {len(report.differences) - MOST:,} more" if len(report.differences) > MOST else ""
+    return (f"### Predictions: {counted(len(report.differences), 'difference')}\n\nIn {compared}.\n\n"
+            f"{table}{more}\n")
 
 
 def _cell(value: object) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def to_junit(report: RegressReport, names: list[str]) -> str:

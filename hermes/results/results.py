@@ -215,26 +215,31 @@ class Results:
 
     def table(self, *, verbose: bool = False) -> Group:
         """Return the ten-line report for a terminal; with `verbose`, the whole summary as tables after it."""
-        from hermes.results.brief import to_rich
+        from hermes.results.brief import parts
+        from hermes.results.layout import to_rich
 
-        return to_rich(self.summary, self.meta, verbose=verbose)
+        return to_rich(parts(self.summary, self.meta, verbose=verbose))
 
-    def plot(self, kind: str = "breakdown") -> Figure:
-        """Return a figure: breakdown, latency, utilisation, clients or queue. Raises `InputError` for another kind."""
-        from hermes.results.drawing import drawn
+    def plot(self, kind: str = "latency", ax: Any = None) -> Figure:
+        """Return a matplotlib figure: latency, itl, breakdown, utilisation, clients or queue.
 
-        return drawn(self, kind)
+        ax: Axes to draw into, one for each panel; None for a new figure. Raises `InputError` for another kind.
+        """
+        from hermes.results.plots import plot_runs
+
+        return plot_runs({str(self.meta.get("name") or "run"): self}, kind, ax)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the same as plain text, at most 80 columns wide."""
-        from hermes.results.brief import to_text
+        from hermes.results.brief import parts
+        from hermes.results.layout import to_text
 
-        return to_text(self.summary, self.meta, verbose=verbose)
+        return to_text(parts(self.summary, self.meta, verbose=verbose))
 
     def _repr_html_(self) -> str:
-        from hermes.results.brief import to_html
+        from hermes.results.brief import html
 
-        return to_html(self.summary, self.meta)
+        return html(self.summary, self.meta)
 
     def __repr__(self) -> str:
         from hermes.results.brief import headline

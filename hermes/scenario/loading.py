@@ -60,6 +60,9 @@ def find_scenario(source: str | Path) -> Path:
     looks_like_file = isinstance(source, Path) or path.suffix in SUFFIXES
     if str(source) in builtin and (not path.is_file() or not looks_like_file):
         return builtin[str(source)]
+    if str(source) == "-":
+        raise InputError(Verbatim("a scenario is read from a file, not from standard input: save it and give the name "
+                                  "of the file"))
     if not looks_like_file and not path.exists():
         expected = "a scenario file or the name of a built-in scenario (`hermes scenarios` lists them)"
         raise InputError(expected, str(source), suggestion=suggest(source, builtin))

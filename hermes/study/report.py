@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InputError
+from hermes.results.layout import Section, markdown_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,19 +35,18 @@ class Table:
     note: str = ""
     digits: dict[str, int] = field(default_factory=dict)
 
-    def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return headers and cells as text; "-" for undefined values."""
+    def section(self) -> Section:
+        """Return the table as text; "-" for undefined values."""
         columns = [str(column) for column in self.frame.columns]
         cells = [
             [_cell(value, self.digits.get(column)) for column, value in zip(columns, row, strict=True)]
             for row in self.frame.itertuples(index=False, name=None)
         ]
-        return columns, cells
+        return Section(self.title, columns, cells, self.note)
 
     def markdown(self) -> str:
-        columns, cells = self.rows()
-        lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells)])
+        section = self.section()
+        return markdown_table(section.head, section.rows)
 
 
 @dataclass
@@ -165,11 +165,17 @@ class Report:
         return [f"{name} = {value} (assumed: {own})" for name, value, own, *_ in self.assumptions if value != own]
 
     def _assumed(self) -> list[str]:
-        lines = ["| assumption | value | allowed | meaning | source |", "| --- | --- | --- | --- | --- |"]
-        lines += [f"| {name} | {value} | {allowed} | {meaning} | {source} |"
-                  for name, value, _, allowed, meaning, source in self.assumptions]
-        changed = [f"Changed: {line}." for line in self.changed()]
-        return ["\n".join(lines), *changed]
+        head = ("assumption", "value", "allowed", "meaning", "source")
+        table = markdown_table(head, [(name, str(value), *rest) for name, value, _, *rest in self.assumptions])
+        return [table, *(f"Changed: {line}." for line in self.changed())]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the report without its plots, as data for JSON."""
+        return {
+            "title": self.title, "notes": self.notes, "findings": self.findings,
+            "assumptions": {name: value for name, value, *_ in self.assumptions},
+            "tables": {table.name: table.frame.to_dict("records") for table in self.tables},
+        }
 
     def write(self, out: Path) -> list[Path]:
         """Write `report.md`, a CSV for each table (full precision) and a PNG for each plot; return the files

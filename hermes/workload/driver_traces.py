@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-import json
-from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from hermes.config.files import json_lines
-from hermes.config.load_drivers import driver_rows, guidellm_rows
+from hermes.config.columns import TOOLS
+from hermes.config.files import MAX_DOCUMENT_BYTES, json_lines, read_json, require_file
+from hermes.config.load_drivers import bench_table, driver_table
+from hermes.config.tables import Table, json_table
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import MAX_TOKENS
-from hermes.workload.importers import TraceImporter, arrivals_s
+from hermes.workload.importers import TraceImporter, trace_columns
 from hermes.workload.traces import ANY_LENGTH
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AiperfTrace", "BlisTrace", "GuideLlmTrace", "InferencePerfTrace", "ServeGenTrace", "ShareGptTrace"]
+__all__ = ["AiperfTrace", "BlisTrace", "GuideLlmTrace", "InferencePerfTrace", "ServeGenTrace", "ShareGptTrace",
+           "VllmBenchTrace"]
 
 
 class _DriverTrace(TraceImporter):
     """Requests that a load driver sent; see `hermes.config.load_drivers` for clocks and units."""
 
-    @abstractmethod
-    def rows(self, path: Path) -> list[dict[str, Any]]:
+    kind: str
+
+    def table(self, path: Path) -> Table:
         """Return the requests in the order in which they were sent."""
+        return driver_table(self.kind, path)
 
     def read(self, path: Path) -> pd.DataFrame:
-        import pandas as pd
-
-        rows = self.rows(path)
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return f"request {row}, {name}", None
-
-        found: dict[str, Any] = {"arrival_s": arrivals_s([row["arrival_s"] for row in rows], "s", path, locate)}
-        for name in ("prompt_tokens", "output_tokens"):
-            found[name] = [int(row[name] or 0) for row in rows]
-        asked = [row.get("max_new_tokens") for row in rows]
-        if any(one is not None for one in asked):   # an answer of all the tokens asked for ended with them
-            found["max_new_tokens"] = [ANY_LENGTH if one is None else max(int(one), output)
-                                       for one, output in zip(asked, found["output_tokens"], strict=True)]
-        for name in ("session", "prefix_group"):
-            texts = pd.Series([str(row.get(name) or "") for row in rows])
-            if (texts != "").any():
-                found[name] = pd.factorize(texts.where(texts != ""))[0]   # -1 where there is none
-        if "prefix_group" in found:
-            found["prefix_tokens"] = [int(row["prefix_tokens"]) if row["prefix_group"] else 0 for row in rows]
-        return self.finish(found, path, locate)
+        found = self.table(path)
+        names = ["arrival_s", "prompt_tokens", "output_tokens"]
+        asked = found.columns.get("max_new_tokens")
+        if asked is not None and not np.isnan(asked).all():   # an answer of all the tokens asked for ended with them
+            most = np.fmax(asked, found.columns["output_tokens"])
+            found.columns["max_new_tokens"] = np.where(np.isnan(asked), ANY_LENGTH, most)
+            names.append("max_new_tokens")
+        names += [name for name in ("session", "prefix_group") if any(found.columns.get(name, ()))]
+        names += ["prefix_tokens"] if "prefix_group" in names else []
+        return self.finish(trace_columns(found, {name: name for name in names}))
 
 
 class AiperfTrace(_DriverTrace):
@@ -60,9 +53,6 @@ class AiperfTrace(_DriverTrace):
     requests have zero output tokens (`zero_tokens`); the warm-up is left out."""
 
     kind: Literal["aiperf"] = "aiperf"
-
-    def rows(self, path: Path) -> list[dict[str, Any]]:
-        return driver_rows("aiperf", path)
 
 
 class GuideLlmTrace(_DriverTrace):
@@ -73,8 +63,8 @@ class GuideLlmTrace(_DriverTrace):
     benchmark: Annotated[int, Field(ge=0)] | None = None
     """Which benchmark of the file, from 0. May be left out if there is one."""
 
-    def rows(self, path: Path) -> list[dict[str, Any]]:
-        return sorted(guidellm_rows(path, self.benchmark), key=lambda row: float(row["arrival_s"]))
+    def table(self, path: Path) -> Table:
+        return driver_table(self.kind, path, benchmark=self.benchmark)
 
 
 class InferencePerfTrace(_DriverTrace):
@@ -83,9 +73,6 @@ class InferencePerfTrace(_DriverTrace):
 
     kind: Literal["inference-perf"] = "inference-perf"
 
-    def rows(self, path: Path) -> list[dict[str, Any]]:
-        return driver_rows("inference-perf", path)
-
 
 class BlisTrace(_DriverTrace):
     """BLIS's trace data, version 2: CSV with send_time_us, server_input_tokens (or input_tokens and prefix_length),
@@ -93,8 +80,21 @@ class BlisTrace(_DriverTrace):
 
     kind: Literal["blis"] = "blis"
 
-    def rows(self, path: Path) -> list[dict[str, Any]]:
-        return driver_rows("blis", path)
+
+class VllmBenchTrace(TraceImporter):
+    """Results of `vllm bench serve --save-result --save-detailed`: a JSON object with a list per column (start_times in
+    seconds of a clock with any origin, input_lens, output_lens, errors). A file with several results (--append-result)
+    is refused. Failed requests have zero output tokens (`zero_tokens`)."""
+
+    kind: Literal["vllm-bench"] = "vllm-bench"
+
+    def read(self, path: Path) -> pd.DataFrame:
+        results = [row for _, row in json_lines(path)]
+        if len(results) != 1:
+            raise InputError("one result", Verbatim(f"{len(results)}"), file=str(path))
+        names = {"arrival_s": TOOLS["vllm-bench"]["arrival"]}
+        names |= {name: TOOLS["vllm-bench"][name] for name in ("prompt_tokens", "output_tokens")}
+        return self.finish(trace_columns(bench_table(results[0], path), names))
 
 
 class ServeGenTrace(TraceImporter):
@@ -110,27 +110,20 @@ class ServeGenTrace(TraceImporter):
         return 16
 
     def read(self, path: Path) -> pd.DataFrame:
-        found: dict[str, list[Any]] = {name: [] for name in ("arrival_s", "prompt_tokens", "output_tokens", "hash_ids")}
-        lines = []
-        for line, row in json_lines(path):
-            lines.append(line)
-            output = row.get("output_length", self.output_tokens)
+        names = TOOLS["servegen"]
+        found = json_table(path, [names["prompt_tokens"]], [names["output_tokens"], names["hash_ids"]])
+        found = found.renamed({ours: theirs for ours, theirs in names.items() if theirs in found})
+        outputs = found.columns.get("output_tokens", [None] * len(found))
+        found.columns["output_tokens"] = [self.output_tokens if output is None else output for output in outputs]
+        for row, output in enumerate(found.columns["output_tokens"]):
             if output is None:
-                raise InputError(Verbatim("this trace has no answers' lengths; give one (--set output_tokens=N)"),
-                                 file=str(path), line=line, field="output_length")
-            for name, value in (("arrival_s", 0.0), ("prompt_tokens", row.get("input_length")),
-                                ("output_tokens", output), ("hash_ids", row.get("hash_ids") or [])):
-                found[name].append(value)
-        names = {"prompt_tokens": "input_length", "output_tokens": "output_length"}
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names.get(name, name), lines[row]
-
-        if any(found["hash_ids"]):
-            self.check_hashes(found, path, locate, "traces with hash_ids have blocks of 16")
-        else:
-            del found["hash_ids"]
-        return self.finish(found, path, locate)
+                raise found.wrong("output_length", row, Verbatim("this trace has no answers' lengths; give one (--set "
+                                                                 "output_tokens=N)"), None)
+        found.columns["arrival_s"] = np.zeros(len(found))
+        if "hash_ids" in found:
+            found.columns["hash_ids"] = [ids or [] for ids in found.columns["hash_ids"]]
+            self.check_hashes(found, "traces with hash_ids have blocks of 16")
+        return self.finish(found)
 
 
 class ShareGptTrace(TraceImporter):
@@ -168,10 +161,8 @@ class ShareGptTrace(TraceImporter):
             for name in ("session", "prefix_group", "prefix_tokens"):
                 del found[name]
 
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return f"{places[row]}.{name}", None
-
-        return self.finish({"arrival_s": [0.0] * len(places), **found}, path, locate)
+        return self.finish(Table(path, {"arrival_s": [0.0] * len(places), **found},
+                                 places=[f"{place}." for place in places]))
 
     def _count(self, text: str) -> int:
         if self._tokenizer is not None:
@@ -185,7 +176,9 @@ class ShareGptTrace(TraceImporter):
         try:
             from tokenizers import Tokenizer  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
-            raise InputError("the package tokenizers (pip install tokenizers)", None, field="tokenizer") from None
+            said = "counting with a tokenizer needs the package tokenizers (pip install tokenizers)"
+            raise InputError(Verbatim(said), field="tokenizer") from None
+        require_file(self.tokenizer, "a tokenizer.json")
         try:
             return Tokenizer.from_file(self.tokenizer)
         except Exception as error:   # the package raises Exception itself
@@ -195,12 +188,9 @@ class ShareGptTrace(TraceImporter):
 
 def _conversations(path: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Yield (place in the file, pairs of question and answer); conversations without a pair are left out."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError("a JSON list of conversations", Verbatim(f"{error}"[:200]), file=str(path)) from None
+    data = read_json(path, MAX_DOCUMENT_BYTES)
     if not isinstance(data, list):
-        raise InputError("a list of conversations", Verbatim(type(data).__name__), file=str(path))
+        raise InputError("a JSON list of conversations", data, file=str(path))
     for number, entry in enumerate(data):
         turns = (entry.get("conversations") or entry.get("messages")) if isinstance(entry, dict) else None
         if not isinstance(turns, list):

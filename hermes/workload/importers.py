@@ -6,41 +6,31 @@ An importer is a component of `TRACE_IMPORTERS`; its fields are the options of `
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.config.files import json_lines
+from hermes.config.columns import TOOLS, source
 from hermes.config.registry import Registry
+from hermes.config.tables import Table, csv_table, json_table
 from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.units import NS_PER_S
-from hermes.workload.base import MAX_TOKENS, Ends, FloatArray
-from hermes.workload.traces import (
-    ANY_LENGTH,
-    Locate,
-    ZeroTokens,
-    check_trace,
-    read_csv_columns,
-    read_parquet_columns,
-    require_columns,
-    to_floats,
-)
+from hermes.workload.base import MAX_TOKENS, Ends
+from hermes.workload.traces import ANY_LENGTH, ZeroTokens, check_trace, read_parquet_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace", "json_columns",
+    "TraceImporter", "import_trace", "json_trace", "trace_columns",
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
-    "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "vllm-bench": "hermes.workload.bench_files:VllmBenchTrace",
+    "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "vllm-bench": "hermes.workload.driver_traces:VllmBenchTrace",
     "tokens": "hermes.workload.token_traces:TokenTrace",
     "aiperf": "hermes.workload.driver_traces:AiperfTrace", "guidellm": "hermes.workload.driver_traces:GuideLlmTrace",
     "inference-perf": "hermes.workload.driver_traces:InferencePerfTrace",
@@ -48,7 +38,7 @@ TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace 
     "sharegpt": "hermes.workload.driver_traces:ShareGptTrace",
 })
 
-_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+ArrivalUnit = Literal["s", "ms", "us", "ns", "timestamp"]
 
 
 def import_trace(kind: str, path: str | Path, **options: Any) -> pd.DataFrame:
@@ -82,30 +72,60 @@ class TraceImporter(ConfigModel):
     def read(self, path: Path) -> pd.DataFrame:
         """Return the checked trace (`InputError` for malformed files). Implementations end in `self.finish(...)`."""
 
-    def finish(self, columns: Mapping[str, Any], path: Path, locate: Locate | None) -> pd.DataFrame:
-        """Check the columns under this importer's rules, and start the clock at the first arrival."""
-        checked = check_trace(columns, str(path), locate, sort=self.sort, zero_tokens=self.zero_tokens)
+    def finish(self, table: Table) -> pd.DataFrame:
+        """Check the table's columns under this importer's rules, and start the clock at the first arrival."""
+        checked = check_trace(table, sort=self.sort, zero_tokens=self.zero_tokens)
         if self.ends is not None and "max_new_tokens" not in checked:
             checked["max_new_tokens"] = ANY_LENGTH if self.ends == "stop_token" else checked["output_tokens"]
         if len(checked):
             checked["arrival_s"] -= checked["arrival_s"].iloc[0]
-        dropped = len(columns["arrival_s"]) - len(checked)
+        dropped = len(table) - len(checked)
         if dropped:
             checked.attrs["rows_dropped"] = dropped
         return checked
 
-    def check_hashes(self, columns: Mapping[str, Any], path: Path, locate: Locate, otherwise: str) -> None:
+    def check_hashes(self, table: Table, otherwise: str) -> None:
         """Raise `InputError` at the first row whose number of hashes is not that of its prompt's blocks. The hash of a
         partial last block may be missing, and a prompt may have no hashes at all. Other numbers mean another block
         size; `otherwise` is the remedy for the message."""
         unit = self.hash_block_tokens
-        for row, (tokens, ids) in enumerate(zip(columns["prompt_tokens"], columns["hash_ids"], strict=True)):
+        for row, (tokens, ids) in enumerate(zip(table.columns["prompt_tokens"], table.columns["hash_ids"],
+                                                strict=True)):
             if not isinstance(ids, list) or not ids or type(tokens) is not int or not 0 < tokens <= MAX_TOKENS:
                 continue   # `check_trace` reports values that are not lists or counts
             if not tokens // unit <= len(ids) <= -(-tokens // unit):
-                field, line = locate("hash_ids", row)
-                raise InputError(f"a hash for each {unit} of {tokens} prompt tokens ({otherwise})",
-                                 Verbatim(f"{len(ids)} hashes"), field=field, line=line, file=str(path))
+                raise table.wrong("hash_ids", row, f"a hash for each {unit} of {tokens} prompt tokens ({otherwise})",
+                                  Verbatim(f"{len(ids)} hashes"))
+
+
+def trace_columns(table: Table, names: Mapping[str, str], unit: ArrivalUnit = "s") -> Table:
+    """Return columns under our names (ours -> the file's), arrivals as seconds after the earliest, and sessions and
+    groups numbered in the order of their appearance.
+
+    unit: Unit of the arrivals; `timestamp` for ISO 8601. Raises `InputError` for a missing column.
+    """
+    found = table.renamed(names)
+    if "arrival_s" in found:
+        found.columns["arrival_s"] = found.seconds("arrival_s", unit)
+    for name in ("session", "prefix_group"):
+        if name in found:
+            found.columns[name] = found.numbered(name)
+    return found
+
+
+def _of_tool(tool: str, wanted: tuple[str, ...] = ("arrival", "prompt_tokens", "output_tokens", "hash_ids"),
+             ) -> tuple[dict[str, str], ArrivalUnit]:
+    """Return our columns of a trace -> those of a tool, and the unit of its arrivals."""
+    known = {ours: source(theirs, "s") for ours, theirs in TOOLS[tool].items() if ours in wanted}
+    names = {"arrival_s" if ours == "arrival" else ours: theirs.name for ours, theirs in known.items()}
+    return names, known["arrival"].unit   # type: ignore[return-value]  # `source` knows only units
+
+
+def json_trace(path: Path, tool: str, more: tuple[str, ...] = ()) -> Table:
+    """Return the columns of a tool's trace in JSON lines, and `more` under their own names."""
+    names, unit = _of_tool(tool)
+    found = json_table(path, [*dict.fromkeys(names.values()), *more])
+    return trace_columns(found, names | {name: name for name in more}, unit)
 
 
 @TRACE_IMPORTERS.register("azure")
@@ -118,16 +138,7 @@ class AzureTrace(TraceImporter):
     kind: Literal["azure"] = "azure"
 
     def read(self, path: Path) -> pd.DataFrame:
-        columns, lines = read_csv_columns(path)
-        names = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
-        require_columns(columns, names.values(), str(path))
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names[name], lines[row]
-
-        texts: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-        texts["arrival_s"] = arrivals_s(columns["TIMESTAMP"], "timestamp", path, locate)
-        return self.finish(texts, path, locate)
+        return self.finish(trace_columns(csv_table(path), _of_tool("azure")[0], "timestamp"))
 
 
 @TRACE_IMPORTERS.register("mooncake")
@@ -137,19 +148,9 @@ class MooncakeTrace(TraceImporter):
     kind: Literal["mooncake"] = "mooncake"
 
     def read(self, path: Path) -> pd.DataFrame:
-        names = {
-            "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
-            "hash_ids": "hash_ids",
-        }
-        columns, lines = json_columns(path, list(names.values()))
-        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names[name], lines[row]
-
-        found["arrival_s"] = arrivals_s(found["arrival_s"], "ms", path, locate)
-        self.check_hashes(found, path, locate, "blocks of 16 and timestamps in seconds: import it as `bailian`")
-        return self.finish(found, path, locate)
+        found = json_trace(path, "mooncake")
+        self.check_hashes(found, "blocks of 16 and timestamps in seconds: import it as `bailian`")
+        return self.finish(found)
 
 
 @TRACE_IMPORTERS.register("bailian")
@@ -169,28 +170,24 @@ class BailianTrace(TraceImporter):
         return self.block_tokens
 
     def read(self, path: Path) -> pd.DataFrame:
-        names = {
-            "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
-            "hash_ids": "hash_ids",
-        }
-        columns, lines = json_columns(path, [*names.values(), "chat_id", "parent_chat_id"])
-        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names.get(name, name), lines[row]
-
-        found["arrival_s"] = arrivals_s(found["arrival_s"], "s", path, locate)
-        found["session"] = _roots(columns["chat_id"], columns["parent_chat_id"], path, lines)
-        self.check_hashes(found, path, locate, "--set block_tokens=N for blocks of another size")
-        return self.finish(found, path, locate)
+        found = json_trace(path, "bailian", ("chat_id", "parent_chat_id"))
+        chats, parents = (_chats(found, name) for name in ("chat_id", "parent_chat_id"))
+        found.columns["session"] = _roots(chats, parents)
+        self.check_hashes(found, "--set block_tokens=N for blocks of another size")
+        return self.finish(found)
 
 
-def _roots(chats: list[Any], parents: list[Any], path: Path, lines: Sequence[int]) -> list[int]:
+def _chats(table: Table, name: str) -> list[int]:
+    """Take a column of chats, integers of any size, out of the table."""
+    for row, value in enumerate(table.columns[name]):
+        if type(value) is not int:
+            raise table.wrong(name, row, "an integer")
+    found: list[int] = table.columns.pop(name)
+    return found
+
+
+def _roots(chats: list[int], parents: list[int]) -> list[int]:
     """Return, for each chat, a number of the first of its line of parents, which the file may lack."""
-    for name, ids in (("chat_id", chats), ("parent_chat_id", parents)):
-        for line, value in zip(lines, ids, strict=True):
-            if type(value) is not int:
-                raise InputError("an integer", value, field=name, file=str(path), line=line)
     parent_of = dict(zip(chats, parents, strict=True))
     first: dict[int, int] = {-1: -1}
     for chat in chats:
@@ -227,30 +224,19 @@ class BurstGptTrace(TraceImporter):
     """Import only requests of this log type (`API log`, `Conversation log`). Left out, all."""
 
     def read(self, path: Path) -> pd.DataFrame:
-        columns, lines = read_csv_columns(path)
-        names = {"arrival_s": "Timestamp", "prompt_tokens": "Request tokens", "output_tokens": "Response tokens"}
-        wanted = {"Model": self.model, "Log Type": self.log}
-        require_columns(columns, [*names.values(), *(name for name, value in wanted.items() if value)], str(path))
-        rows = list(range(len(lines)))
+        table = csv_table(path)
+        names, unit = _of_tool("burstgpt")
+        wanted = {name: value for name, value in (("Model", self.model), ("Log Type", self.log)) if value is not None}
+        table.need([*names.values(), *wanted])
+        rows: list[int] | range = range(len(table))
         for name, value in wanted.items():
-            if value is not None:
-                present = list(dict.fromkeys(columns[name]))
-                rows = [row for row in rows if columns[name][row] == value]
-                if value not in present:
-                    raise InputError(f"one of {', '.join(present)}"[:200], value, field=name, file=str(path),
-                                     suggestion=suggest(value, present))
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names.get(name, name), lines[rows[row]]
-
-        texts: dict[str, Any] = {ours: [columns[theirs][row] for row in rows] for ours, theirs in names.items()}
-        texts["arrival_s"] = arrivals_s(texts["arrival_s"], "s", path, locate)
-        if "Session ID" in columns:
-            import pandas as pd
-
-            sessions = pd.Series([columns["Session ID"][row] for row in rows])
-            texts["session"] = np.where(sessions == "", -1, pd.factorize(sessions.where(sessions != ""))[0])
-        return self.finish(texts, path, locate)
+            present = list(dict.fromkeys(table.columns[name]))
+            if value not in present:
+                raise InputError(f"one of {', '.join(present)}"[:200], value, field=name, file=str(path),
+                                 suggestion=suggest(value, present))
+            rows = [row for row in rows if table.columns[name][row] == value]
+        names |= {"session": "Session ID"} if "Session ID" in table else {}
+        return self.finish(trace_columns(table.rows(rows) if wanted else table, names, unit))
 
 
 @TRACE_IMPORTERS.register("vllm-run")
@@ -268,26 +254,18 @@ class VllmRunTrace(TraceImporter):
 
     def read(self, path: Path) -> pd.DataFrame:
         path = path / "requests.jsonl" if path.is_dir() else path
-        names = {"arrival_s": "arrival_time", "prompt_tokens": "input_toks", "output_tokens": "output_toks"}
-        columns, lines = json_columns(path, [*names.values(), "request_id"])
-        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
+        found = json_trace(path, "vllm-run", ("request_id",))
+        requests = found.columns.pop("request_id")
         blocks_path = path.with_name("prompt_blocks.jsonl")
         if blocks_path.exists():
-            blocks, _ = json_columns(blocks_path, ["request_id", "hash_ids"])
+            blocks = json_table(blocks_path, ["request_id", "hash_ids"]).columns
             hashes = dict(zip(map(str, blocks["request_id"]), blocks["hash_ids"], strict=True))
-            for request, line in zip(columns["request_id"], lines, strict=True):
+            for row, request in enumerate(requests):
                 if str(request) not in hashes:
-                    raise InputError(f"a request of {blocks_path.name}", request, field="request_id", file=str(path),
-                                     line=line)
-            found["hash_ids"] = [hashes[str(request)] for request in columns["request_id"]]
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return names.get(name, name), lines[row]
-
-        found["arrival_s"] = arrivals_s(found["arrival_s"], "s", path, locate)
-        if "hash_ids" in found:
-            self.check_hashes(found, path, locate, "--set block_tokens=N for blocks of another size")
-        return self.finish(found, path, locate)
+                    raise found.wrong("request_id", row, f"a request of {blocks_path.name}", request)
+            found.columns["hash_ids"] = [hashes[str(request)] for request in requests]
+            self.check_hashes(found, "--set block_tokens=N for blocks of another size")
+        return self.finish(found)
 
 
 class _Mapped(TraceImporter):
@@ -295,7 +273,7 @@ class _Mapped(TraceImporter):
 
     arrival: str = "arrival_s"
     """Column with the arrival times."""
-    arrival_unit: Literal["s", "ms", "us", "ns", "timestamp"] = "s"
+    arrival_unit: ArrivalUnit = "s"
     """Unit of the arrival times; `timestamp` for ISO 8601 dates and times."""
     prompt: str = "prompt_tokens"
     """Column with the prompt tokens."""
@@ -312,25 +290,13 @@ class _Mapped(TraceImporter):
     max_new_tokens: str | None = None
     """Column with the output tokens that each request asked for; -1 for no limit."""
 
-    def mapped(self, columns: Mapping[str, Any], path: Path, lines: Sequence[int] | None) -> pd.DataFrame:
-        """Return the trace in `columns` (under the file's own names)."""
-        import pandas as pd
-
+    def mapped(self, table: Table) -> pd.DataFrame:
+        """Return the trace in a table (under the file's own names)."""
         names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
         for ours in ("priority", "session", "prefix_group", "prefix_tokens", "max_new_tokens"):
             if (theirs := getattr(self, ours)) is not None:
                 names[ours] = theirs
-        require_columns(columns, names.values(), str(path))
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return (names[name], lines[row]) if lines is not None else (f"{names[name]}[{row}]", None)
-
-        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-        found["arrival_s"] = arrivals_s(found["arrival_s"], self.arrival_unit, path, locate)
-        for ours in ("session", "prefix_group"):
-            if ours in found:
-                found[ours] = pd.factorize(pd.Series(list(found[ours])).astype(str))[0]
-        return self.finish(found, path, locate)
+        return self.finish(trace_columns(table, names, self.arrival_unit))
 
 
 @TRACE_IMPORTERS.register("csv")
@@ -342,8 +308,7 @@ class CsvTrace(_Mapped):
     """Separator of fields."""
 
     def read(self, path: Path) -> pd.DataFrame:
-        columns, lines = read_csv_columns(path, self.delimiter)
-        return self.mapped(columns, path, lines)
+        return self.mapped(csv_table(path, self.delimiter))
 
 
 @TRACE_IMPORTERS.register("parquet")
@@ -353,36 +318,4 @@ class ParquetTrace(_Mapped):
     kind: Literal["parquet"] = "parquet"
 
     def read(self, path: Path) -> pd.DataFrame:
-        return self.mapped(read_parquet_columns(path)[0], path, None)
-
-
-def json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return columns of a file of JSON objects, one per line, and the line numbers. `InputError` for a missing key."""
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    lines: list[int] = []
-    for number, row in json_lines(path):
-        for name in names:
-            if name not in row:
-                raise InputError("a value", Verbatim("none"), field=name, file=str(path), line=number)
-            columns[name].append(row[name])
-        lines.append(number)
-    return columns, lines
-
-
-def arrivals_s(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
-    """Return times in any unit as seconds after the earliest (float64); `InputError` at the first other value."""
-    import pandas as pd
-
-    if unit != "timestamp":
-        floats = to_floats(values, "arrival_s", str(path), locate)
-        return (floats - floats.min()) / _PER_SECOND[unit] if len(floats) else floats
-    try:
-        texts = pd.Series(list(values))
-        instants = pd.DatetimeIndex(pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce"))
-        ns = instants.as_unit("ns").asi8
-    except (ValueError, TypeError, OverflowError):
-        raise InputError("ISO 8601 dates and times", field=locate("arrival_s", 0)[0], file=str(path)) from None
-    for row in np.flatnonzero(instants.isna())[:1]:
-        field, line = locate("arrival_s", int(row))
-        raise InputError("an ISO 8601 date and time", list(values)[row], field=field, line=line, file=str(path))
-    return (ns - ns.min()) / NS_PER_S if len(ns) else np.zeros(0)
+        return self.mapped(Table(path, read_parquet_columns(path)[0]))

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hermes.errors import InputError
+from hermes.config.columns import TOOLS
+from hermes.config.tables import Table, json_table
 from hermes.workload.base import MAX_TOKENS
-from hermes.workload.importers import TraceImporter, arrivals_s, json_columns
+from hermes.workload.importers import TraceImporter, trace_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +23,6 @@ __all__ = ["RagPulseTrace"]
 
 TRACE_FILE = "0_trace.jsonl"
 _MAX_CLOCK_S = 366 * 86_400   # the trace covers a week; the same week in milliseconds lies beyond a year
-_NAMES = {"arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
-          "hash_ids": "hash_ids", "hash_tokens": "hash_ids", "session": "session_id"}
 
 
 class _Kind(NamedTuple):
@@ -57,48 +56,39 @@ class RagPulseTrace(TraceImporter):
     """Sort rows by arrival; otherwise rows out of order are an error."""
 
     def read(self, path: Path) -> pd.DataFrame:
-        import pandas as pd
-
         path = path / TRACE_FILE if path.is_dir() else path
-        columns, lines = json_columns(path, list(dict.fromkeys(_NAMES.values())))
-
-        def locate(name: str, row: int) -> tuple[str, int | None]:
-            return _NAMES[name], lines[row]
-
-        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in _NAMES.items()}
-        _check_clock(columns["timestamp"], path, lines)
-        found["arrival_s"] = arrivals_s(columns["timestamp"], "s", path, locate)
-        found["session"] = pd.factorize(pd.Series(list(map(str, columns["session_id"])), dtype=object))[0]
-        found["hash_ids"], found["hash_tokens"] = _chains(columns["hash_ids"], path, lines)
-        return self.finish(found, path, locate)
+        found = json_table(path, list(TOOLS["ragpulse"].values()))
+        for row, value in enumerate(found.columns["timestamp"]):
+            if not _is_clock(value):
+                raise found.wrong("timestamp", row, f'seconds from 0 to {_MAX_CLOCK_S} as text ("82")')
+        names = {"arrival_s" if ours == "arrival" else ours: theirs for ours, theirs in TOOLS["ragpulse"].items()}
+        table = trace_columns(found, names)
+        table.columns["hash_ids"], table.columns["hash_tokens"] = _chains(found, path)
+        table.names["hash_tokens"] = "hash_ids"
+        return self.finish(table)
 
 
-def _check_clock(timestamps: list[Any], path: Path, lines: list[int]) -> None:
-    """Raise `InputError` at the first timestamp that is not the text of seconds within a year."""
-    for line, value in zip(lines, timestamps, strict=True):
-        try:
-            valid = isinstance(value, str) and 0 <= float(value) <= _MAX_CLOCK_S
-        except ValueError:
-            valid = False
-        if not valid:
-            raise InputError(f'seconds from 0 to {_MAX_CLOCK_S} as text ("82")', value, field="timestamp",
-                             file=str(path), line=line)
+def _is_clock(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and 0 <= float(value) <= _MAX_CLOCK_S
+    except ValueError:
+        return False
 
 
-def _chains(prompts: list[Any], path: Path, lines: list[int]) -> tuple[list[list[int]], list[list[int]]]:
+def _chains(trace: Table, path: Path) -> tuple[list[list[int]], list[list[int]]]:
     """Return, for each prompt, the chained hashes of its texts (numbers in order of appearance) and their tokens."""
     tokens_of: dict[str, Mapping[int, int]] = {}   # a file is read if a prompt has a text of its kind
     numbers: dict[tuple[int, str, int], int] = {}
     ids: list[list[int]] = []
     tokens: list[list[int]] = []
-    for line, prompt in zip(lines, prompts, strict=True):
+    for row, prompt in enumerate(trace.columns["hash_ids"]):
         before, chain, lengths = -1, [], []
-        for kind, text in _texts(prompt, path, line):
+        for kind, text in _texts(trace, row, prompt):
             if kind not in tokens_of:
                 tokens_of[kind] = _token_lengths(path.with_name(_KINDS[kind].file), _KINDS[kind].key)
             if text not in tokens_of[kind]:
-                raise InputError(f"a text of {_KINDS[kind].file}", text, field=f"hash_ids.{kind}", file=str(path),
-                                 line=line)
+                trace.names["hash_ids"] = f"hash_ids.{kind}"
+                raise trace.wrong("hash_ids", row, f"a text of {_KINDS[kind].file}", text)
             before = numbers.setdefault((before, kind, text), len(numbers))
             chain.append(before)
             lengths.append(tokens_of[kind][text])
@@ -107,26 +97,26 @@ def _chains(prompts: list[Any], path: Path, lines: list[int]) -> tuple[list[list
     return ids, tokens
 
 
-def _texts(prompt: Any, path: Path, line: int) -> Iterator[tuple[str, int]]:
+def _texts(trace: Table, row: int, prompt: Any) -> Iterator[tuple[str, int]]:
     """Yield (kind, number) of each text of a prompt, in order."""
     if not isinstance(prompt, dict) or set(prompt) != set(_KINDS):
-        raise InputError(f"lists of numbers under {', '.join(_KINDS)}", prompt, field="hash_ids", file=str(path),
-                         line=line)
+        raise trace.wrong("hash_ids", row, f"lists of numbers under {', '.join(_KINDS)}")
     for kind, texts in prompt.items():
         if not isinstance(texts, list) or not all(type(text) is int for text in texts):
-            raise InputError("a list of integers", texts, field=f"hash_ids.{kind}", file=str(path), line=line)
+            trace.names["hash_ids"] = f"hash_ids.{kind}"
+            raise trace.wrong("hash_ids", row, "a list of integers", texts)
         for text in texts:
             yield kind, text
 
 
 def _token_lengths(path: Path, key: str) -> dict[int, int]:
     """Return the tokens of each text of a file, by number."""
-    columns, lines = json_columns(path, [key, "token_length"])
+    table = json_table(path, [key, "token_length"])
     found: dict[int, int] = {}
-    for line, number, tokens in zip(lines, columns[key], columns["token_length"], strict=True):
+    for row, (number, tokens) in enumerate(zip(table.columns[key], table.columns["token_length"], strict=True)):
         if type(number) is not int or number in found:
-            raise InputError("an integer that no other line has", number, field=key, file=str(path), line=line)
+            raise table.wrong(key, row, "an integer that no other line has")
         if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
-            raise InputError("an integer of at least 1", tokens, field="token_length", file=str(path), line=line)
+            raise table.wrong("token_length", row, "an integer of at least 1")
         found[number] = tokens
     return found

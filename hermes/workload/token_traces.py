@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from hermes.config.files import json_lines
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.config.tables import Table, json_table
+from hermes.errors import Verbatim, suggest
 from hermes.memory.pages import page_hashes
-from hermes.workload.importers import TraceImporter, arrivals_s
+from hermes.workload.importers import TraceImporter, trace_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,83 +62,57 @@ class TokenTrace(TraceImporter):
 
     def read(self, path: Path) -> pd.DataFrame:
         numbers: dict[Any, int] = {}
-        lines: list[int] = []
-        found: dict[str, list[Any]] = {"arrival_s": [], "prompt_tokens": [], "output_tokens": [], "hash_ids": []}
-        sessions: list[str] = []
-        for line, row in json_lines(path):
-            at = _Row(row, path, line)
-            length, blocks = self._prompt(at)
-            found["arrival_s"].append(at.need(self.arrival))
-            found["prompt_tokens"].append(length)
-            found["output_tokens"].append(_count(at.need(self.output)))
-            found["hash_ids"].append([numbers.setdefault(block, len(numbers)) for block in blocks])
-            if self.session is not None:
-                sessions.append(json.dumps(at.need(self.session), sort_keys=True))
-            lines.append(line)
-        names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
-
-        def locate(name: str, index: int) -> tuple[str, int | None]:
-            return names.get(name, name), lines[index]
-
-        columns: dict[str, Any] = dict(found)
-        columns["arrival_s"] = arrivals_s(found["arrival_s"], self.arrival_unit, path, locate)
+        names = {"arrival_s": self.arrival, "output_tokens": self.output}
+        names |= {"session": self.session} if self.session is not None else {}
+        found = json_table(path, list(names.values()), [self.tokens, self.hashes, self.prompt])
+        lengths, ids = [], []
+        for row in range(len(found)):
+            length, blocks = self._prompt(found, row)
+            lengths.append(length)
+            ids.append([numbers.setdefault(block, len(numbers)) for block in blocks])
         if self.session is not None:
-            import pandas as pd
+            found.columns[self.session] = [json.dumps(value, sort_keys=True) for value in found.columns[self.session]]
+        outputs = found.columns[self.output]
+        found.columns[self.output] = [len(value) if isinstance(value, list) else value for value in outputs]
+        table = trace_columns(found, names, self.arrival_unit)
+        table.columns |= {"prompt_tokens": lengths, "hash_ids": ids}
+        table.names["prompt_tokens"] = self.prompt
+        return self.finish(table)
 
-            columns["session"] = pd.factorize(pd.Series(sessions, dtype=object))[0]
-        return self.finish(columns, path, locate)
-
-    def _prompt(self, row: _Row) -> tuple[Any, Iterable[bytes]]:
+    def _prompt(self, table: Table, row: int) -> tuple[Any, Iterable[bytes]]:
         """Return (tokens of the prompt, chained hashes of its blocks)."""
-        given = [name for name in (self.tokens, self.hashes) if name in row.values]
-        if len(given) != 1:
-            raise InputError(f"either {self.tokens} or {self.hashes}", Verbatim("both" if given else "neither"),
-                             file=str(row.path), line=row.line,
-                             suggestion=suggest(self.tokens, row.values) if not given else None)
-        if self.tokens in row.values:
-            ids = row.ids(self.tokens)
-            length = row.values.get(self.prompt, len(ids))
-            if length != len(ids):
-                raise InputError(f"the number of {self.tokens} ({len(ids)})", length, field=self.prompt,
-                                 file=str(row.path), line=row.line)
+        given = {name: table.columns[name][row] for name in (self.tokens, self.hashes, self.prompt)
+                 if name in table and table.columns[name][row] is not None}
+        if (self.tokens in given) == (self.hashes in given):
+            error = table.wrong(self.tokens, row, f"either {self.tokens} or {self.hashes}", Verbatim("both"))
+            if self.tokens not in given:
+                keys = next(keys for line, keys in json_lines(table.file) if line == error.line)
+                error.found, error.suggestion = Verbatim("neither"), suggest(self.tokens, keys)
+            error.field = None
+            raise error
+        if self.tokens in given:
+            ids = self._items(table, row, self.tokens, "token ids, integers of at least 0",
+                              lambda x: type(x) is int and 0 <= x < _MAX_ID)
+            length = given.get(self.prompt, len(ids))
+            if length != len(ids) or type(length) is not int:
+                raise table.wrong(self.prompt, row, f"the number of {self.tokens} ({len(ids)})", length)
             return length, page_hashes(ids, self.block_tokens)
-        pieces = row.pieces(self.hashes)
-        length = row.values.get(self.prompt, len(pieces) * self.block_tokens)
+        pieces = self._items(table, row, self.hashes, "hashes, text or integers", lambda x: type(x) in (str, int))
+        length = given.get(self.prompt, len(pieces) * self.block_tokens)
         if type(length) is int and not length // self.block_tokens <= len(pieces) <= -(-length // self.block_tokens):
-            raise InputError(f"a hash for each {self.block_tokens} of {length} prompt tokens",
-                             Verbatim(f"{len(pieces)} hashes"), field=self.hashes, file=str(row.path), line=row.line)
+            raise table.wrong(self.hashes, row, f"a hash for each {self.block_tokens} of {length} prompt tokens",
+                              Verbatim(f"{len(pieces)} hashes"))
         whole = length // self.block_tokens if type(length) is int else 0   # other types are refused later
         return length, _chained(pieces[:whole])   # the rest of a block will hold generated tokens
 
-
-class _Row:
-    """One line of the file."""
-
-    def __init__(self, values: dict[str, Any], path: Path, line: int) -> None:
-        self.values, self.path, self.line = values, path, line
-
-    def need(self, name: str) -> Any:
-        """Return the value of a key. Raises `InputError` if it is missing."""
-        if name not in self.values:
-            raise InputError("a value", Verbatim("none"), field=name, file=str(self.path), line=self.line,
-                             suggestion=suggest(name, self.values))
-        return self.values[name]
-
-    def ids(self, name: str) -> list[int]:
-        """Return token ids; `InputError` for anything else."""
-        return self._list(name, "token ids, integers of at least 0", lambda x: type(x) is int and 0 <= x < _MAX_ID)
-
-    def pieces(self, name: str) -> list[Any]:
-        """Return hashes; `InputError` for anything else."""
-        return self._list(name, "hashes, text or integers", lambda x: type(x) in (str, int))
-
-    def _list(self, name: str, what: str, fits: Any) -> list[Any]:
-        values = self.values[name]
+    def _items(self, table: Table, row: int, name: str, what: str, fits: Callable[[Any], bool]) -> list[Any]:
+        values: list[Any] = table.columns[name][row]
         if not isinstance(values, list):
-            raise InputError(f"a list of {what}", values, field=name, file=str(self.path), line=self.line)
+            raise table.wrong(name, row, f"a list of {what}")
         for i, value in enumerate(values):
             if not fits(value):
-                raise InputError(what, value, field=f"{name}[{i}]", file=str(self.path), line=self.line)
+                table.names[name] = f"{name}[{i}]"
+                raise table.wrong(name, row, what, value)
         return values
 
 
@@ -148,7 +123,3 @@ def _chained(pieces: Iterable[Any]) -> Iterator[bytes]:
     for piece in pieces:
         before = hashlib.sha256(before + json.dumps(piece).encode()).digest()
         yield before
-
-
-def _count(output: Any) -> Any:
-    return len(output) if isinstance(output, list) else output

@@ -129,6 +129,8 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
         values[row] = not values[row]
     elif isinstance(values[row], int):
         values[row] = rng.choice([-1, -2, 0, 10**6, 2**62, -(2**63), values[row] + 1])
+    elif isinstance(values[row], list):
+        values[row] = rng.choice([[], values[row] + [1], values[row][:-1], [0] * len(values[row])])
     elif isinstance(values[row], float):
         values[row] = rng.choice([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0, values[row] * 2 + 1])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_what_the_requests_do_not_tell_stays(tmp_path: Path) -> None:
     for name, each in told.items():
         if not each.told:
             assert each.value == getattr(found.start, name)
+
+
+@pytest.mark.long
+def test_a_factor_that_comes_out_0_is_kept_and_named(tmp_path: Path) -> None:
+    """Answers that take as long whatever the server did: no figure of a step explains them."""
+    seen = observed(tmp_path)
+    seen = replace(seen, columns={**seen.columns, "e2e": seen.columns["ttft"] + 0.4})
+    found = fit_requests(load_scenario(scenario()), seen)
+    assert found.figures.prompts == found.figures.decodes == 1.0
+    assert {one.name for one in found.told if not one.told} >= {"prompts", "decodes"}
+
+
+def test_steps_without_any_time_are_fitted(tmp_path: Path) -> None:
+    nothing = {"adjust": {"prompts": 0.0, "decodes": 1.0}}
+    found = fit_requests(load_scenario(scenario(**nothing)), observed(tmp_path))
+    assert found.figures.prompts == pytest.approx(1.4, rel=0.1)
 
 
 def test_the_phases_are_the_simulated_times() -> None:

@@ -1,6 +1,6 @@
 """Importers that ask another interpreter: the protocol with packages made up here, and the real ones where they are.
 
-HERMES_AICONFIGURATOR_PYTHON and HERMES_GENZ_PYTHON name interpreters that have them.
+HERMES_AICONFIGURATOR_PYTHON names an interpreter that has aiconfigurator-core.
 """
 
 import importlib.util
@@ -13,14 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hermes.calibration.importers import Aiconfigurator, Genz, remote
+from hermes.calibration.importers import Aiconfigurator, remote
 from hermes.calibration.importers.grid import largest_drop, rows_of, step_grid
 from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.errors import InputError
 
-REAL = {
-    "aiconfigurator_core": os.environ.get("HERMES_AICONFIGURATOR_PYTHON"), "GenZ": os.environ.get("HERMES_GENZ_PYTHON"),
-}
+REAL = {"aiconfigurator_core": os.environ.get("HERMES_AICONFIGURATOR_PYTHON")}
 
 
 def interpreter(package):
@@ -84,22 +82,6 @@ def kv_cache_budget_bytes(capacity, non_kv, fraction, of_free):
 """,
     "aiconfigurator_core-9.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: aiconfigurator-core\nVersion: 9.9\n",
 }
-FAKE_GENZ = {
-    "GenZ/__init__.py": (
-        "def decode_moddeling(batch_size, input_tokens, output_tokens, Bb, **o):\n"
-        "    assert Bb == 1 and o['parallelism_heirarchy'] == 'TP{2}_EP{1}_PP{1}'\n"
-        "    return {'Latency': batch_size + input_tokens}\n"
-    ),
-    "GenZ/LLM_inference/__init__.py": "",
-    "GenZ/LLM_inference/llm_chunked.py": (
-        "def chunked_moddeling(prefill_kv_sizes, decode_kv_sizes, **o):\n"
-        "    if len(decode_kv_sizes) > 100: raise ValueError('would not fit')\n"
-        "    return {'Latency': sum(p + n for p, n in prefill_kv_sizes) + sum(decode_kv_sizes)}\n"
-    ),
-    "genz_llm-9.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: genz-llm\nVersion: 9.9\n",
-}
-
-
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """Write files of a made-up package where the asked interpreter finds them."""
@@ -192,19 +174,6 @@ def test_an_interpreter_that_dies_is_one_line(tmp_path):
         aic(python=str(script)).steps()
 
 
-def test_genz_is_asked_for_batches_and_its_refusals_are_counted(packages):
-    packages(FAKE_GENZ)
-    steps = Genz(model="m", device="h100-sxm", tp=2).steps()
-    rows = steps.rows
-    decode = rows[(rows.prefill_tokens == 0)]
-    np.testing.assert_allclose(decode.time_s * 1e3, decode.decode_seqs + decode.decode_ctx_max)
-    chunk = rows[rows.prefill_tokens > 0]
-    np.testing.assert_allclose(chunk.time_s * 1e3, chunk.prefill_tokens + chunk.prefill_past + chunk.decode_ctx)
-    assert (rows.decode_seqs[rows.prefill_tokens > 0] <= 100).all()
-    assert "GenZ refused" in steps.header.excluded[0]
-    assert steps.header.options["system"]["Flops"] == pytest.approx(989.4)
-
-
 def test_the_grid_has_no_batch_twice_and_statistics_that_hold_together():
     batches = step_grid(spread=(1, 2, 4))
     for part in batches:
@@ -265,15 +234,3 @@ for new, decodes in ((256, 1), (512, 32), (1024, 64), (4096, 256)):
     environment = os.environ | {"PYTHONPATH": str(Path(remote.__file__).parent)}
     done = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert [float(line) for line in done.stdout.split()] == pytest.approx([1.0] * 4, abs=2e-4)
-
-
-def test_genz_figures():
-    python = interpreter("GenZ")
-    from hermes.calibration.importers.base import no_progress
-    from hermes.calibration.importers.query import ask
-
-    request = {"model": "meta-llama/llama-3.1-8b", "system_name": "H100_GPU", "system_eff": 0.75, "bits": "bf16",
-               "tp": 1, "batches": {"prefill": [[1, 2048, 0]], "decode": [[32, 1024, 1024]], "mixed": []}}
-    seconds = ask("ask_genz.py", request, python, "genz", no_progress)["seconds"]
-    assert seconds["prefill"] == pytest.approx([0.0473], rel=0.01)
-    assert seconds["decode"] == pytest.approx([0.00707], rel=0.01)

@@ -12,8 +12,6 @@ from typer.testing import CliRunner
 pytest.importorskip("faiss")
 
 from hermes.calibration.collect.ivf_overlap import OverlapIndex, generated, of_file
-from hermes.calibration.collect.ivf_overlap_cuda import measure_device
-from hermes.calibration.ivf_lookahead import compared, simulated_loop_s
 from hermes.calibration.ivf_overlap import load_overlap
 from hermes.cli import app
 from hermes.config.data_files import resource_dir
@@ -32,28 +30,32 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = plan(path.parent, 4000, 24, 64, 48)
     done = CliRunner().invoke(app(), ["calibrate", "run", str(asked), "-q", "-o", str(path)])
     assert done.exit_code == 0, done.output
-    for said in ("moved", "scan, 1 thread(s)", "best 3 of 100,000", "GPU"):
+    for said in ("moved", "scan, 1 thread(s)", "best 3 of 100,000"):
         assert said in done.output
     return path
 
 
-def test_a_device_is_measured_and_its_loop_simulated(tmp_path, monkeypatch):
-    """What the collector finds on a GPU reaches the file and the screen, with the simulated loop beside it."""
-    import hermes.calibration.collect.ivf_overlap_cuda as collector
-
-    rate = {"mean": 24e9, "cv": 0.01, "class": "excellent", "samples": 10}
-    loop = {"generate_s": 0.2, "copy_s": 0.04, "scan_s": 0.002, "loop_s": 0.205, "cv": {}, "steps": 32,
-            "copy_bytes": 2**30, "dim": 768}
-    monkeypatch.setattr(collector, "measure_device", lambda device, seed, repetitions: {
-        "device": f"some {device} card", "torch": "2", "copy": rate, "scan": rate, "loop": loop})
-    path = tmp_path / "with.yaml"
-    done = CliRunner().invoke(app(), ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "-q", "-o", str(path)])
+def test_it_is_measured_elsewhere_and_continued_like_others(tmp_path):
+    """Points for another machine, a budget that cuts it off, and the rest by the same command."""
+    asked = str(plan(tmp_path, 2000, 8, 32, 16))
+    done = CliRunner().invoke(app(), ["calibrate", "run", asked, "--points", str(tmp_path / "points.json")])
     assert done.exit_code == 0, done.output
-    assert "some cuda card, copy: 24.00 GB/s" in done.output
-    assert "205.00 ms measured, 202.00 ms simulated (-1.5%" in done.output
-    found = load_overlap(path)
-    assert found.accelerator is not None
-    assert found.accelerator["loop"]["error"] == pytest.approx(202 / 205 - 1, abs=1e-3)
+    points = json.loads((tmp_path / "points.json").read_text())["points"]
+    assert [point["name"] for point in points] == [
+        "overlap", "scan t=1", "merge 10000", "merge 100000", "merge 1000000"]
+    command = ["calibrate", "run", asked, "-q"]
+    assert CliRunner().invoke(app(), command).exit_code == 0
+    whole = load_overlap(tmp_path / "overlap.yaml")
+    journal = tmp_path / "overlap.journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"point":"merge' not in line))
+    done = CliRunner().invoke(app(), ["calibrate", "pack", str(journal), "-o", str(tmp_path / "cut.yaml")])
+    assert done.exit_code == 0, done.output
+    assert load_overlap(tmp_path / "cut.yaml").merges == []
+    assert CliRunner().invoke(app(), command).exit_code == 0
+    again = load_overlap(tmp_path / "overlap.yaml")
+    assert len(again.merges) == len(whole.merges) == 3
+    assert again.candidates == whole.candidates
 
 
 def test_a_model_fitted_to_a_part_predicts_the_rest(written):
@@ -75,7 +77,6 @@ def test_the_shipped_measurement():
     assert len(best.predictions) == len(found.measured)
     unequal = {p.rewrite: p.spread for p in best.predictions}
     assert max(unequal, key=lambda name: unequal[name] or 0.0) == "mixed 0.4"   # the one whose amounts were drawn
-    assert found.accelerator is None
 
 
 def test_the_shipped_measurements_of_real_sentences():
@@ -113,43 +114,12 @@ def test_rewrites_of_a_file(tmp_path):
         of_file(path)
 
 
-def test_without_a_gpu_nothing_is_claimed():
-    try:
-        import torch
-    except ImportError:
-        pass
-    else:
-        if torch.cuda.is_available():
-            pytest.skip("there is a GPU")
-    assert measure_device("cuda", 0, 2) is None
-
-
-def test_the_loop_on_a_cpu():
-    """The collector's own code; without a GPU its figures mean nothing, so only their form is looked at."""
-    pytest.importorskip("torch")
-    found = measure_device("cpu", 0, 3, copy_bytes=2**22, scan_bytes=2**22, steps=4, width=256)
-    assert found is not None
-    assert found["copy"]["mean"] > 0
-    assert found["scan"]["mean"] > 0
-    loop = compared(found["loop"])
-    assert loop["loop_s"] > 0
-    assert loop["simulated_s"] >= max(loop["generate_s"], loop["copy_s"])
-
-
-@pytest.mark.parametrize(("generate", "copy"), [(0.2, 0.05), (0.05, 0.2)])
-def test_the_simulated_loop(generate, copy):
-    """The copy beside the generation, whichever is longer, then the scan."""
-    loop = {"generate_s": generate, "copy_s": copy, "scan_s": 0.01, "steps": 8, "copy_bytes": 2**30, "dim": 768}
-    assert simulated_loop_s(loop) == pytest.approx(max(generate, copy) + 0.01, rel=1e-4)
-    assert compared({**loop, "loop_s": 0.2})["error"] == pytest.approx(0.05, abs=1e-3)
-
-
 def test_a_file_that_is_none_is_refused(tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_text(json.dumps({}))
     from hermes.errors import InputError
 
     run = ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "--set"]
-    for setting in ("rewrites_file=bad.npz", "rewrites_file=none.npz", "device=tpu"):
+    for setting in ("rewrites_file=bad.npz", "rewrites_file=none.npz", "nlist=3"):
         with pytest.raises(InputError, match=setting.split("=")[0]):
             CliRunner().invoke(app(), [*run, setting], catch_exceptions=False)

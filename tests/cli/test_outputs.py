@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes.cli import main
+from hermes.config.writing import locked, scratch_folder, write_text
 
 SMALL = """\
 name: "{name}"
@@ -75,8 +76,6 @@ def test_a_folder_that_cannot_be_made(small: Path, capsys: pytest.CaptureFixture
 def test_a_run_folder_that_another_process_holds(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from hermes.config.writing import locked
-
     (tmp_path / "out").mkdir()
     with locked(tmp_path / "out"):
         assert main(["run", str(small), "-q", "-o", str(tmp_path / "out")]) == 2
@@ -129,3 +128,28 @@ def test_a_broken_plugin_file(body: str, small: Path, tmp_path: Path, capsys: py
     (tmp_path / "plugin.py").write_text(textwrap.dedent(body) + "\n")
     assert main(["validate", str(small), "--plugin", str(tmp_path / "plugin.py")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_a_killed_process_left_beside_a_file_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    path, stray, other = tmp_path / "page.html", tmp_path / ".page.html.1.tmp", tmp_path / ".page.html.2.tmp"
+    for temporary in (stray, other):
+        temporary.write_text("half")
+    with locked(other):
+        write_text(path, "whole")
+        assert {file.name for file in tmp_path.iterdir()} == {path.name, other.name}
+    write_text(path, "whole")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_scratch_folders_of_killed_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "hermes-scratch-999999999-x" / "kept").mkdir(parents=True)
+    with scratch_folder() as mine:
+        mine.joinpath("file").touch()
+        with scratch_folder() as another:
+            assert {file.name for file in tmp_path.iterdir()} == {mine.name, another.name}
+    assert not list(tmp_path.iterdir())
+    with scratch_folder(tmp_path / "named") as named:
+        assert named == tmp_path / "named"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hermes.cli import main
-from hermes.cli.output import print_table
+from hermes.cli.output import show
 from hermes.results import progress
-from hermes.results.layout import WIDTH
-from hermes.results.progress import ProgressLines
+from hermes.results.layout import WIDTH, Section
+from hermes.results.progress import SearchProgress
 from hermes.scenario import builtin_scenarios
 from hermes.units import counted
 
@@ -32,7 +32,7 @@ def test_tables_fit(command, tmp_path, capsys):
 
 def test_a_table_of_many_columns_is_cut_into_several(capsys):
     columns = [f"column {i}" for i in range(12)]
-    print_table("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])
+    show([Section("many", ["name", *columns], [["a" * 40, *(f"{i}{i}{i}.{i}" for i in range(12))]])])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert all(any(f"{i}{i}{i}.{i}" in line for line in lines) for i in range(12))
@@ -46,10 +46,28 @@ def test_one_device_and_two_devices():
 def test_progress_is_seldom(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    line = ProgressLines(10.0)
-    for now in (101.0, 109.0, 111.0, 115.0, 130.0):
-        line(f"at {now:g}")
-    assert capsys.readouterr().err == "11 s: at 111\n30 s: at 130\n"
-    line = ProgressLines(0.0)
-    line("x" * 100)
-    assert capsys.readouterr().err == "x" * 100 + "\n"
+    with SearchProgress() as line:
+        for done, now in enumerate((101.0, 109.0, 111.0, 115.0, 130.0, 141.0)):
+            line(f"at {now:g}" + "x" * (100 if now > 140 else 0), done, 10)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["11 s: 2 of at most 10 simulations, 44 s left at most; at 111",
+                        "30 s: 4 of at most 10 simulations, 45 s left at most; at 130"]
+    assert [len(one) for one in said[2:]] == [WIDTH]
+    with SearchProgress(verbose=True) as line:
+        for done, what in enumerate(("x" * 100, "x" * 100, "y")):
+            line(what, done, 900)
+    assert capsys.readouterr().err.splitlines() == [
+        f"0 s: 0 of at most 900 simulations; {'x' * 100}", "0 s: 2 of at most 900 simulations, 0 s left at most; y"]
+    with SearchProgress(quiet=True, verbose=True) as line:
+        line("x", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal_is_a_bar_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with SearchProgress() as bar:
+        bar("1 x h100-sxm TP1", 3, 12)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "3 of at most 12 simulations" in printed.err

@@ -21,7 +21,6 @@ from hermes.config.files import (
     csv_rows,
     is_parquet,
     json_lines,
-    parquet_batches,
     parquet_metadata,
     parquet_table,
     parse_json,
@@ -29,13 +28,15 @@ from hermes.config.files import (
     read_json,
     read_text,
 )
+from hermes.config.tables import csv_table, json_table, parquet_columns
 from hermes.config.writing import check_writable, locked, replacing, write_text
 from hermes.errors import HermesError, InputError
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "bytes": read_bytes, "text": read_text, "json": read_json, "lines": lambda path: list(json_lines(path)),
     "csv": lambda path: list(csv_rows(path)), "parquet": parquet_table, "footer": parquet_metadata,
-    "batches": lambda path: list(parquet_batches(path)),
+    "csv table": csv_table, "json table": lambda path: json_table(path, []),
+    "parquet columns": lambda path: parquet_columns(path, ["a"]),
 }
 
 

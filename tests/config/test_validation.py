@@ -79,7 +79,7 @@ OK = "part: {kind: wide}\n"
      "(did you mean 'count'?)"),
     (OK + "parts: {kind: wide}", "f:2:8: parts: expected a list, found a mapping"),
     (OK + "parts: [{kind: wide}, {kind: plain, plain: null}]",
-     "f:2:44: parts.1.plain: expected an integer, found null"),
+     "f:2:44: parts.1.plain: expected an integer, found nothing"),
     (OK + "named: {a: {text: 1}}", "f:2:19: named.a.text: expected text, found 1"),
     (OK + "named: {a: {text: x, mode: step}}",
      "f:2:28: named.a.mode: expected 'runs' or 'steps', found 'step' (did you mean 'steps'?)"),

@@ -2,13 +2,15 @@
 
 A recording shows that a rule is right only if it would have come out differently without it. A mutation replaces a
 piece of a method's source text; where that piece is gone, the method was rewritten, and the mutation has to be written
-anew. `rule_mutations.py`, `offload_mutations.py` and `sglang_mutations.py` list those of one scheduler each, and print
-the table of a page.
+anew. `rule_mutations.py`, `offload_mutations.py` and `sglang_mutations.py` list those of one scheduler each, and write
+the tables of a page.
 """
 
 from __future__ import annotations
 
+import csv
 import inspect
+import io
 import multiprocessing
 import re
 import signal
@@ -114,7 +116,7 @@ def _noticed(number: int) -> list[bool]:
 
 
 def table(mutations: Sequence[Mutation], root: Path, columns: Mapping[str, str]) -> str:
-    """Return a Markdown table: per mutation, how many recordings notice.
+    """Return a table as CSV: per mutation, how many recordings notice.
 
     Args:
         root: A folder of recordings, to which `noticed_by` is relative.
@@ -123,8 +125,7 @@ def table(mutations: Sequence[Mutation], root: Path, columns: Mapping[str, str])
     files = {folder: find_files([root / folder]) for folder in columns}
     every = [path for found in files.values() for path in found]
     heads = [head.format(len(files[folder])) for folder, head in columns.items()]
-    lines = [f"| rule | broken on purpose | {' | '.join(heads)} | for example |",
-             "| --- | --- |" + " --- |" * (len(heads) + 1)]
+    rows = [["rule", "broken on purpose", *heads, "for example"]]
     # a mutation may hold a module, which only a forked process takes over
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork"), initializer=_begin,
                              initargs=(mutations, every)) as pool:
@@ -135,5 +136,12 @@ def table(mutations: Sequence[Mutation], root: Path, columns: Mapping[str, str])
             example = mutation.noticed_by
             if example not in names:
                 example = f"NOT {example} BUT {', '.join(names[:6])}"
-            lines.append(f"| {mutation.rule} | {mutation.what} | {' | '.join(counts)} | `{example}` |")
-    return "\n".join(lines)
+            rows.append([mutation.rule, mutation.what, *counts, example])
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue()
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    """Return the rows of such a table, its head first."""
+    return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))

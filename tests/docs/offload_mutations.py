@@ -1,6 +1,6 @@
 """Break one rule of KV offload at a time, and see which recorded schedules notice.
 
-`python tests/docs/offload_mutations.py` prints the table of docs/background/kv-offload.md. `test_offload_page.py`
+`python tests/docs/offload_mutations.py` writes the table of docs/background/kv-offload.md. `test_offload_page.py`
 checks that the recording named in a row notices the mutation.
 """
 
@@ -18,6 +18,7 @@ from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.parts import WithParts
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
+TABLE = SCHEDULES.parents[2] / "docs" / "background" / "kv-offload" / "broken-rules.csv"
 S, W, C = HostOffload, WithParts, ChunkedScheduler
 F, D = InFlightScheduler, Drafts
 H, L, A, R = HostCache, LruOrder, ArcOrder, RankedOrder
@@ -114,4 +115,4 @@ def page_table() -> str:
 
 
 if __name__ == "__main__":
-    print(page_table())
+    TABLE.write_text(page_table(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
-`python tests/docs/rule_mutations.py` prints the tables of docs/reference/schedules.md (it takes minutes);
+`python tests/docs/rule_mutations.py` writes the tables of docs/reference/schedules.md (it takes minutes);
 `test_vllm_page.py` checks that every mutation is noticed by the recording it names.
 """
 
@@ -26,6 +26,7 @@ from hermes.schedulers.parts import WithParts
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
+TABLES = SCHEDULES.parents[2] / "docs" / "reference" / "schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
 FIELDS = ("fields",)   # recordings of FIELD_MUTATIONS, which the others cannot notice
 
@@ -207,7 +208,7 @@ FIELD_MUTATIONS = [
              r"\(self\._defers or self\._lost_one\)", "self._defers", "fields/async-adapters-interval-40"),
     Mutation("23", "an idle engine goes on counting", PC, "completed", r"self\.step_counter = 0", "pass",
              "fields/interval-gaps-29"),
-    Mutation("23", "the count begins anew though requests have come beside the last step", PC, "completed",
+    Mutation("23", "the count begins anew though requests have come during the last step", PC, "completed",
              r" or scheduler\._ending", "", "fields/async-interval-hits-504"),
 ]
 
@@ -229,10 +230,10 @@ DRAFT_MUTATIONS = [
              r"self\._ahead_of_blocks and not ahead", "False", "speculation/eagle-tight-3012@0.31.0"),
     Mutation("S6", "no rows of padding", S, "padded", r"pads = .*", "pads = False",
              "speculation/spec-pad-3581@0.31.0"),
-    Mutation("S6", "rows of padding beside sequences admitted in this step", S, "padded",
+    Mutation("S6", "rows of padding with sequences admitted in this step", S, "padded",
              r"\(self\._others or past > 0\)", "bool(past or self.scheduler.running)",
              "speculation/spec-pad-async-4082@0.31.0"),
-    Mutation("S6", "rows of padding beside prompts, too", S, "padded",
+    Mutation("S6", "rows of padding with prompts, too", S, "padded",
              r"not self\._prefilling and ", "",
              "speculation/spec-pad-3581@0.31.0"),
     Mutation("S7", "a preempted sequence keeps its drafts", S, "_account",
@@ -329,14 +330,16 @@ LATER_MUTATIONS = [
 ]
 GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS),
           (ABORT_MUTATIONS, ABORTS), (STOP_MUTATIONS, STOPS), (LATER_MUTATIONS, MIXTURES)]
+FILES = [TABLES / f"{name}.csv" for name in ("loop", "fields", "drafts", "aborts", "stops", "later")]   # as GROUPS
 
 
 def table_of(number: int) -> str:
     """Return one table of the page."""
     mutations, folders = GROUPS[number]
-    return table(mutations, SCHEDULES, {folder: f"`{folder}` ({{}})" for folder in folders})
+    return table(mutations, SCHEDULES, {folder: f"{folder} ({{}})" for folder in folders})
 
 
 if __name__ == "__main__":
     # numbers of the tables; all if none is given
-    print("\n\n".join(table_of(int(number)) for number in sys.argv[1:] or range(len(GROUPS))))
+    for number in map(int, sys.argv[1:] or range(len(GROUPS))):
+        FILES[number].write_text(table_of(number), encoding="utf-8")

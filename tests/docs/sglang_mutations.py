@@ -1,6 +1,6 @@
 """Break one rule of SGLang's scheduler at a time, and see which recordings notice.
 
-`python tests/docs/sglang_mutations.py` prints the table of docs/background/sglang.md; `test_sglang_page.py` checks that
+`python tests/docs/sglang_mutations.py` writes the table of docs/background/sglang.md; `test_sglang_page.py` checks that
 every mutation is noticed by the recording that it names.
 """
 
@@ -15,6 +15,7 @@ from hermes.schedulers.sglang import Budget, SglangScheduler
 from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "sglang-schedules"
+TABLE = RECORDINGS.parents[2] / "docs" / "background" / "sglang" / "broken-rules.csv"
 S, B, P, T, A = SglangScheduler, Budget, RadixPool, RadixTree, OverlapSglangScheduler
 
 MUTATIONS = [
@@ -106,4 +107,4 @@ def page_table() -> str:
 
 
 if __name__ == "__main__":
-    print(page_table())
+    TABLE.write_text(page_table(), encoding="utf-8")

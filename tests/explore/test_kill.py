@@ -1,10 +1,8 @@
 """kill -9 at random moments: whatever was left behind, the next run ends in the same bytes."""
 
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +14,9 @@ from hermes.explore import open_sweep
 from hermes.explore.store import Folder
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import kill_check  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,8 @@ def package(tmp_path_factory):
 
 
 def start(package, sweep, out, workers):
-    command = [sys.executable, "-P", "-m", "hermes.cli", "sweep", str(sweep), "-o", str(out), "-q"]
-    return subprocess.Popen(
-        [*command, "--workers", str(workers)], env=os.environ | {"PYTHONPATH": str(package)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),   # a job in the background ignores Ctrl-C
-    )
+    arguments = ["sweep", str(sweep), "-o", str(out), "-q", "--workers", str(workers)]
+    return kill_check.start(arguments, sweep.parent, package)
 
 
 def run(package, sweep, out, workers):
@@ -42,24 +39,6 @@ def run(package, sweep, out, workers):
     printed, wrong = process.communicate(timeout=600)
     assert process.returncode == 0, wrong
     return printed
-
-
-def descendants(pid):
-    """The process that has hermes loaded, and the workers that it forked."""
-    found = []
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    except OSError:   # it has just ended
-        pass
-    return found + [below for child in found for below in descendants(child)]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def parts(out):
@@ -80,14 +59,7 @@ def kill_after(process, out, more, delay_s):
     deadline = time.monotonic() + delay_s
     while parts(out) <= there + more and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
-    workers = descendants(process.pid) if process.poll() is None else []
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 60
-    while any(map(alive, workers)):   # nobody goes on computing for a process that is gone
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return process.returncode == -signal.SIGKILL
+    return kill_check.kill(process)
 
 
 def check(package, folder, sweep, points, kills, workers):
@@ -113,6 +85,14 @@ def check(package, folder, sweep, points, kills, workers):
     assert frame.point.tolist() == list(range(points))
     assert set(journal.hash) <= set(frame.hash)
     assert len(journal) == points   # what was finished was not run again
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", kill_check.COMMANDS)
+def test_the_same_command_heals_what_a_kill_left(command, tmp_path):
+    """`python scripts/kill_check.py` does it more often."""
+    seed = random.SystemRandom().randrange(2**32)
+    assert not kill_check.check_command(command, 2, random.Random(seed), tmp_path), f"seed {seed}"
 
 
 @pytest.mark.long

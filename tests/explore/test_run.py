@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -276,15 +277,6 @@ def test_a_finished_part_is_readable_by_anything(folder, write):
     assert all(row[0] for row in rows)
 
 
-def test_a_store_of_an_older_version_is_refused_in_one_line(folder, write):
-    (folder / "old" / "parts").mkdir(parents=True)
-    (folder / "old" / "sweep.json").write_text('{"format": 1}')
-    for call in (lambda: open_sweep(folder / "old"), lambda: run_sweep(write(""), folder / "old", workers=0)):
-        with pytest.raises(InputError, match="older version \\(run the sweep again into a new folder") as found:
-            call()
-        assert "\n" not in str(found.value)
-
-
 @pytest.mark.parametrize("damage", [
     lambda out: (out / "results.parquet").write_bytes((out / "results.parquet").read_bytes()[:-40]),
     lambda out: (out / "results.parquet").write_bytes(b""), lambda out: (out / "results.parquet").unlink(),
@@ -368,3 +360,23 @@ def test_a_worker_killed_while_it_starts_ends_no_sweep(folder, write, monkeypatc
     again = run_sweep(write("grid: {workload.requests: [12]}\n"), folder / "again", workers=1)
     assert again.failed() == {0: "the process was ended by SIGKILL (out of memory?), 3 times while it started"}
     assert run_sweep(write("grid: {workload.requests: [12]}\n"), folder / "again", workers=1).failed() == {}
+
+
+def test_columns_of_results_have_units(folder, write):
+    out = folder / "out"
+    run_sweep(write("grid: {workload.requests: [2, 3]}\nkeep: requests\n"), out, workers=0)
+    units = {field.name: (field.metadata or {}).get(b"unit") for field in pq.read_schema(out / "results.parquet")}
+    assert [units[name] for name in ("latency.ttft_s.p99", "requests.total", "makespan_s", "status")] == [
+        b"s", b"1", b"s", None]
+    kept = pq.read_schema(next(out.glob("kept/*/requests.parquet")))
+    assert kept.field("prompt_tokens").metadata == {b"unit": b"tokens"}
+
+
+def test_warnings_of_workers_are_single_lines(folder, write, capfd):
+    (folder / "warned.py").write_text(
+        "import warnings\nimport numpy as np\n\n\n"
+        "def extract(results):\n    np.log(np.zeros(1))\n    warnings.warn('two\\nlines')\n    return {'a': 1}\n")
+    run_sweep(write("extract: warned:extract\n"), folder / "out", workers=1)
+    said = capfd.readouterr().err.splitlines()
+    assert said
+    assert all(line.startswith("hermes: warning: ") for line in said)

@@ -73,7 +73,7 @@ def test_no_such_sweep(folder, call, arguments):
 
 def test_a_folder_is_needed(write, call):
     code, _, wrong = call(write(""))
-    assert (code, wrong) == (2, "hermes: --output: expected a folder for the results: -o DIR, found null\n")
+    assert (code, wrong) == (2, "hermes: --output: expected a folder for the results: -o DIR, found nothing\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

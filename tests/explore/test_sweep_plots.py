@@ -1,10 +1,8 @@
-"""The figure of a sweep: what it shows is what the table says."""
+"""The charts of a sweep: what they show is what its table says, and the point they mark is the answer."""
 
 import shutil
 import sqlite3
-import warnings
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,8 @@ import pytest
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore import open_sweep, run_sweep
-from hermes.explore import plots as sweep_plots
-from hermes.explore.plots import overview
+from hermes.explore.plots import MAX_BARS, front_panel, sweep_chart
+from hermes.results.charts import image
 
 DATA = Path(__file__).parent / "data"
 
@@ -28,47 +26,108 @@ def ran(folder, write):
     return run
 
 
-def rows(figure):
-    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+def layers(panel, mark):
+    return [layer.frame for layer in panel.layers if layer.mark == mark]
 
 
-def test_latency_and_throughput_by_case(ran):
+def test_points_without_numbers_are_bars(ran):
     cases = "cases: [{label: one, set: {slo: {ttft: 1 s}}}, {label: two, set: {clients.0.count: 2, slo: {ttft: 1 s}}}]"
-    sweep = ran(f"name: three\n{cases}\ngrid: {{workload.requests: [3, 4]}}\n")
-    frame, figure = sweep.frame(), overview(sweep)
-    assert rows(figure) == ["one, requests 3", "one, requests 4", "two, requests 3", "two, requests 4"]
-    assert [axis.get_xlabel() for axis in figure.axes] == [
-        "TTFT (ms)", "TPOT (ms)", "end-to-end latency (ms)", "requests/s"]
-    p50, p99 = figure.axes[0].lines
-    np.testing.assert_allclose(p50.get_xdata(), frame["latency.ttft_s.p50"] * 1e3)
-    np.testing.assert_allclose(p99.get_xdata(), frame["latency.ttft_s.p99"] * 1e3)
-    bars = [bar.get_width() for bar in figure.axes[-1].patches]
-    assert bars[:4] == pytest.approx(frame["throughput.requests_per_s"].tolist())
-    assert bars[4:] == pytest.approx(frame["goodput.requests_per_s"].tolist())
-    assert figure.get_suptitle() == "three"
+    sweep = ran(f"name: three\n{cases}\n")
+    frame, made = sweep.frame(), sweep_chart(sweep)
+    assert [panel.title.split()[0] for panel in made.panels] == ["TTFT", "TPOT", "Goodput"]
+    ttft, _, goodput = made.panels
+    (bars,) = layers(ttft, "bar")
+    assert [name.removeprefix("» ") for name in ttft.y.domain] == ["one", "two"]
+    np.testing.assert_allclose(bars["x2"], frame["slo.ttft.value_s"] * 1e3)
+    np.testing.assert_allclose(layers(goodput, "bar")[0]["x2"], frame["headline.goodput_per_s"])
+    assert "2 of 2 within the SLO of 1 s" in ttft.title
+    assert made.title.startswith("three: ")
 
 
-@pytest.mark.parametrize("points", [1, 40])
-def test_from_one_case_to_forty(ran, monkeypatch, points):
-    name = "a-name-of-a-setting-that-nobody-would-want-to-read-in-a-figure-more-than-once"
-    sweep = ran(f"name: n\ngrid: {{workload.requests: [2]}}\ncolumns: {{workload.requests: {name}}}\n")
-    frame, settings = sweep.frame(), sweep.settings(0)
-    frame = frame.loc[[0] * points].assign(point=range(points))
-    monkeypatch.setattr(type(sweep), "frame", lambda self: frame)
-    monkeypatch.setattr(type(sweep), "__len__", lambda self: points)
-    monkeypatch.setattr(type(sweep), "settings", lambda self, number: {**settings, name: number})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = overview(sweep)
-        figure.draw_without_rendering()
-    assert len(rows(figure)) == points
-    assert all(len(label) <= 60 for label in rows(figure))
-    for axis in figure.axes:
-        box = axis.get_window_extent()
-        assert box.width > 150
-        assert box.height / points > 15
-    labels = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
-    assert all(above.y0 >= below.y1 - 1 for above, below in pairwise(labels)), "no label lies on another"
+def test_one_number_gives_curves_with_a_line_for_each_of_the_others(ran):
+    cases = "cases: [{label: one, set: {}}, {label: two, set: {clients.0.count: 2}}]"
+    sweep = ran(f"name: n\n{cases}\ngrid: {{workload.requests: [30, 40, 60]}}\nseeds: 2\n")
+    frame, panel = sweep.frame(), sweep_chart(sweep).panels[0]
+    lines = layers(panel, "line")
+    assert [line["series"].iloc[0] for line in lines] == ["one", "two"]
+    factor = 1e3 if "(ms)" in panel.title else 1.0
+    for line in lines:
+        mine = frame[frame["case"] == line["series"].iloc[0]].groupby("workload.requests")["latency.ttft_s.p99"]
+        np.testing.assert_allclose(line["x"], [30, 40, 60])
+        np.testing.assert_allclose(line["y"], mine.mean() * factor)
+    (band, *_) = layers(panel, "area")
+    mine = frame[frame["case"] == band["series"].iloc[0]].groupby("workload.requests")["latency.ttft_s.p99"]
+    np.testing.assert_allclose(band["y2"], mine.max() * factor)
+    (labels,) = layers(panel, "text")
+    assert sorted(labels["label"]) == ["one", "two"]
+
+
+def test_many_lines_are_the_highest_the_lowest_and_the_others(ran):
+    cases = ", ".join(f"{{label: c{i}, set: {{clients.0.count: {i}}}}}" for i in range(1, 9))
+    panel = sweep_chart(ran(f"name: n\ncases: [{cases}]\ngrid: {{workload.requests: [30, 40]}}\n")).panels[0]
+    (labels,) = layers(panel, "text")
+    assert len(labels) == 5
+    assert "4 others" in set(labels["label"])
+
+
+def test_two_numbers_give_heat_maps(ran):
+    sweep = ran("name: n\ngrid: {workload.requests: [30, 40, 60], clients.0.count: [1, 2, 3]}\n")
+    frame, made = sweep.frame(), sweep_chart(sweep)
+    (cells,), (texts,) = layers(made.panels[-1], "cell"), layers(made.panels[-1], "text")
+    assert len(cells) == 9
+    assert made.panels[-1].y.domain == ("3", "2", "1"), "more is higher"
+    served = [f"{value:.3g}" for value in frame["headline.served_per_s"]]
+    assert texts["label"].tolist() == served
+    (box,) = layers(made.panels[0], "box")
+    assert len(box) == 1
+    assert image(made, "png").startswith(b"\x89PNG")
+
+
+def settle(sweep, monkeypatch, goodput, offered, missed):
+    """Give the points of a sweep of clients these figures."""
+    table = sweep.arrow().to_pandas().assign(**{
+        "headline.goodput_per_s": goodput, "headline.offered_per_s": offered, "headline.stable": True,
+        "settling.settled": True, "settling.late_misses": False, "slo.pass": [not one for one in missed],
+        "slo.ttft.limit_s": 1.0, "slo.ttft.percentile": 99.0, "slo.ttft.pass": [not one for one in missed],
+        "slo.ttft.value_s": [2.0 if one else 0.5 for one in missed]})
+    import pyarrow as pa
+
+    monkeypatch.setattr(type(sweep), "arrow", lambda self: pa.Table.from_pandas(table))
+
+
+def test_the_fewest_clients_of_one_load_are_named_and_marked(ran, monkeypatch):
+    sweep = ran("name: n\ngrid: {clients.0.count: [1, 2, 3]}\ncolumns: {clients.0.count: replicas}\n")
+    settle(sweep, monkeypatch, [5.0, 9.0, 10.0], [10.0, 10.0, 10.0], [True, False, False])
+    made = sweep_chart(sweep)
+    assert made.title.startswith("n: replicas 2 is the fewest that meets the SLO (9/s within it on ")
+    (ring,), (rule,) = layers(made.panels[0], "ring"), layers(made.panels[0], "rule")
+    assert (ring["x"].iloc[0], ring["y"].iloc[0]) == (2.0, 0.5 * (1e3 if "(ms)" in made.panels[0].title else 1.0))
+    assert rule["y"].tolist() == [1.0]
+    assert "2 of 3 within the SLO of 1 s" in made.panels[0].title
+
+
+def test_the_best_of_several_loads_is_named(ran, monkeypatch):
+    sweep = ran("name: n\ngrid: {workload.requests: [10, 20, 30]}\n")
+    settle(sweep, monkeypatch, [5.0, 9.0, 8.0], [5.0, 10.0, 20.0], [False, False, True])
+    assert sweep_chart(sweep).title.startswith("n: requests 20 is the best that meets the SLO")
+
+
+def test_no_point_that_meets_the_slo(ran, monkeypatch):
+    sweep = ran("name: n\ngrid: {workload.requests: [10, 20]}\n")
+    settle(sweep, monkeypatch, [5.0, 9.0], [5.0, 10.0], [True, True])
+    made = sweep_chart(sweep)
+    assert made.title == "n: no point meets the SLO"
+    assert not layers(made.panels[0], "ring")
+
+
+def test_long_names_and_many_points_fit(ran):
+    name = "a-name-of-a-setting-that-would-fill-a-figure"
+    cases = ", ".join(f"{{label: {name}-{i}, set: {{workload.requests: {3 + i}}}}}" for i in range(MAX_BARS + 2))
+    made = sweep_chart(ran(f"name: n\ncases: [{cases}]\n"))
+    assert len(made.panels[0].y.domain) == MAX_BARS
+    assert all(len(label) <= 50 for label in made.panels[0].y.domain)
+    assert f"the first {MAX_BARS} are drawn" in made.said
+    assert image(made, "png") == image(made, "png")
 
 
 def forget(folder, key):
@@ -77,22 +136,35 @@ def forget(folder, key):
         database.execute("DELETE FROM about WHERE key = 'results'")   # the table is written when all are there
 
 
-def test_failed_points_and_those_that_are_missing_are_said(ran, folder, monkeypatch):
+def test_failed_points_and_those_that_are_missing_are_said(ran, folder):
     shutil.copy(DATA / "figures_of_mine.py", folder)
     sweep = ran("name: n\nextract: figures_of_mine:only_few\ngrid: {workload.requests: [10, 11, 9]}\n")
-    figure = overview(sweep)
-    assert rows(figure) == ["requests 10", "requests 11", "requests 9"]
-    for axis in figure.axes:
-        said = [text for text in axis.texts if text.get_text() != "*"]   # the star of a whole run
-        assert [(text.get_text(), text.get_position()[1]) for text in said] == [("failed", 1)]
+    made = sweep_chart(sweep)
+    assert "3 points; 1 failed" in made.said
+    assert len(layers(made.panels[0], "line")[0]) == 2
     forget(sweep.folder, sweep.manifest["points"][2]["hash"])
-    assert overview(sweep).get_suptitle() == "n: 2 of 3 points finished"
-    monkeypatch.setattr(sweep_plots, "MAX_CASES", 1)
-    assert overview(sweep).get_suptitle() == "n: the first 1 of 2 finished points, 2 of 3 points finished"
+    assert "2 of 3 points finished" in sweep_chart(sweep).said
     for point in sweep.manifest["points"]:
         forget(sweep.folder, point["hash"])
     with pytest.raises(InputError, match="expected a sweep with finished points, found none"):
-        overview(sweep)
+        sweep_chart(sweep)
+
+
+def test_the_front_joins_the_points_that_no_other_beats():
+    panel = front_panel("t", "x", "y", {"misses": [(1.0, 1.0)], "meets": []}, [(1.0, 3.0, "a"), (2.0, 2.0, "b")])
+    (line,), (texts,) = layers(panel, "line"), layers(panel, "text")
+    assert line[["x", "y"]].to_numpy().tolist() == [[1.0, 3.0], [2.0, 2.0]]
+    assert texts["label"].tolist() == ["a", "b"]
+    assert sum(len(frame) for frame in layers(panel, "point")) == 3
+    assert front_panel("t", "x", "y", {"misses": [(1.0, 1.0)]}, []).layers
+
+
+def test_matplotlib_draws_the_same_sweep(ran):
+    sweep = ran("name: n\ngrid: {workload.requests: [30, 40, 60], clients.0.count: [1, 2, 3]}\n")
+    figure, made = sweep.plot(), sweep_chart(sweep)
+    assert figure.get_suptitle().startswith(made.title)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [panel.title for panel in made.panels]
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_the_command_draws_a_sweep(ran, folder, capsys):

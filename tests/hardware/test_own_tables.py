@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 
 import numpy as np
@@ -160,3 +161,31 @@ def test_tables_are_checked_against_their_digest(tmp_path):
     (tmp_path / "l40s.yaml").write_text(text.replace(stated, '""'))
     with pytest.raises(InputError, match=rf"states, none .*found {found}"):
         load_kernels(tmp_path / "l40s.yaml")
+
+
+def _changed(key, change):
+    def made(arrays):
+        out = io.BytesIO()
+        np.savez(out, **{name: change(values) if name == key else values for name, values in arrays.items()})
+        return out.getvalue()
+
+    return made
+
+
+@pytest.mark.parametrize(("made", "message"), [
+    (lambda arrays: b"", r"a readable file of kernel times \(EOFError\)"),
+    (lambda arrays: b"PK\3\4 cut", r"a readable file of kernel times"),
+    (_changed("gemm/bf16", lambda values: values[:1]), r"gemm/bf16: expected int16 of shape \(74, 22, 22\)"),
+    (_changed("gemm/bf16/m", lambda values: np.array("text")), r"gemm/bf16/m: expected ascending numbers"),
+    (_changed("decode/128/bf16/heads", lambda values: values[0]), r"heads: expected rows of 2 integers"),
+    (_changed("all_reduce/ranks", lambda values: values * np.nan), r"all_reduce/ranks: expected ascending numbers"),
+])
+def test_malformed_tables_are_refused(made, message, tmp_path):
+    folder = resource_dir("hw_profiles") / "kernels"
+    raw = made(dict(np.load(folder / "l40s.npz")))
+    (tmp_path / "mine.npz").write_bytes(raw)
+    lines = (folder / "l40s.yaml").read_text().splitlines()
+    stated = [f"sha256: {hashlib.sha256(raw).hexdigest()}" if line.startswith("sha256:") else line for line in lines]
+    (tmp_path / "mine.yaml").write_text("\n".join(stated))
+    with pytest.raises(InputError, match=rf"mine\.npz: .*{message}"):
+        load_kernels(tmp_path / "mine.yaml")

@@ -143,17 +143,17 @@ def test_join_by_order(tmp_path: Path) -> None:
     ("", ["ttft=t"], r"r.csv:1: expected a header line with distinct column names"),
     ("t\n", ["ttft=t"], r"r.csv: expected at least one request"),
     ("t,u\n1,2\n3\n", ["ttft=t"], r"r.csv:3: expected 2 fields, found 1"),
-    ("t\n1\nx\n", ["ttft=t"], r"r.csv:3: t: expected a finite number, found 'x'"),
+    ("t\n1\nx\n", ["ttft=t"], r"r.csv:3: t: expected a number, found 'x'"),
     ("t\n1\ninf\n", ["ttft=t"], r"r.csv:3: t: expected a finite number"),
     ("t\n1\n-1\n", ["ttft=t"], r"r.csv:3: ttft: expected a number of at least 0, found -1"),
-    ("tt\n1\n", ["ttft=t"], r"r.csv:2: expected a column 't' \(for ttft\), found tt"),
+    ("tt\n1\n", ["ttft=t"], r"r.csv: expected a column t, found columns tt"),
     ("i,t\n1,1\n2,1\n1,1\n", ["ttft=t", "id=i"],
      r"r.csv:4: i: expected each request once, found 1 again \(first in line 2\)"),
     ("i,t\nx,1\n", ["ttft=t", "id=i"], r"r.csv:2: i: expected a request number, found 'x'"),
     *((f"i,t\n{text},1\n", ["ttft=t", "id=i"], r"r.csv:2: i: expected a request number, found")
       for text in ("2**3", "-3", "1.5", "1e3", "0x10", "1_000", "\u0663", "a\u0663")),
-    ("t\n1_000\n", ["ttft=t"], r"r.csv:2: t: expected a finite number, found '1_000'"),
-    ("t\n\u0661\n", ["ttft=t"], r"r.csv:2: t: expected a finite number"),
+    ("t\n1_000\n", ["ttft=t"], r"r.csv:2: t: expected a number, found '1_000'"),
+    ("t\n\u0661\n", ["ttft=t"], r"r.csv:2: t: expected a number"),
     (f"t\n{'[' * 100_000}\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
     ("t\n1;x\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
     ("t\n{}\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
@@ -172,9 +172,9 @@ def test_malformed(tmp_path: Path, text: str, options: list[str], message: str) 
 @pytest.mark.parametrize(("text", "message"), [
     ('{"t": 1}\n{"t": ', r"r.jsonl:2:7: expected valid JSON"),
     ("[1]\n", r"r.jsonl:1: expected a JSON object"),
-    ('{"t": 1}\n{"t": true}\n', r"r.jsonl:2: t: expected a finite number, found true"),
-    ('{"t": 1}\n{"t": [1]}\n', r"r.jsonl:2: t: expected a finite number"),
-    ('{"t": 1}\n{"u": 1}\n', r"r.jsonl:2: expected a column 't'"), ("[" * 100_000, "r.jsonl:1: "),
+    ('{"t": 1}\n{"t": true}\n', r"r.jsonl:2: t: expected a number, found true"),
+    ('{"t": 1}\n{"t": [1]}\n', r"r.jsonl:2: t: expected a number"),
+    ('{"t": 1}\n{"u": 1}\n', r"r.jsonl:2: t: expected a value, found none"), ("[" * 100_000, "r.jsonl:1: "),
     ('{"t": 1' + "0" * 400 + "}", "r.jsonl:1: t: "),
 ])
 def test_malformed_json_lines(tmp_path: Path, text: str, message: str) -> None:
@@ -345,7 +345,7 @@ def test_parquet_has_the_columns_of_csv(tmp_path: Path) -> None:
     assert reference.ids is not None
     assert reference.itl_s is not None
     np.testing.assert_allclose(reference.itl_s, [0.010] * 3)
-    with pytest.raises(InputError, match=r"r.parquet:1: expected a column 'x' \(for ttft\), found id, m, tt, n"):
+    with pytest.raises(InputError, match=r"r.parquet: expected a column x, found columns id, m, tt, n"):
         load_reference(tmp_path / "r.parquet", mapping_from_options(["ttft=x"]))
     write(tmp_path / "no.parquet", "PAR1 no")
     with pytest.raises(InputError, match="expected a Parquet file"):

@@ -1,23 +1,21 @@
-"""The page of `hermes report`: what it says, how large it is, and that it asks nobody."""
+"""The page of `hermes report`: its figures, its size, and that it needs no network."""
 
 from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hermes.api import open_run, simulate
 from hermes.cli import main
 from hermes.explore import open_sweep, run_sweep
 from hermes.explore.sweep_report import sweep_page
-from hermes.results.report_charts import POINTS, SAMPLE, cdf, run_charts, timeline
-from hermes.results.report_page import MOST_BYTES, runs_page
-
-vl_convert = pytest.importorskip("vl_convert", reason="needs vl-convert-python: pip install 'hermes-sim[report]'")
+from hermes.results.brief import brief
+from hermes.results.report_page import JUDGED, MOST_BYTES, runs_page
 
 
 def scenario(**more: Any) -> dict[str, Any]:
@@ -66,41 +64,48 @@ def test_figures_are_those_of_the_summary(text: str) -> None:
     assert f"{latency['ttft_s']['p99'] * 1e3:.4g} ms" in text
     assert f"{latency['e2e_s']['p99'] * 1e3:,.0f} ms" in text
     other = simulate(scenario(seed=2)).summary["latency"]
-    assert f"({other['e2e_s']['p50'] / latency['e2e_s']['p50'] - 1:+.1%})" in text
-    assert "Binds: " in text
+    change = other["e2e_s"]["p50"] / latency["e2e_s"]["p50"] - 1
+    assert f"({change:+.1%})" in text
+    binds = dict(brief(run.summary, run.meta))["binds"]
+    assert f"<dt>binds</dt><dd>{escape(binds)}</dd>" in text
+    (curve, *_) = specs(text)["chart0"]["layer"]
+    assert curve["data"]["values"][-1]["x"] == pytest.approx(run.requests["ttft_s"].max() * 1e3, rel=1e-4)
 
 
-def test_a_distribution_has_its_percentiles_and_the_limit() -> None:
-    run = simulate(scenario())
-    _, _, spec = cdf([("run", run)], "ttft", "TTFT")
-    rows = spec["data"]["values"]
-    seconds = run.requests["ttft_s"]
-    assert len(rows) <= POINTS + 3
-    assert rows[-1]["share"] == 1
-    assert rows[-1]["ms"] == pytest.approx(seconds.max() * 1e3, rel=1e-3)
-    marks = {row["what"]: row["ms"] for row in spec["layer"][1]["data"]["values"]}
-    assert marks["p50"] == pytest.approx(np.percentile(seconds, 50) * 1e3, rel=1e-3)
-    assert spec["layer"][2]["data"]["values"][0]["ms"] == 400
+def rows(page: str) -> dict[str, list[str]]:
+    """Cells of the table of two runs by the name of the row."""
+    table = page.split("Side by side", 1)[1].split("</table>", 1)[0]
+    found = (re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:])
+    return {cells[0]: cells[1:] for cells in found}
 
 
-def test_the_timeline_is_a_sample_of_whole_requests() -> None:
-    run = simulate(scenario())
-    _, said, spec = timeline("run", run)
-    assert f"{SAMPLE} of 150 completed requests" in said
-    rows = run.requests.set_index("request")
-    for row in spec["data"]["values"]:
-        if row["phase"] == "answer":
-            request = rows.loc[row["request"]]
-            assert row["from"] == pytest.approx(request.first_token_s, abs=1e-4)
-            assert row["to"] == pytest.approx(request.last_token_s, abs=1e-4)
-    assert len({row["request"] for row in spec["data"]["values"]}) == SAMPLE
+def test_two_runs_side_by_side_are_judged(text: str) -> None:
+    summaries = [simulate(scenario(seed=seed)).summary for seed in (1, 2)]
+    found = rows(text)
+    assert [cell.split(" <")[0] for cell in found["SLO"]] == [
+        {True: "met", False: "MISSED"}[one["slo"]["pass"]] for one in summaries]
+    for name, path in (("TTFT p50", "ttft_s"), ("E2E p50", "e2e_s"), ("TPOT p50", "tpot_s")):
+        first, second = (one["latency"][path]["p50"] for one in summaries)
+        change = second / first - 1
+        judged = "" if abs(change) < JUDGED else "worse" if change > 0 else "better"
+        assert re.findall(r"better|worse", found[name][1])[:1] == ([judged] if judged else [])
+        assert f"({change:+.1%})" in found[name][1], "the sign with the colour"
+    price = summaries[0]["headline"]["per_million_output_tokens_dollars"]
+    assert found["$ per million output tokens"][0] == f"{price:.4g} $"
+
+
+def test_charts_of_two_runs_have_one_scale(text: str) -> None:
+    for spec in specs(text).values():
+        domains = {str(layer["encoding"][way]["scale"]["domain"]) for layer in spec["layer"] for way in ("x",)
+                   if "scale" in layer["encoding"].get(way, {})}
+        assert len(domains) == 1
 
 
 def test_large_runs_stay_small() -> None:
-    charts = run_charts([("large", simulate(scenario(workload={
+    page = runs_page([("large", simulate(scenario(workload={
         "requests": 4000, "arrivals": {"kind": "poisson", "rate": 30},
         "lengths": {"kind": "fixed", "prompt": 300, "output": 20}})))])
-    assert len(json.dumps([spec for _, _, spec in charts])) < 200_000
+    assert len(json.dumps(specs(page))) < 200_000
 
 
 def test_a_run_in_which_all_requests_are_rejected() -> None:
@@ -109,7 +114,7 @@ def test_a_run_in_which_all_requests_are_rejected() -> None:
                     clients=[{"model": "llama-3.1-8b", "device": "h100-sxm", "memory": {"num_blocks": 20}}])
     page = runs_page([("none", simulate(none))])
     assert "rejected" in page
-    assert not any("Timeline" in title for title, _, _ in run_charts([("none", simulate(none))]))
+    assert "share of requests" not in json.dumps(specs(page)), "no distribution of nothing"
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -123,11 +128,16 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_sweep(tmp_path: Path) -> None:
-    run_sweep({"name": "rates", "scenario": scenario(), "grid": {"workload.arrivals.rate": [5, 10, 1e9]}},
-              tmp_path / "s", workers=0)
+    sweep = run_sweep({"name": "rates", "scenario": scenario(), "grid": {"workload.arrivals.rate": [5, 10, 1e9]}},
+                      tmp_path / "s", workers=0)
     page = sweep_page(open_sweep(tmp_path / "s"))
-    (spec,) = specs(page).values()
-    assert len(spec["data"]["values"]) == 3
+    assert page == sweep_page(open_sweep(tmp_path / "s"))
+    *_, front = specs(page).values()
+    places = {(one["x"], one["y"]) for layer in front["layer"] if layer["mark"]["type"] == "point"
+              for one in layer["data"]["values"]}
+    assert places == {(float(f"{row['latency.ttft_s.p99'] * 1e3:.5g}"), float(
+        f"{row['headline.output_tokens_per_s']:.5g}")) for _, row in sweep.frame().iterrows()}
     assert "rate 10" in page
+    assert escape(sweep.to_text()) in page
     assert main(["report", str(tmp_path / "s"), "-o", str(tmp_path / "s.html")]) == 0
     assert main(["report", str(tmp_path / "s"), str(tmp_path / "s"), "-o", str(tmp_path / "s.html")]) == 2

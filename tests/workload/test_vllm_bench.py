@@ -26,7 +26,7 @@ def written(folder, **changes):
 
 def test_a_trace(tmp_path):
     file = written(tmp_path)
-    with pytest.raises(InputError, match=r"output_lens\.2"):
+    with pytest.raises(InputError, match=r"output_lens\[2\]"):
         import_trace("vllm-bench", file)
     trace = import_trace("vllm-bench", file, zero_tokens="drop")
     assert trace["arrival_s"].tolist() == [0.0, 0.5]

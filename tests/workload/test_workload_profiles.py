@@ -100,7 +100,7 @@ def test_a_profile_of_one_s_own(tmp_path: Path) -> None:
         ({"spearman": 1.0}, "spearman: expected a number less than 1, found 1.0"),
         ({"requests": "many"}, "requests: expected an integer, found 'many'"),
         ({"arrivals": None},
-         "arrivals: expected a mapping with keys of duration_s, rate_per_s, interarrival_cv, found null"),
+         "arrivals: expected a mapping with keys of duration_s, rate_per_s, interarrival_cv, found nothing"),
         ({"arrival": 1}, "arrival: expected one of the keys format, name, source"),
         ({"source": [1]}, "source: expected a mapping, found a list"),
         (lengths_of([0, 1], [1, 2, 3]), "prompt_tokens.values: expected as many values as levels (2), found 3"),

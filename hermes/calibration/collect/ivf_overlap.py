@@ -15,8 +15,9 @@ Real ones come from a file of embeddings (scripts/sentence_embeddings.py). Impor
 from __future__ import annotations
 
 import importlib
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.calibration.collect.retrieval_data import embeddings
-from hermes.calibration.collect.session import machine
-from hermes.core.noise import spread
+from hermes.calibration.collect.session import CollectorError, machine, main
 
-__all__ = ["IvfData", "OverlapIndex", "generated", "of_file"]
+__all__ = ["IvfData", "IvfEngine", "OverlapIndex", "generated", "of_file"]
 
 Floats = npt.NDArray[np.float32]
 AMOUNTS = {"drift": (0.1, 0.2, 0.35), "passage": (0.3, 0.6, 0.9), "noise": (0.4,), "mixed": (0.4,)}
@@ -115,48 +115,83 @@ class OverlapIndex:
         """Return machine and library."""
         return machine() | {"faiss": str(self._faiss.__version__)}
 
-    def scan_speed(self, nprobe: int, threads: int, repetitions: int) -> dict[str, Any]:
-        """Return bytes of vectors scanned per second, one query after the other, lists shared by the threads."""
+    def scan(self, point: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return seconds and bytes of scans, one query after the other, lists shared by the threads."""
         faiss, queries = self._faiss, self.data.queries
-        vector_bytes = 4 * queries.shape[1]
-        faiss.omp_set_num_threads(threads)
+        faiss.omp_set_num_threads(point["threads"])
         # one query: its lists are dealt to the threads (faiss' parallel_mode 1)
-        self.index.nprobe, self.index.parallel_mode = nprobe, 1
-        lists = self.index.quantizer.search(queries, nprobe)[1]
-        num_bytes = self.sizes[lists].sum(axis=1) * vector_bytes
-        rates = []
-        for repetition in range(repetitions + 1):
+        self.index.nprobe, self.index.parallel_mode = point["nprobe"], 1
+        lists = self.index.quantizer.search(queries, point["nprobe"])[1]
+        num_bytes = self.sizes[lists].sum(axis=1) * 4 * queries.shape[1]
+        rows = []
+        for repetition in range(point["repetitions"] + 1):
             chosen = np.arange(repetition * 16, repetition * 16 + 16) % len(queries)
             began = time.perf_counter()
             for i in chosen:
-                self.index.search(queries[i : i + 1], 3)
-            rates.append(float(num_bytes[chosen].sum()) / (time.perf_counter() - began))
-        return _spread(rates[1:]) | {"threads": threads, "nprobe": nprobe}   # the first warms up
+                self.index.search(queries[i : i + 1], point["top_k"])
+            rows.append({"time_s": time.perf_counter() - began, "bytes": int(num_bytes[chosen].sum())})
+        return rows[1:]   # the first warms up
 
-    def merge_time(self, candidates: int, top_k: int, repetitions: int) -> dict[str, Any]:
+    def merge(self, point: dict[str, Any]) -> list[dict[str, Any]]:
         """Return seconds to pick the best `top_k` of so many distances."""
-        rng = np.random.default_rng([self.seed, 2])
-        distances = rng.random((32, candidates), dtype=np.float32)
-
-        def merge() -> None:
+        distances = np.random.default_rng([self.seed, 2]).random((32, point["candidates"]), dtype=np.float32)
+        rows = []
+        for _ in range(point["repetitions"] + 1):
+            began = time.perf_counter()
             for row in distances:
-                best = np.argpartition(row, top_k)[:top_k]
+                best = np.argpartition(row, point["top_k"])[:point["top_k"]]
                 best[np.argsort(row[best])]
-
-        return _spread(_timed(merge, repetitions, 32)) | {"candidates": candidates, "top_k": top_k}
-
-
-def _timed(call: Callable[[], None], repetitions: int, calls: int) -> list[float]:
-    call()
-    found = []
-    for _ in range(repetitions):
-        began = time.perf_counter()
-        call()
-        found.append((time.perf_counter() - began) / calls)
-    return found
+            rows.append({"time_s": (time.perf_counter() - began) / len(distances)})
+        return rows[1:]
 
 
-def _spread(values: list[float]) -> dict[str, Any]:
-    found = spread(values)
-    return {"mean": found.mean, "cv": round(found.cv, 4), "class": found.verdict,
-            "samples": found.samples}
+class IvfEngine:
+    """One index and what is measured of it."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        """Raises `CollectorError` for data that does not fit, or without faiss."""
+        told = plan["settings"]
+        try:
+            data = of_file(Path(told["rewrites_file"])) if told["rewrites_file"] else generated(
+                told["vectors"], told["dim"], told["queries"], told["seed"])
+            if not 16 <= told["nlist"] <= len(data.vectors) // 16:
+                raise CollectorError(f"nlist: expected between 16 and a sixteenth of the {len(data.vectors)} vectors, "
+                                     f"found {told['nlist']}")
+            self.index = OverlapIndex(data, told["nlist"], told["threads"], told["seed"])
+        except ValueError as error:
+            raise CollectorError(f"rewrites_file: {error}") from None
+        except ImportError:
+            raise CollectorError("faiss is not installed: pip install 'hermes-sim[retrieval]'") from None
+
+    def environment(self) -> dict[str, Any]:
+        """Return machine and library."""
+        return self.index.environment()
+
+    def measure(self, point: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return rows of scans or merges; of the overlap no rows, but what was counted (`work`)."""
+        if point["kind"] == "overlap":
+            return [], {"work": self._overlap(point)}
+        rows = (self.index.scan if point["kind"] == "scan" else self.index.merge)(point)
+        return [{"repetition": n, **row} for n, row in enumerate(rows)], {}
+
+    def _overlap(self, point: dict[str, Any]) -> dict[str, Any]:
+        from hermes.plugins.telerag.overlap.curves import shared
+
+        index, data = self.index, self.index.data
+        before = index.ranking(data.queries)
+        curves = {name: shared(before, index.ranking(vectors), point["budgets"], point["nprobes"])
+                  for name, vectors in index.rewrites()}
+        return {
+            "vectors": len(data.vectors), "dim": data.vectors.shape[1], "queries": len(data.queries),
+            "build_s": index.build_s, "sizes": index.sizes.tolist(),
+            "probed": [float(index.sizes[before[:, :nprobe]].mean()) for nprobe in point["nprobes"]],
+            "curves": {name: {"overlap": curve.overlap.tolist(), "error": curve.error.tolist()}
+                       for name, curve in curves.items()},
+        }
+
+    def close(self) -> None:
+        """Nothing outlives the process."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(IvfEngine))

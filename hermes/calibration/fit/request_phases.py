@@ -105,6 +105,7 @@ def _steps(record: RunRecord, client: int, ends: IntArray, hardware: HardwareMod
         else:
             part[:, 3] = base.run_ns(decodes_alone(stats), count) / NS_PER_S
             part[:, 2] = whole - part[:, 3]
-        if stats.prefill_tokens and starts[low] == ends[low - 1]:   # not the first step of an idle engine
-            part[:1] *= (ends[low] - starts[low]) / NS_PER_S / (part[0] @ figures)
+        own = float(part[0] @ figures)
+        if own > 0.0 and stats.prefill_tokens and starts[low] == ends[low - 1]:   # not the first step of an idle engine
+            part[:1] *= (ends[low] - starts[low]) / NS_PER_S / own
     return starts, np.concatenate((np.zeros((1, 4)), np.cumsum(steps, axis=0)))

@@ -37,6 +37,7 @@ SMALLEST_S = 1e-4      # errors are relative to at least this
 OWN = 0.01             # share of a figure's column that is its own, below which it is not told from the others
 LEAVE_FIRST = ("per_prompt_token_s", "per_seq_s", "fixed_s", "front_end_s", "decodes", "prompts")
 LEAST = 1e-3           # a relative error that is never large
+LOWEST = np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.01])   # of each figure: a factor of 0 is none, and not told
 
 Mask = npt.NDArray[np.bool_]
 
@@ -148,6 +149,7 @@ def fit_requests(
                               key=lambda found: found[1].cost(LEAST))
         low, high = _spread(rows, at, free)
         wide = np.where(free, (high - low) / 2 / np.maximum(at, 1e-30), 0.0)
+        wide[free & (at <= LOWEST) & (LOWEST > 0.0)] = np.inf
         if wide.max() <= CLEAR:
             break
         worst = int(np.argmax(wide))   # leave the least certain one as it was, and fit the others, on and anew
@@ -169,7 +171,7 @@ def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: Mask,
     """
     rows, damping, tried = measure(at), 1e-3, 1
     while tried < SIMULATIONS:
-        step = _solve(rows.weighted(), at, free, damping)
+        step = np.where(free, np.maximum(_solve(rows.weighted(), at, free, damping), LOWEST), at)
         change = float(np.max(np.abs(step - at) / np.maximum(np.abs(at), _SCALE)))
         if change < SETTLED:
             break

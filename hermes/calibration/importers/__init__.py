@@ -8,13 +8,12 @@ there and are not imported.
 from hermes.calibration.importers.aiconfigurator import Aiconfigurator
 from hermes.calibration.importers.base import IMPORTERS, Importer, ImporterConfig, Progress, no_progress
 from hermes.calibration.importers.csv_steps import CsvSteps
-from hermes.calibration.importers.genz import Genz
 from hermes.calibration.importers.layerwise import Layerwise
 from hermes.calibration.importers.roofline import RooflineSteps
 from hermes.calibration.importers.splitwise import Splitwise
 from hermes.calibration.importers.vllm_cpu import VllmCpu
 
 __all__ = [
-    "IMPORTERS", "Aiconfigurator", "CsvSteps", "Genz", "Importer", "ImporterConfig", "Layerwise", "Progress",
+    "IMPORTERS", "Aiconfigurator", "CsvSteps", "Importer", "ImporterConfig", "Layerwise", "Progress",
     "RooflineSteps", "Splitwise", "VllmCpu", "no_progress",
 ]

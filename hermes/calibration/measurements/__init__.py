@@ -9,9 +9,10 @@
     ivf         one index for lookahead retrieval
 """
 
-from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown, Table
+from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.records import read_records
 from hermes.calibration.session import Measured
+from hermes.results.layout import Section
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measured", "Measurement", "PointPlan", "Shown", "Table", "read_records"]
+__all__ = ["MEASUREMENTS", "FitOptions", "Measured", "Measurement", "PointPlan", "Section", "Shown", "read_records"]

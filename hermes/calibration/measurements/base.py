@@ -26,23 +26,16 @@ from hermes.config import ConfigModel
 from hermes.config.registry import Registry
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim
+from hermes.results.layout import Part, Section
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "Table", "again", "kind_of_file", "kind_of_journal"]
-
-
-class Table(NamedTuple):
-    """A table to print."""
-
-    title: str
-    columns: list[str]
-    rows: Sequence[Sequence[Any]]
+__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "again", "kind_of_file", "kind_of_journal"]
 
 
 class Shown(NamedTuple):
-    """The output of a command: the document for `--json`, and the lines and tables for a person."""
+    """The output of a command: the document for `--json`, and the tables and lines for a person."""
 
     data: dict[str, Any]
-    parts: Sequence[str | Table]
+    parts: Sequence[Part]
 
     def also(self, line: str) -> Shown:
         """Return it with one more line."""
@@ -95,7 +88,7 @@ class Measurement(ConfigModel):
         """Return the points and their time, for `--dry-run`."""
         rows = [[point["name"], float(point.get("estimate_s", 0.0))] for point in plan.points]
         return Shown({"points": plan.points, "estimate_s": round(plan.estimate_s, 1)},
-                     [Table("", ["point", "estimate (s)"], rows), f"time: about {plan.estimate_s:.0f} s"])
+                     [Section("", ["point", "estimate (s)"], rows), f"time: about {plan.estimate_s:.0f} s"])
 
     def collect(self, plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
                 on_progress: OnProgress = None) -> Measured:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.calibration.link import MOST_READ, LinkFile, LinkPlan, network_lines, save_link
-from hermes.calibration.measurements.base import Measurement, Shown, Table, again
+from hermes.calibration.measurements.base import Measurement, Shown, again
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.session import Measured
 from hermes.config import Bytes
@@ -18,6 +18,7 @@ from hermes.core.noise import tally
 from hermes.errors import InputError
 from hermes.hardware.links import LinkDescription
 from hermes.hardware.profile import dump_yaml
+from hermes.results.layout import Part, Section
 
 __all__ = ["Links"]
 
@@ -109,7 +110,7 @@ class Links(Measurement):
             *_of_host(links), *again(measured), f"written to {output}"])
 
 
-def _of_host(links: LinkFile) -> list[str | Table]:
+def _of_host(links: LinkFile) -> list[Part]:
     rows = [
         [found.label(), "-" if found.latency is None else found.latency * 1e6, found.bandwidth / 1e9, len(found.sizes),
          *("-" if error is None else f"{100 * error:.1f}" for error in (found.mape, found.worst, found.held_out_mape)),
@@ -117,16 +118,16 @@ def _of_host(links: LinkFile) -> list[str | Table]:
     ]
     chosen = next((found for found in links.links if found.path == "host_to_device"), links.links[0])
     return [
-        Table("", ["link", "latency (us)", "GB/s", "sizes", "error %", "worst %", "held out %", "noise"], rows),
+        Section("", ["link", "latency (us)", "GB/s", "sizes", "error %", "worst %", "held out %", "noise"], rows),
         *(f"note: {note}" for note in links.provenance.notes),
         f"in a scenario ({chosen.label()}; the others stand at the head of the file):",
         *(f"    {line}" for line in network_lines(chosen)),
     ]
 
 
-def _between_devices(link: LinkDescription, output: Path) -> list[str | Table]:
+def _between_devices(link: LinkDescription, output: Path) -> list[Part]:
     rows = [[times.ranks, len(times.bytes), times.bytes[-1] / 2**20,
              2 * (times.ranks - 1) / times.ranks * times.bytes[-1] / times.seconds[-1] / 1e9]
             for times in link.measured]
-    return [Table("", ["devices", "sizes", "largest (MiB)", "GB/s there"], rows),
+    return [Section("", ["devices", "sizes", "largest (MiB)", "GB/s there"], rows),
             f"written to {output}; in a scenario or a device description: link: ./{output.name}"]

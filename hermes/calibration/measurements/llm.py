@@ -9,12 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.calibration import pack
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, Table, again
+from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
 from hermes.calibration.plan import Plan, PointPlan, request_for
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.calibration.vllm_plan import vllm_plan
 from hermes.config.writing import write_text
+from hermes.results.layout import Part, Section
 
 __all__ = ["LlmMeasurement"]
 
@@ -87,8 +88,8 @@ class LlmMeasurement(Measurement):
             "levels": {level: {"points": n, "estimate_s": round(seconds[level], 1)} for level, n in levels.items()},
             "grid": [point["name"] for point in plan.points],
         }
-        parts: list[str | Table] = [
-            Table("", ["level", "point", "estimate (s)"],
+        parts: list[Part] = [
+            Section("", ["level", "point", "estimate (s)"],
                   [[p["level"], p["name"], float(p["estimate_s"])] for p in plan.points]),
             f"{plan.engine}, {plan.model.name}, {plan.dtype}, tp {plan.tensor_parallel}, {plan.device} "
             f"({plan.hardware}): {len(plan.points)} points, {plan.repetitions} repetitions each",
@@ -113,7 +114,7 @@ class LlmMeasurement(Measurement):
             "steps": str(output), "rows": len(steps.rows), "usable": usable, "noise": header.options.get("noise"),
             "drift": header.options.get("drift"), "notes": header.notes, "failed": header.excluded,
         }
-        parts: list[str | Table] = []
+        parts: list[Part] = []
         if measured is not None:
             progress = measured.progress
             data |= {"points": progress.points, "measured": progress.done, "complete": measured.complete}
@@ -145,7 +146,7 @@ class LlmMeasurement(Measurement):
             "profile": result.profile.model_dump(mode="json"), "schemes": result.schemes, "excluded": result.excluded,
             "limits": result.limits,
         }, [
-            Table(f"{result.profile.name}: errors on held-out configurations", list(head), rows),
+            Section(f"{result.profile.name}: errors on held-out configurations", list(head), rows),
             *(f"left out: {line}" for line in result.excluded), *(f"cannot be told: {line}" for line in result.limits),
             *(f"{what} written to {path}" for what, path in written if path is not None),
         ])

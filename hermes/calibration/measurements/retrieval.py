@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hermes.calibration.measurements.base import FitOptions, Shown, Table, again
+from hermes.calibration.measurements.base import FitOptions, Shown, again
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.retrieval_plan import RetrievalMeasurement, RetrievalPlan, memory_bytes
 from hermes.calibration.retrieval_steps import MeasuredSearches, load_searches, pack_searches, save_searches
 from hermes.calibration.session import Measured
+from hermes.results.layout import Part, Section
 from hermes.services.retrieval_profile import RetrievalProfile, save_retrieval_profile
 
 __all__ = ["Retrieval"]
@@ -31,7 +32,7 @@ class Retrieval(RetrievalMeasurement):
             groups.setdefault(f"{point['index']['name']} ({point['index']['library']})", []).append(point)
         rows = [[name, len(found), round(sum(p["estimate_s"] for p in found), 1)] for name, found in groups.items()]
         return Shown({"points": plan.points, "memory_bytes": memory, "estimate_s": round(plan.estimate_s, 1)}, [
-            Table("", ["index", "points", "estimate (s)"], rows),
+            Section("", ["index", "points", "estimate (s)"], rows),
             f"{len(plan.points)} points, memory about {memory / 2**30:.1f} GiB, time about {plan.estimate_s:.0f} s "
             "(rough; corrected while measuring)",
         ])
@@ -77,7 +78,7 @@ def _fitted(searches: MeasuredSearches, profile: Path | None, name: str, command
     ])
 
 
-def _tables(fitted: RetrievalProfile) -> list[str | Table]:
+def _tables(fitted: RetrievalProfile) -> list[Part]:
     rows = [
         [kind, model.library, model.points, 100 * model.error.mape, 100 * model.error.worst,
          "-" if model.error.unseen_index_mape is None else f"{100 * model.error.unseen_index_mape:.1f}", model.noise]
@@ -87,9 +88,9 @@ def _tables(fitted: RetrievalProfile) -> list[str | Table]:
              for kind, model in fitted.models.items() for term in model.terms]
     growth = [(kind, model.corpus_exponent) for kind, model in fitted.models.items() if model.corpus_exponent]
     return [
-        Table("held-out errors in percent", ["index", "library", "points", "mean", "worst", "unseen index", "noise"],
+        Section("held-out errors in percent", ["index", "library", "points", "mean", "worst", "unseen index", "noise"],
               rows),
-        Table("", ["index", "per", "ns", ""], costs),
+        Section("", ["index", "per", "ns", ""], costs),
         *(f"{kind}: time grows like vectors^{found.mean:.2f} (95% interval {found.low:.2f} to {found.high:.2f}, "
           f"{found.pairs} settings)" for kind, found in growth),
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.calibration.kernel_files import save_kernels
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, Table, again
+from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
 from hermes.calibration.plan import PointPlan, request_for
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps
@@ -20,6 +20,7 @@ from hermes.config import Bytes
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError
 from hermes.hardware.profile import dump_yaml
+from hermes.results.layout import Part, Section
 
 if TYPE_CHECKING:
     from hermes.calibration.fit.engine import EngineFit
@@ -90,7 +91,7 @@ class TermsMeasurement(Measurement):
             "points": plan.points, "estimate_s": round(plan.estimate_s, 1),
             "terms": {term: {"points": points, "sizes": sizes, "minutes": took} for term, points, sizes, took in rows},
         }, [
-            Table("", ["term", "points", "sizes", "minutes"], [list(row) for row in rows]),
+            Section("", ["term", "points", "sizes", "minutes"], [list(row) for row in rows]),
             f"{plan.backend}, {plan.model.name}, {plan.dtype}, tp {', '.join(map(str, plan.tensor_parallel))}, "
             f"{plan.device} ({plan.hardware}): {len(plan.points)} points, {plan.repetitions} repetitions each",
             f"time: about {plan.estimate_s / 60:.1f} minutes, {plan.warmup_s:.0f} s of warm-up included (a roofline's "
@@ -176,7 +177,7 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, w
         errors["added by decodes beside a prompt"] = made.beside.errors
     if engine is not None:
         errors["whole steps"] = engine.errors
-    parts: list[str | Table] = [_errors(made.file.name, errors)]
+    parts: list[Part] = [_errors(made.file.name, errors)]
     if engine is not None:
         parts.append(f"engine: {engine.step.source}; the kernels leave it {engine.unexplained:.1%} of a step (median)")
     for found in made.watts:
@@ -192,7 +193,7 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, w
     return Shown(data, [*parts, *(f"written to {path}" for path in written)])
 
 
-def _errors(name: str, errors: Mapping[str, Any]) -> Table:
-    return Table(f"{name}: composed beside measured", ["term", "points", "error", "median", "worst"],
+def _errors(name: str, errors: Mapping[str, Any]) -> Section:
+    return Section(f"{name}: composed beside measured", ["term", "points", "error", "median", "worst"],
                  [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
                   for term, found in errors.items()])

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes.cli.calibrate.from_requests import from_requests
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Answer, answering, show
 
 if TYPE_CHECKING:
-    from hermes.calibration.measurements import Shown
     from hermes.calibration.session import Progress
 
-__all__ = ["add_to", "command_line", "print_shown"]
+__all__ = ["add_to", "command_line"]
 
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
@@ -30,9 +29,10 @@ Output = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
-    for command in (plan, run, pack, check):
-        calibrate.command()(command)
-    calibrate.command("from-requests")(from_requests)
+    calibrate.command()(plan)
+    for command in (run, pack, check):
+        calibrate.command()(answering(command))
+    calibrate.command("from-requests")(answering(from_requests))
     app.add_typer(calibrate, name="calibrate")
 
 
@@ -63,6 +63,7 @@ def _plan_card(output: Path, overrides: list[str]) -> None:
     from hermes.calibration.measurements.files import card_plans
     from hermes.config.writing import write_text
     from hermes.errors import InputError
+    from hermes.results.layout import Section
 
     if output.suffix in (".yaml", ".yml"):
         raise InputError("a folder, for `card`", str(output), field="--output")
@@ -72,10 +73,13 @@ def _plan_card(output: Path, overrides: list[str]) -> None:
         write_text(output / made.file, made.text)
     total = sum(made.estimate_s for made in plans)
     rows = [[str(output / made.file), made.points, f"{made.estimate_s / 60:.1f}"] for made in plans]
-    print_table("", ["plan", "points", "minutes"], [*rows, ["sum", sum(m.points for m in plans), f"{total / 60:.1f}"]])
-    print("(the engine's start is not in them)\nmeasure each: hermes calibrate run FILE --python PATH\n"
-          f"then: hermes fit {shlex.quote(str(output / 'terms.yaml'))} --steps "
-          f"{shlex.quote(str(output / 'steps.yaml'))} -o KERNELS.yaml")
+    terms, steps = (shlex.quote(str(output / name)) for name in ("terms.yaml", "steps.yaml"))
+    show([
+        Section("", ["plan", "points", "minutes"],
+                [*rows, ["sum", sum(made.points for made in plans), f"{total / 60:.1f}"]]),
+        "(the engine's start is not in them)", "measure each: hermes calibrate run FILE --python PATH",
+        f"then: hermes fit {terms} --steps {steps} -o KERNELS.yaml",
+    ])
 
 
 def run(
@@ -90,8 +94,7 @@ def run(
     points: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the points for another machine and stop.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Measure the points of a plan file. Run again to continue an interrupted measurement."""
     from hermes.calibration.measurements.files import load_measurement
     from hermes.calibration.plan import save_plan
@@ -115,19 +118,17 @@ def run(
         if points is not None:
             save_plan(made, points)
             shown = shown.also(f"written to {points}; there: python -m {made.collector} {points.name} JOURNAL.jsonl")
-        print_shown(shown, as_json)
-        return
+        return Answer(*shown)
     with watched(quiet) as on_progress:
         done = asked.collect(made, target, python=python, budget_s=budget, on_progress=on_progress)
-    print_shown(asked.conclude(done, target, plan.parent, command_line()), as_json)
+    return Answer(*asked.conclude(done, target, plan.parent, command_line()))
 
 
 def pack(
     journal: JournalFile, output: Output = None,
     clock: Annotated[
         str | None, typer.Option(metavar="CLOCK", help="Steps and terms: the clock of time_s, wall or cpu.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Convert a collector's journal, complete or cut off, to its measured file."""
     from hermes.calibration.measurements.base import kind_of_journal
     from hermes.errors import InputError
@@ -137,7 +138,7 @@ def pack(
     kind = kind_of_journal(journal)
     if clock is not None and not kind.clock_choice:
         raise InputError("no clock: it was chosen when measuring", clock, field="--clock")
-    print_shown(kind.pack(journal, target, command=command_line(), clock=clock), as_json)
+    return Answer(*kind.pack(journal, target, command=command_line(), clock=clock))
 
 
 def _check_yaml(path: Path) -> None:
@@ -147,40 +148,26 @@ def _check_yaml(path: Path) -> None:
         raise InputError("a file name that ends in .yaml", str(path), field="output")
 
 
-def print_shown(shown: Shown, as_json: bool) -> None:
-    """Print what a measurement shows: one JSON document, or its lines and tables."""
-    if as_json:
-        print_json(shown.data)
-        return
-    for part in shown.parts:
-        if isinstance(part, str):
-            print(part)
-        else:
-            print_table(part.title, part.columns, part.rows)
-
-
 def check(
     steps: Annotated[Path, typer.Argument(help="The header of measured steps (hermes-steps/1).", show_default=False)],
     profile: Annotated[str, typer.Argument(help="A profile: shipped name or file.", show_default=False)],
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compare measured steps with a profile's times: the errors of each phase."""
     from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import load_steps
     from hermes.hardware.polynomial import Polynomial
+    from hermes.results.layout import Section
 
     measured = load_steps(steps)
     lines, _ = check_steps(measured, Polynomial(profile=profile).build(Path()))
-    if as_json:
-        print_json({"steps": measured.header.name, "profile": profile, "phases": [line.as_dict() for line in lines]})
-        return
-    print_table(
+    data = {"steps": measured.header.name, "profile": profile, "phases": [line.as_dict() for line in lines]}
+    return Answer(data, [Section(
         f"{profile} on {measured.header.name} ({measured.header.hardware}, {measured.header.engine})",
         ["phase", "steps", "MAPE", "median", "p10", "p90", "worst", "outside", "worst step"],
         [[line.phase, line.errors.points, f"{line.errors.mape:.1%}",
           *(f"{value:+.1%}" for value in (line.errors.median, line.errors.p10, line.errors.p90, line.errors.worst)),
           line.out_of_range, line.worst_step] for line in lines],
-    )
+    )])
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_lines, print_table
+from hermes.cli.output import Answer, Overrides, Scenario, Verbose
 
 if TYPE_CHECKING:
     from hermes.calibration.fit.request_report import FittedRequests
@@ -31,14 +31,14 @@ def from_requests(
     columns: Annotated[list[str], typer.Option(
         "--map", metavar="FIELD=COLUMN[:UNIT]", help="Map metric to column, e.g. ttft=t1:ms.")] = [],  # noqa: B006
     verbose: Verbose = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Fit what request times can tell of a server: factors of prompts and decodes, time of each step, front end.
 
     The requests must be the scenario's, served by one kind of LLM client. A third of them is held out for the errors.
     """
     from hermes.calibration.fit.request_report import fit_file
     from hermes.config.writing import write_text
+    from hermes.results.layout import Section, labelled
     from hermes.results.reference import mapping_from_options
     from hermes.scenario import load_scenario
     from hermes.scenario.document import resolved_yaml
@@ -49,21 +49,19 @@ def from_requests(
     output.parent.mkdir(parents=True, exist_ok=True)
     header = f"fitted to {found.fit.requests} requests by hermes calibrate from-requests"
     write_text(output, resolved_yaml(found.scenario, header, output.parent.resolve()))
-    if as_json:
-        print_json(_plain(found, output))
-        return
-    print_table("", ["figure", "before", "fitted", "95% range", ""], [
+    figures = Section("", ["figure", "before", "fitted", "95% range", ""], [
         [_WORDS[each.name][0], *_cells(each.name, getattr(found.fit.start, each.name), each.value),
          _range(each.name, each.low, each.high) if each.told else "",
          "" if each.told else "not told by these requests: kept"]
         for each in found.fit.told])
-    print_table(f"{found.held_out_requests} requests held out", ["", "", "observed", "before", "fitted", "error"], [
+    errors = Section(f"{found.held_out_requests} requests held out", [
+        "", "", "observed", "before", "fitted", "error"], [
         [row.metric.upper(), row.statistic, _ms(row.observed_s), _ms(row.before_s), _ms(row.after_s),
          f"{row.after_s / row.observed_s - 1.0:+.1%}" if row.observed_s else ""] for row in found.held_out])
     lines = [("files", f"{output}; next: hermes run {output}")]
     if not found.fit.settled:
         lines.insert(0, ("not settled", "the figures still moved when the search ended; fit at a lower load"))
-    print_lines(lines)
+    return Answer(_plain(found, output), [figures, errors, labelled(lines)])
 
 
 def _cells(name: str, before: float, after: float) -> tuple[str, str]:

@@ -1,5 +1,4 @@
-"""Scripts that price batches in another interpreter, with a package that ours may lack.
+"""The script that prices batches in another interpreter, with a package that ours may lack.
 
-Each is run as a file (`python ask_genz.py REQUEST.json ANSWER.json`) and imports nothing of hermes but `serving`, which
-lies beside it and needs only the standard library.
+It is run as a file (`python ask_aiconfigurator.py REQUEST.json ANSWER.json`) and imports nothing of hermes.
 """
