@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.fit import fit_steps
 from hermes.calibration.fit.report import phase_table
@@ -14,13 +15,9 @@ from hermes.hardware import StepStats
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.polynomial import PolynomialModel
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = OUTSIDE / "data"
 GRID = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu-engine" / "engine.yaml"
 PERF_MODEL, CPU = DATA / "splitwise" / "perf_model.csv", DATA / "vllm-cpu"
-
-
-def needs(path):
-    return pytest.mark.skipif(not path.exists(), reason=f"needs {path.name} of the reference data beside the checkout")
 
 
 def percent(result):
@@ -30,7 +27,7 @@ def percent(result):
 
 
 @pytest.mark.long
-@needs(CPU)
+@pytest.mark.outside("data/vllm-cpu")
 def test_vllm_on_a_cpu():
     steps = VllmCpu(source=str(CPU / "steps.csv"), model_config_file=str(CPU / "model-config.json")).steps()
     errors = percent(fit_steps(steps))
@@ -45,7 +42,7 @@ SPLITWISE = {
 }
 
 
-@needs(PERF_MODEL)
+@pytest.mark.outside("data/splitwise/perf_model.csv")
 @pytest.mark.parametrize(("hardware", "degree"), SPLITWISE)
 def test_splitwise(hardware, degree):
     steps = Splitwise(source=str(PERF_MODEL), model="llama2-70b", hardware=hardware, tp=degree).steps()
@@ -58,7 +55,7 @@ def test_splitwise(hardware, degree):
     assert any("pcap" in line for line in result.excluded)
 
 
-@needs(PERF_MODEL)
+@pytest.mark.outside("data/splitwise/perf_model.csv")
 def test_corrupt_rows_are_left_out_and_listed():
     steps = Splitwise(source=str(PERF_MODEL), model="llama2-70b", hardware="h100-80gb", tp=2).steps()
     result = fit_steps(steps)

@@ -1,9 +1,9 @@
 """Importers of files, on the real files where they are at hand, and on files that are not what they should be."""
 
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.importers import IMPORTERS, Splitwise, VllmCpu
 from hermes.calibration.importers.base import known_model
@@ -11,12 +11,12 @@ from hermes.calibration.steps import load_steps, phase_of, save_steps
 from hermes.cli import main
 from hermes.errors import InputError
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = OUTSIDE / "data"
 PERF_MODEL = DATA / "splitwise" / "perf_model.csv"
 CPU = DATA / "vllm-cpu"
 
-needs_perf_model = pytest.mark.skipif(not PERF_MODEL.exists(), reason="perf_model.csv of splitwise-sim is not here")
-needs_cpu_steps = pytest.mark.skipif(not CPU.exists(), reason="the recorded vLLM CPU steps are not here")
+needs_perf_model = pytest.mark.outside("data/splitwise/perf_model.csv")
+needs_cpu_steps = pytest.mark.outside("data/vllm-cpu")
 
 SPLITWISE_HEAD = "model,hardware,prompt_size,batch_size,token_size,prompt_time,token_time,tensor_parallel\n"
 CPU_HEAD = (
