@@ -17,12 +17,11 @@ from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
 from hermes.units import counted
 
-__all__ = ["LABEL", "chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
+__all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
            "speed"]
 
 FRONT = 10   # rows of the front in the terminal
 WIDEST = 22  # characters of a layout in a table that fits on a terminal
-LABEL = 40   # characters of a layout in the terminal, however many tables that makes: it is the answer
 _NUMBERS = re.compile(r"(?:\d+ x )?\d[\d,.]*")
 _PRICE = "price_per_hour: "   # begins the source of a price in a description
 
