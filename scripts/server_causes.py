@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from hermes.calibration.accuracy import gpu_runs, h100_sets
-from hermes.calibration.accuracy.row import Row
+from hermes.calibration.accuracy import h100_sets, recorded
+from hermes.calibration.accuracy.served import Row
 from hermes.config.data_files import resource_dir
 
 Client = dict[str, Any]
@@ -53,16 +53,16 @@ def variants(folder: Path) -> Iterator[tuple[str, Callable[[Client], Client]]]:
 def main() -> None:
     """Print one table."""
     data, found = Path(sys.argv[1]), {}
-    replay, simulate = h100_sets.replay, gpu_runs.simulate
+    replay, simulate = h100_sets.replay, recorded.simulate
     with tempfile.TemporaryDirectory() as temporary:
         for name, change in variants(Path(temporary)):
             h100_sets.replay = lambda client, *more, change=change, **options: (
                 replay(change(dict(client)), *more, **options))
-            gpu_runs.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
+            recorded.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
                 change(client) if client.get("hardware", {}).get("kind") != "layerwise" else client
                 for client in scenario["clients"]]})
             for rows in (h100_sets.residency, h100_sets.blis_experiments, h100_sets.blis_training,
-                         gpu_runs.recorded_runs):
+                         recorded.recorded_runs):
                 for row in rows(data):
                     note(found, name, row)
     names = list(dict.fromkeys(name for figures in found.values() for name in figures))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.calibration.accuracy.row import Case, Row
+from hermes.calibration.accuracy.served import Case, Row
 from hermes.calibration.accuracy.table import SETS, Bars, lines, missed
 from hermes.cli import main
 from hermes.config.validation import load

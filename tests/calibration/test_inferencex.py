@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.calibration.accuracy.inferencex import inferencex
+from hermes.calibration.accuracy.recorded import inferencex
 from hermes.errors import InputError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

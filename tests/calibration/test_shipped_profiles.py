@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from each import each
 
 from hermes.calibration.profile_plot import decode_step as decode
 from hermes.calibration.profile_plot import prefill_step as prefill
@@ -37,7 +38,7 @@ def test_the_promised_profiles_ship():
     assert promised <= set(names_in(""))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_weights_over_bandwidth_is_a_floor_for_decode(name):
     model, card, tp, dtype = PATTERN.match(name).groups()
     device, description = load_device(DEVICES[card]), load_model(model)
@@ -50,7 +51,7 @@ def test_weights_over_bandwidth_is_a_floor_for_decode(name):
         assert alone < 4 * floor_ms
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_arithmetic_is_a_floor_for_prefill(name):
     model, card, tp, dtype = PATTERN.match(name).groups()
     device, description = load_device(DEVICES[card]), load_model(model)
@@ -58,7 +59,7 @@ def test_arithmetic_is_a_floor_for_prefill(name):
     assert ms(name, prefill(4096, 0)) > flops / (int(tp) * device.peak(dtype)) * 1e3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_files_are_small_and_say_what_they_hold(name):
     path = resource_dir("hw_profiles") / f"{name}.yaml"
     assert path.stat().st_size < 15 * 1024
@@ -72,7 +73,7 @@ def test_files_are_small_and_say_what_they_hold(name):
     assert profile.memory.weights_bytes == pytest.approx(load_model(model).weight_bytes(dtype, int(tp)), rel=0.05)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("bf16")])
+@each("name", [name for name in NAMES if name.endswith("bf16")])
 def test_held_out_errors_stay_below_the_targets(name):
     phases = load_profile(name).phases
     assert phases.prefill.error.mape <= 0.025

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import each
 
 from hermes.hardware import HARDWARE, HardwareModel
 from hermes.hardware.files import names_in
@@ -111,7 +112,7 @@ def test_every_kind_is_here():
     assert set(HARDWARE.names()) == {name.split(":")[0] for name in MODELS} | {"layerwise", "composed"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_added_work_is_never_cheaper(name):
     check_added_work(MODELS[name](), LARGEST, FEW, seed=zlib.crc32(name.encode()))
 
@@ -130,7 +131,7 @@ def test_added_work_is_never_cheaper_by_given_operator_tables(name):
     check_added_work(model, {"tokens": 2048, "past": 16_384, "seqs": 256, "context": 16_384}, 12)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_four_times_the_prompts_take_three_to_five_times_as_long(name):
     model = MODELS[name]()
     for tokens in (2048, 32_768, 131_072):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -41,7 +42,7 @@ def test_the_recordings_have_what_makes_them_worth_having() -> None:
 
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each("path", FILES, ids=lambda path: path.stem)
 def test_every_batch_is_identical(path: Path, every_step: bool) -> None:
     result = conform_file(path, every_step=every_step)
     assert result.first_difference is None
