@@ -16,10 +16,9 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady, wait
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.measurements.retrieval import Retrieval as RetrievalMeasurement
+from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes, retrieval_plan
 from hermes.calibration.plan import save_plan
-from hermes.calibration.retrieval_plan import memory_bytes, retrieval_plan
-from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
+from hermes.calibration.retrieval import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
@@ -42,7 +41,7 @@ TRUE = {  # seconds per unit, of about the size that real ones have
 }
 POWERS = GraphExponents(effort=0.7, links=0.5, vectors=0.2)
 KINDS = ["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
-GRID = RetrievalMeasurement(
+GRID = Retrieval(
     kinds=list(TRUE), vectors=[5_000, 10_000, 20_000], dims=[64, 256], threads=[1, 2], repetitions=3, hnsw_m=[8, 32],
     nprobes=[1, 8, 64], batches=[1, 32])
 
@@ -280,7 +279,7 @@ def test_what_is_no_journal(tmp_path, content):
 
 
 def test_a_plan_builds_every_index_once():
-    points = retrieval_plan(RetrievalMeasurement(kinds=KINDS)).points
+    points = retrieval_plan(Retrieval(kinds=KINDS)).points
     levels = [point["level"] for point in points]
     assert levels == sorted(levels)
     for point in points:
@@ -289,12 +288,12 @@ def test_a_plan_builds_every_index_once():
 
 
 def test_without_hnswlib_the_graph_is_that_of_faiss():
-    plan = retrieval_plan(RetrievalMeasurement(kinds=["hnsw"]), ("faiss",))
+    plan = retrieval_plan(Retrieval(kinds=["hnsw"]), ("faiss",))
     assert {point["index"]["library"] for point in plan.points} == {"faiss"}
 
 
 def test_memory_estimate_holds_the_vectors():
-    small, large = (memory_bytes(retrieval_plan(RetrievalMeasurement(kinds=["hnsw"], vectors=[n])))
+    small, large = (memory_bytes(retrieval_plan(Retrieval(kinds=["hnsw"], vectors=[n])))
                     for n in (10_000, 1_000_000))
     assert large - small > 0.99 * 2 * 4 * 768 * 990_000
 
@@ -444,7 +443,7 @@ def test_measured_here(kind, tmp_path, capsys):
 
 def test_a_missing_library_is_one_line(tmp_path, capsys):
     """The collector's interpreter may not have what the plan needs."""
-    save_plan(retrieval_plan(RetrievalMeasurement(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
+    save_plan(retrieval_plan(Retrieval(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
     code = (
         "import sys\n"
         "class Block:\n"

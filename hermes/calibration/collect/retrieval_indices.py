@@ -7,7 +7,7 @@ hnswlib inserts with one thread, since several would make another graph each tim
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ _PQ_TRAINING = 16_384        # vectors and rounds of k-means for the codes: spee
 _PQ_ROUNDS = 10
 
 
-class Index(Protocol):
+class Index:
     """A built index, and the queries it is measured with."""
 
     library: str
@@ -30,20 +30,31 @@ class Index(Protocol):
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
         """Return positions found for the queries first, first + 1, ... (with wrap-around), shape (batch, top_k)."""
-        ...
+        raise NotImplementedError
 
     def coarse(self, first: int, batch: int, effort: int) -> bool:
         """Run only the search for the lists to probe, with the last search's threads; False if there is no such
         stage."""
-        ...
+        return False
 
     def work(self, effort: int) -> dict[str, float]:
         """Return a query's costs in countable units, mean over the queries: `codes` scanned, or `postings`."""
-        ...
+        return {}
 
     def describe(self) -> dict[str, Any]:
         """Return sizes: of lists, of the index in memory."""
-        ...
+        return {}
+
+
+class _Embedded(Index):
+    """An index of embeddings."""
+
+    def __init__(self, data: Embeddings) -> None:
+        self._module: Any = importlib.import_module(self.library)
+        self._queries, self.queries = data.queries, len(data.queries)
+
+    def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
+        return np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
 
 
 def library_version(name: str) -> str:
@@ -54,18 +65,15 @@ def library_version(name: str) -> str:
         return ""
 
 
-class IvfIndex:
+class IvfIndex(_Embedded):
     """faiss: inverted lists with flat vectors (`ivf-flat`), 8-bit PQ codes (`ivf-pq`) or 4-bit ones scanned in
     registers (`ivf-pq-fs`)."""
 
     library = "faiss"
 
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
-        faiss: Any = importlib.import_module("faiss")
-
-        self._faiss, self._queries = faiss, data.queries
-        self.queries = len(data.queries)
-        vectors, nlist = data.vectors, int(spec["nlist"])
+        super().__init__(data)
+        faiss, vectors, nlist = self._module, data.vectors, int(spec["nlist"])
         code = {"ivf-flat": "Flat", "ivf-pq": f"PQ{spec.get('pq_m')}x8np", "ivf-pq-fs": f"PQ{spec.get('pq_m')}x4fs"}
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.index_factory(vectors.shape[1], f"IVF{nlist},{code[spec['kind']]}",
@@ -79,11 +87,8 @@ class IvfIndex:
         self._index.add(vectors)
         self._sizes = np.array([self._index.invlists.list_size(n) for n in range(nlist)])
 
-    def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
-        return np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
-
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._faiss.omp_set_num_threads(threads)
+        self._module.omp_set_num_threads(threads)
         self._index.nprobe = effort
         return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
 
@@ -104,66 +109,46 @@ class IvfIndex:
         }
 
 
-class HnswIndex:
+class HnswIndex(_Embedded):
     """hnswlib's graph; `effort` is efSearch."""
 
     library = "hnswlib"
 
     def __init__(self, data: Embeddings, spec: dict[str, Any], seed: int) -> None:
-        hnswlib: Any = importlib.import_module("hnswlib")
-
-        self._queries, self.queries = data.queries, len(data.queries)
-        self._index = hnswlib.Index(space="ip", dim=data.vectors.shape[1])
+        super().__init__(data)
+        self._index = self._module.Index(space="ip", dim=data.vectors.shape[1])
         self._index.init_index(max_elements=len(data.vectors), ef_construction=int(spec["ef_construction"]),
                                M=int(spec["hnsw_m"]), random_seed=seed)
         self._index.add_items(data.vectors, num_threads=1)
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
         self._index.set_ef(max(effort, top_k))
-        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
-        return np.asarray(self._index.knn_query(chosen, k=top_k, num_threads=threads)[0])
-
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
-    def work(self, effort: int) -> dict[str, float]:
-        return {}
+        return np.asarray(self._index.knn_query(self._batch(first, batch), k=top_k, num_threads=threads)[0])
 
     def describe(self) -> dict[str, Any]:
         return {"index_bytes": int(self._index.index_file_size())}
 
 
-class FaissHnswIndex:
+class FaissHnswIndex(_Embedded):
     """faiss' graph, used without hnswlib."""
 
     library = "faiss"
 
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
-        faiss: Any = importlib.import_module("faiss")
-
-        self._faiss, self._queries, self.queries = faiss, data.queries, len(data.queries)
+        super().__init__(data)
+        faiss = self._module
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.IndexHNSWFlat(data.vectors.shape[1], int(spec["hnsw_m"]), faiss.METRIC_INNER_PRODUCT)
         self._index.hnsw.efConstruction = int(spec["ef_construction"])
         self._index.add(data.vectors)
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._faiss.omp_set_num_threads(threads)
+        self._module.omp_set_num_threads(threads)
         self._index.hnsw.efSearch = max(effort, top_k)
-        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
-        return np.asarray(self._index.search(chosen, top_k)[1])
-
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
-    def work(self, effort: int) -> dict[str, float]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {}
+        return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
 
 
-class Bm25Index:
+class Bm25Index(Index):
     """bm25s; `effort` is the number of words of a query."""
 
     library = "bm25s"
@@ -184,14 +169,8 @@ class Bm25Index:
         found = self._model.retrieve(chosen, k=top_k, n_threads=threads if threads > 1 else 0, show_progress=False)
         return np.asarray(found.documents)
 
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
     def work(self, effort: int) -> dict[str, float]:
         return {"postings": self._postings[effort]}
-
-    def describe(self) -> dict[str, Any]:
-        return {}
 
 
 def build(data: Any, spec: dict[str, Any], *, seed: int, build_threads: int, queries: int, efforts: list[int]) -> Index:
