@@ -1,7 +1,6 @@
-"""Measured indices behind one interface. Each imports its library (faiss, hnswlib, bm25s) itself.
+"""Measured indices behind one interface. Each imports its library (faiss, bm25s) itself.
 
-Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed;
-hnswlib inserts with one thread, since several would make another graph each time.
+Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed.
 """
 
 from __future__ import annotations
@@ -47,10 +46,12 @@ class Index:
 
 
 class _Embedded(Index):
-    """An index of embeddings."""
+    """An index of embeddings, built by faiss."""
+
+    library = "faiss"
 
     def __init__(self, data: Embeddings) -> None:
-        self._module: Any = importlib.import_module(self.library)
+        self._faiss: Any = importlib.import_module("faiss")
         self._queries, self.queries = data.queries, len(data.queries)
 
     def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
@@ -69,11 +70,9 @@ class IvfIndex(_Embedded):
     """faiss: inverted lists with flat vectors (`ivf-flat`), 8-bit PQ codes (`ivf-pq`) or 4-bit ones scanned in
     registers (`ivf-pq-fs`)."""
 
-    library = "faiss"
-
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
         super().__init__(data)
-        faiss, vectors, nlist = self._module, data.vectors, int(spec["nlist"])
+        faiss, vectors, nlist = self._faiss, data.vectors, int(spec["nlist"])
         code = {"ivf-flat": "Flat", "ivf-pq": f"PQ{spec.get('pq_m')}x8np", "ivf-pq-fs": f"PQ{spec.get('pq_m')}x4fs"}
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.index_factory(vectors.shape[1], f"IVF{nlist},{code[spec['kind']]}",
@@ -88,7 +87,7 @@ class IvfIndex(_Embedded):
         self._sizes = np.array([self._index.invlists.list_size(n) for n in range(nlist)])
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._module.omp_set_num_threads(threads)
+        self._faiss.omp_set_num_threads(threads)
         self._index.nprobe = effort
         return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
 
@@ -110,40 +109,18 @@ class IvfIndex(_Embedded):
 
 
 class HnswIndex(_Embedded):
-    """hnswlib's graph; `effort` is efSearch."""
-
-    library = "hnswlib"
-
-    def __init__(self, data: Embeddings, spec: dict[str, Any], seed: int) -> None:
-        super().__init__(data)
-        self._index = self._module.Index(space="ip", dim=data.vectors.shape[1])
-        self._index.init_index(max_elements=len(data.vectors), ef_construction=int(spec["ef_construction"]),
-                               M=int(spec["hnsw_m"]), random_seed=seed)
-        self._index.add_items(data.vectors, num_threads=1)
-
-    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._index.set_ef(max(effort, top_k))
-        return np.asarray(self._index.knn_query(self._batch(first, batch), k=top_k, num_threads=threads)[0])
-
-    def describe(self) -> dict[str, Any]:
-        return {"index_bytes": int(self._index.index_file_size())}
-
-
-class FaissHnswIndex(_Embedded):
-    """faiss' graph, used without hnswlib."""
-
-    library = "faiss"
+    """faiss' graph; `effort` is efSearch."""
 
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
         super().__init__(data)
-        faiss = self._module
+        faiss = self._faiss
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.IndexHNSWFlat(data.vectors.shape[1], int(spec["hnsw_m"]), faiss.METRIC_INNER_PRODUCT)
         self._index.hnsw.efConstruction = int(spec["ef_construction"])
         self._index.add(data.vectors)
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._module.omp_set_num_threads(threads)
+        self._faiss.omp_set_num_threads(threads)
         self._index.hnsw.efSearch = max(effort, top_k)
         return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
 
@@ -175,11 +152,6 @@ class Bm25Index(Index):
 
 def build(data: Any, spec: dict[str, Any], *, seed: int, build_threads: int, queries: int, efforts: list[int]) -> Index:
     """Build the index of a plan. Raises `ImportError` if its library is missing."""
-    kind = spec["kind"]
-    if kind == "bm25":
+    if spec["kind"] == "bm25":
         return Bm25Index(data, queries, efforts, seed)
-    if spec["library"] == "hnswlib":
-        return HnswIndex(data, spec, seed)
-    if kind == "hnsw":
-        return FaissHnswIndex(data, spec, build_threads)
-    return IvfIndex(data, spec, build_threads)
+    return (HnswIndex if spec["kind"] == "hnsw" else IvfIndex)(data, spec, build_threads)

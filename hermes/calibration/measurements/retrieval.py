@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -81,7 +78,7 @@ class Retrieval(Measurement):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of the generated data."""
     build_threads: Threads = 1
-    """Threads that build (hnswlib always one)."""
+    """Threads that build."""
     vectors_file: str = ""
     """Embeddings in place of generated ones: .npy, float, shape (rows, dim)."""
     texts_file: str = ""
@@ -102,7 +99,7 @@ class Retrieval(Measurement):
     def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
         """Return the plan. Raises `InputError` naming the key."""
         files = {name: _existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
-        return retrieval_plan(self.model_copy(update=files), _libraries(python))
+        return retrieval_plan(self.model_copy(update=files))
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the indices with their points, and the memory."""
@@ -142,21 +139,10 @@ def _existing(base_dir: Path, name: str, key: str) -> str:
     return str(path.resolve()) if name else ""
 
 
-def _libraries(python: str | None) -> tuple[str, ...]:
-    """Return the libraries that the interpreter finds, without importing them."""
-    code = ("import importlib.util as u, json;"
-            "print(json.dumps([n for n in ('faiss', 'hnswlib', 'bm25s') if u.find_spec(n)]))")
-    try:
-        done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        return tuple(json.loads(done.stdout))
-    except (OSError, subprocess.CalledProcessError, ValueError, TypeError) as error:
-        raise InputError("a Python interpreter", Verbatim(f"{python} ({error})"), field="--python") from None
-
-
-def retrieval_plan(grid: Retrieval, libraries: Sequence[str] = ("faiss", "hnswlib", "bm25s")) -> RetrievalPlan:
-    """Return the plan for an interpreter with these libraries. Raises `InputError` naming the key."""
+def retrieval_plan(grid: Retrieval) -> RetrievalPlan:
+    """Return the plan of a grid. Raises `InputError` naming the key."""
     points: list[dict[str, Any]] = []
-    for level, index in enumerate(_indices(grid, libraries)):
+    for level, index in enumerate(_indices(grid)):
         build_s = _build_s(index, grid.build_threads)
         for effort in _efforts(index, grid):
             for batch in grid.batches:
@@ -175,20 +161,14 @@ def retrieval_plan(grid: Retrieval, libraries: Sequence[str] = ("faiss", "hnswli
     })
 
 
-def _library(kind: str, libraries: Sequence[str]) -> str:
-    if kind == "hnsw":
-        return "hnswlib" if "hnswlib" in libraries else "faiss"
-    return "bm25s" if kind == "bm25" else "faiss"
-
-
-def _indices(grid: Retrieval, libraries: Sequence[str]) -> list[dict[str, Any]]:
+def _indices(grid: Retrieval) -> list[dict[str, Any]]:
     """Return indices, small ones first; those of one data set together."""
     out: list[dict[str, Any]] = []
     for vectors in sorted(set(grid.vectors)):
         for dim in sorted(set(grid.dims)):
             for kind in grid.kinds:
                 if kind != "bm25":
-                    out += [{"kind": kind, "library": _library(kind, libraries), "vectors": vectors, "dim": dim, **more}
+                    out += [{"kind": kind, "library": "faiss", "vectors": vectors, "dim": dim, **more}
                             for more in _builds(kind, vectors, dim, grid)]
         if "bm25" in grid.kinds:
             out.append({"kind": "bm25", "library": "bm25s", "vectors": vectors})
