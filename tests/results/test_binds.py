@@ -10,7 +10,8 @@ import pytest
 import hermes
 from hermes.core.record import STATUS_REJECTED
 from hermes.results import Results
-from hermes.results.brief import to_text
+from hermes.results.brief import parts
+from hermes.results.layout import to_text
 
 HARDWARE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
@@ -137,7 +138,7 @@ def test_requests_that_never_fit_kv_memory_are_named() -> None:
     away = {"what": "KV memory", "where": "llm", "share": share}
     assert summary["binds"]["turned_away"] == away
     assert {key: summary["binds"][key] for key in away} == away
-    text = " ".join(to_text(summary, {}).split())
+    text = " ".join(to_text(parts(summary, {})).split())
     assert f"binds KV memory of llm: turns {share:.0%} of the requests away, which never fit it" in text
     assert re.search(r"e\.g\. llm-\d: needs \d+ KV blocks of 16 tokens for \d+ prompt and 20 output tokens, ", text)
 
@@ -176,7 +177,7 @@ def test_a_second_saturated_stage_comes_after_the_first() -> None:
     assert (binds["what"], binds["where"]) == ("slots", "llm")
     assert (binds["then"]["what"], binds["then"]["where"]) == ("compute", "reranker")
     assert binds["then"]["share"] > 0.9
-    assert "; then: compute of reranker, " in " ".join(to_text(found, {}).split())
+    assert "; then: compute of reranker, " in " ".join(to_text(parts(found, {})).split())
     assert "then" not in pipeline(0.2)["binds"]   # the LLM has room; the cores of the reranker are no other place
 
 
@@ -233,7 +234,7 @@ def test_patience_bounds_the_queue_of_an_overload() -> None:
     assert (headline["window"], headline["stable"]) == ("steady", True)
     assert headline["served_per_s"] == pytest.approx(headline["offered_per_s"] * (800 - gone) / 800, rel=0.1)
     assert summary["settling"]["settled"]
-    text = " ".join(to_text(summary, {}).split())
+    text = " ".join(to_text(parts(summary, {})).split())
     assert f"{800 - gone} completed, {gone} gave up in" in text
     assert f"gave up {gone}: no first token within 2 s " in text
     assert f"latencies are those of the {800 - gone} that were answered" in text
@@ -253,14 +254,14 @@ def test_prompts_that_were_computed_for_clients_that_gave_up_are_counted() -> No
     counts = results.summary["requests"]
     assert 0.1 * counts["rejected"] < begun < counts["rejected"]
     assert counts["gave_up_computed"] == begun
-    assert f"{begun} gave up after their prompt was computed, in full or in part" in to_text(results.summary, {})
+    assert f"{begun} gave up after their prompt was computed, in full or in part" in to_text(parts(results.summary, {}))
 
 
 def test_patience_that_nobody_loses_bounds_nothing() -> None:
     summary = impatient(1.0).summary
     assert summary["requests"]["rejected"] == 0
     assert "bounded_by" not in summary["binds"]
-    assert "answered" not in to_text(summary, {})
+    assert "answered" not in to_text(parts(summary, {}))
 
 
 def test_a_queue_limit_bounds_the_queue_of_a_full_engine() -> None:

@@ -131,7 +131,7 @@ def test_a_missed_limit_of_a_workload_is_named_with_its_value(tmp_path: Path, ca
     result = hermes.simulate(one)
     reports = result.requests.query("workload == 'reports'").e2e_s
     said = f"workload reports: E2E p90 {format_s(float(reports.quantile(0.9)))}, limit 1 ms"
-    assert f"misses   {said}\n" in result.to_text()
+    assert f"misses    {said}\n" in result.to_text()
     assert missed(figures(result)) == said
     assert limits_text(load_scenario(one).slo).endswith("; workload reports: TTFT p90 <= 60 s, E2E p90 <= 1 ms, "
                                                         "TPOT p50 <= 125 ms, TPOT p90 <= 150 ms, TPOT p99 <= 500 ms")

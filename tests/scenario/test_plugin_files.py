@@ -167,6 +167,7 @@ results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # s
 of_tables = {f"hermes.hardware.{name}" for name in (
     "adapters boxes composed composed_terms efficiency elementwise engine_links history kernel_curves "
     "kernel_tables lora links operator_curves operator_tables reduce_forms roofline row_curves term_sources").split()}
+of_tables |= {"hermes.config.columns", "hermes.config.tables"}
 loaded = loaded()
 assert set(loaded) - set(with_profile) <= of_tables, sorted(set(loaded) - set(with_profile) - of_tables)
 apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")

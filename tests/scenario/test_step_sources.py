@@ -69,10 +69,10 @@ def test_a_run_of_each_shipped_card_prints_its_class_and_ranges(device: str) -> 
 def test_groups_alike_share_a_line_and_others_are_named() -> None:
     alike = run({"device": "h100-sxm"}, {"device": "h100-sxm"}).to_text()
     assert alike.count("\nsources") == 1
-    assert "sources  c0:" not in alike
+    assert "sources   c0:" not in alike
     other = run({"device": "h100-sxm"}, {"device": "mi300x"}).to_text()
-    assert "sources  c0: " in other
-    assert "sources  c1: " in other
+    assert "sources   c0: " in other
+    assert "sources   c1: " in other
 
 
 def test_the_line_says_which_terms_make_a_guess() -> None:
@@ -100,7 +100,7 @@ def test_results_have_ranges_wider_than_the_steps() -> None:
 
 def test_the_line_of_ranges_is_percent_or_factors_and_no_queue_that_grows_has_one() -> None:
     known, unknown = (run({"device": device}).to_text() for device in ("h100-sxm", "mi300x"))
-    assert "ranges   means and p50 of TPOT and E2E -" in known
+    assert "ranges    means and p50 of TPOT and E2E -" in known
     assert "p99 x" in " ".join(unknown[unknown.index("\nranges"):].split())
     overload = hermes.simulate({
         "workload": {"requests": 2000, "arrivals": {"kind": "poisson", "rate": 20.0},

@@ -56,7 +56,7 @@ class ImporterConfig(ConfigModel):
 
 
 def option_name(field: str) -> str:
-    """Return the command-line option of an importer's field (`model_config_file` -> `--model-config`)."""
+    """Return the command-line option of an importer's field (`tensor_parallel` -> `--tensor-parallel`)."""
     return "--" + field.removesuffix("_file").replace("_", "-")
 
 
