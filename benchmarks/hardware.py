@@ -78,8 +78,6 @@ def genz_s(python: str | None) -> float | None:
 
 def measure(genz_python: str | None = None) -> dict[str, float]:
     """Return all figures, flat."""
-    from hermes.calibration.fit import fit_steps
-    from hermes.calibration.importers.roofline import RooflineSteps
     from hermes.hardware import load_profile
     from hermes.hardware.files import names_in
     from hermes.hardware.polynomial import PolynomialModel
@@ -87,16 +85,10 @@ def measure(genz_python: str | None = None) -> dict[str, float]:
 
     shipped = {name: price_costs(PolynomialModel(load_profile(name))) for name in names_in("")}
     roofline = price_costs(Roofline(model=MODEL, device=DEVICE, tp=TP).build())
-    fit = fit_steps(RooflineSteps(model=MODEL, device=DEVICE, tp=TP).steps())
-    fitted = price_costs(PolynomialModel(fit.profile))
     figures: dict[str, float] = {"profiles": len(shipped)}
     for kind in ("run", "decode", "prefill", "mixed"):
         figures[f"profile_{kind}_us"] = 1e6 * max(costs[kind] for costs in shipped.values())
         figures[f"roofline_{kind}_us"] = 1e6 * roofline[kind]
-        figures[f"roofline_fit_{kind}_us"] = 1e6 * fitted[kind]
-        figures[f"roofline_ratio_{kind}"] = roofline[kind] / fitted[kind]
-    error = fit.profile.phases.decode.error
-    figures["roofline_fit_decode_mape"] = error.mape if error else 0.0
     query_s = genz_s(genz_python)
     if query_s is not None:
         figures["genz_query_us"] = 1e6 * query_s
@@ -109,14 +101,10 @@ def report(figures: dict[str, float]) -> None:
     print(f"\npricing a step (us): {'in a run of 64':>15} {'decode':>8} {'prefill':>8} {'mixed':>8}")
     rows = {
         f"slowest of {figures['profiles']:.0f} shipped profiles": "profile", f"roofline, {MODEL} {DEVICE}": "roofline",
-        "profile fitted on that roofline": "roofline_fit",
     }
     for label, key in rows.items():
         run, *single = (figures[f"{key}_{kind}_us"] for kind in ("run", "decode", "prefill", "mixed"))
         print(f"{label:33} {run:8.3f} " + " ".join(f"{value:8.2f}" for value in single))
-    ratios = (f"{kind} {figures[f'roofline_ratio_{kind}']:.1f}" for kind in ("run", "decode", "prefill", "mixed"))
-    print("roofline / profile fitted on it:", *ratios)
-    print(f"held-out error of that profile's decodes: {100 * figures['roofline_fit_decode_mape']:.2f}%")
     if "genz_ratio" in figures:
         query_us, ratio = figures["genz_query_us"], figures["genz_ratio"]
         print(f"GenZ query / step of the slowest profile in a run: {query_us:.0f} us, {ratio:.0f} times")

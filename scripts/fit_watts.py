@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.steady_decodes import FREE, served_load
-from hermes.calibration.accuracy.steady_runs import FILES, steady_runs
+from hermes.calibration.accuracy.steady import FILES, FREE, served_load, steady_runs
 from hermes.calibration.fit.watts import LeftOut, ServedLoad, error, fit_watts, left_out
 from hermes.hardware.devices import DevicePower, load_device
 from hermes.hardware.models import load_model

@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
-from hermes.calibration.accuracy import gpu_runs, h100_sets
-from hermes.calibration.accuracy.row import Row
+from hermes.calibration.accuracy import h100_sets, recorded
+from hermes.calibration.accuracy.served import Row
 from hermes.config.data_files import resource_dir
+from hermes.results.layout import markdown_table
 
 Client = dict[str, Any]
 FIGURES = (("ttft", "mean"), ("ttft", "p99"), ("e2e", "mean"))
@@ -53,23 +54,22 @@ def variants(folder: Path) -> Iterator[tuple[str, Callable[[Client], Client]]]:
 def main() -> None:
     """Print one table."""
     data, found = Path(sys.argv[1]), {}
-    replay, simulate = h100_sets.replay, gpu_runs.simulate
+    replay, simulate = h100_sets.replay, recorded.simulate
     with tempfile.TemporaryDirectory() as temporary:
         for name, change in variants(Path(temporary)):
             h100_sets.replay = lambda client, *more, change=change, **options: (
                 replay(change(dict(client)), *more, **options))
-            gpu_runs.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
+            recorded.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
                 change(client) if client.get("hardware", {}).get("kind") != "layerwise" else client
                 for client in scenario["clients"]]})
             for rows in (h100_sets.residency, h100_sets.blis_experiments, h100_sets.blis_training,
-                         gpu_runs.recorded_runs):
+                         recorded.recorded_runs):
                 for row in rows(data):
                     note(found, name, row)
     names = list(dict.fromkeys(name for figures in found.values() for name in figures))
-    print("| server | error of | " + " | ".join(names) + " |")
-    print("| --- " * (len(names) + 2) + "|")
-    for (server, figure), errors in found.items():
-        print(f"| {server} | {figure} | " + " | ".join(f"{100 * errors[name]:+.1f}%" for name in names) + " |")
+    print(markdown_table(("server", "error of", *names), [
+        (server, figure, *(f"{100 * errors[name]:+.1f}%" for name in names))
+        for (server, figure), errors in found.items()]))
 
 
 def note(found: dict[tuple[str, str], dict[str, float]], name: str, row: Row) -> None:

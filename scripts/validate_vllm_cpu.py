@@ -2,11 +2,12 @@
 
     python scripts/validate_vllm_cpu.py [DATA_DIR] [--refit] [--causes] [--json]
 
-DATA_DIR (tests/data/vllm-cpu by default) holds online-cpuclock.csv and online-wallclock.csv, one request a row, and
-steps.csv and model-config.json. The scenario replays the arrivals of those runs; its profile was fitted on steps.csv,
-other workloads of the same engine. `--refit` fits it anew from DATA_DIR; `--causes` prints the error of the means with
-one cause at a time left out of the steps before they are fitted. Exit code 1 if the error of a mean exceeds its limit:
-10% for TTFT, 5% for TPOT and E2E; 2 if a run served other requests than the scenario.
+DATA_DIR (tests/data/vllm-cpu by default) holds online-cpuclock.csv and online-wallclock.csv, one request a row,
+steps.csv (the engine's record) and steps.yaml (the same as measured steps). The scenario replays the arrivals of those
+runs; its profile was fitted on those steps, other workloads of the same engine. `--refit` fits it anew from DATA_DIR;
+`--causes` prints the error of the means with one cause at a time left out of the steps before they are fitted. Exit
+code 1 if the error of a mean exceeds its limit: 10% for TTFT, 5% for TPOT and E2E; 2 if a run served other requests
+than the scenario.
 
 The steps were timed on the wall clock only, so the same profile serves both runs.
 """
@@ -24,9 +25,9 @@ from pathlib import Path
 import pandas as pd
 
 from hermes.api import simulate
-from hermes.calibration.steps import MeasuredSteps
 from hermes.errors import HermesError, InputError
 from hermes.results.compare import CompareRow, compare
+from hermes.results.layout import markdown_table
 from hermes.results.reference import mapping_from_options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +40,7 @@ TOLERANCES = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.05}
 """Largest error of the means."""
 
 Change = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
-"""Convert (steps as imported, the raw file in order of time) to steps to fit."""
+"""Convert (measured steps, the raw file in order of time) to steps to fit."""
 
 
 @dataclass
@@ -58,20 +59,13 @@ class Outcome:
             error is not None and abs(error) <= TOLERANCES[metric] for metric, error in means.items())
 
 
-def imported(data: Path) -> MeasuredSteps:
-    """Return the steps in `data`."""
-    from hermes.calibration.importers.vllm_cpu import VllmCpu
-
-    return VllmCpu(source=str(data / "steps.csv"), model_config_file=str(data / "model-config.json")).steps()
-
-
 def refit(data: Path, folder: Path, change: Change | None = None) -> Path:
     """Fit a profile on the steps in `data`, changed by `change`, and write it to `folder`."""
     from hermes.calibration.fit import fit_steps
     from hermes.calibration.steps import load_steps, save_steps
     from hermes.hardware.profile import dump_yaml
 
-    steps = imported(data)
+    steps = load_steps(data / "steps.yaml")
     if change is not None:
         steps = replace(steps, rows=change(steps.rows, pd.read_csv(data / "steps.csv").sort_values("t0")))
     save_steps(steps, folder / "steps.yaml")
@@ -138,14 +132,14 @@ def show(outcome: Outcome) -> None:
 
 def show_causes(data: Path) -> None:
     """Print the error of the means with one cause left out, as a table."""
-    print("| error of the means | " + " | ".join(
-        f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES) + " |")
-    print("| --- |" + " ---: |" * len(RUNS) * len(TOLERANCES))
+    table = []
     for name, change in CAUSES.items():
         with tempfile.TemporaryDirectory() as folder:
             profile = refit(data, Path(folder), change)
             rows = [row for run_name in RUNS for row in run(data, run_name, profile).rows if row.stat == "mean"]
-        print(f"| {name} | " + " | ".join(f"{row.error:+.1%}" for row in rows if row.error is not None) + " |")
+        table.append((name, *(f"{row.error:+.1%}" for row in rows if row.error is not None)))
+    heads = (f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES)
+    print(markdown_table(("error of the means", *heads), table))
     cpu, wall = (
         {row.metric: row.reference_s or 0.0 for row in run(data, name).rows if row.stat == "mean"} for name in RUNS
     )
@@ -156,7 +150,7 @@ def show_causes(data: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare with the online runs of a real vLLM on a CPU.")
     parser.add_argument("data", type=Path, nargs="?", default=DATA, help="folder with the engine's runs")
-    parser.add_argument("--refit", action="store_true", help="fit the profile from steps.csv first")
+    parser.add_argument("--refit", action="store_true", help="fit the profile from steps.yaml first")
     parser.add_argument("--causes", action="store_true", help="print what each cause is worth (a minute)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

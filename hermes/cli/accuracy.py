@@ -37,7 +37,6 @@ def accuracy(
     Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
     figures lie in the ranges that `run` prints for results of their class, each found without the set it belongs to.
     """
-    from hermes.calibration.accuracy.given import GIVEN
     from hermes.calibration.accuracy.ranges import cells_of, coverage
     from hermes.calibration.accuracy.table import SETS, Bars, lines, measure, missed, outside
     from hermes.config.files import read_json
@@ -71,7 +70,7 @@ def accuracy(
         return "-" if value is None else f"{100 * value:.1f}"
 
     shown = {line.key for line in table}
-    stated = {name: GIVEN[name] for name in by_set if by_set[name]}
+    stated = {name: SETS[name].given for name in by_set if by_set[name]}
     parts: list[Part] = [Section(
         "", ["set", "engine", "card", "model", "metric", "", "cases", "median %", "worst %", "best peer %"],
         [[*line.key, line.cases, percent(line.median), f"{100 * line.worst:+.1f}", percent(line.peer)]

@@ -32,7 +32,7 @@ from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.config import ClientTerms
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
+from hermes.hardware.engines import NEWEST_ENGINE, device_class, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.schedulers import SCHEDULERS
 
@@ -164,7 +164,7 @@ class LLMClientConfig(ClientConfig):
         if not self.scheduler.follows_engine:
             return Case(self)
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         return Case(self, version=engine.version, rules=engine.rules)
 
     def _mixes_windows(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
@@ -184,7 +184,7 @@ class LLMClientConfig(ClientConfig):
         A model fitted to whole steps says what it contains; the fit includes a front end, or the scenario adds one.
         """
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         from hermes.schedulers.chunked_config import plans_ahead
 
         options = self.scheduler.options
@@ -217,7 +217,7 @@ class LLMClientConfig(ClientConfig):
             with inside("memory"):
                 return self.model_copy(update={"memory": self.scheduler.with_memory(self.memory).completed(None)})
         with inside("engine"):
-            engine = load_engine(self._engine_name())
+            engine = load_engine(self.engine or NEWEST_ENGINE)
         info = hardware_info(hardware)
         device = self.device_of(info, base_dir)
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self.num_devices(info)))
@@ -238,15 +238,6 @@ class LLMClientConfig(ClientConfig):
         if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
             error.field = f"parallel.{key}"
         return error
-
-    def _engine_name(self) -> str:
-        """Return the engine given here or by the scheduler's deprecated key, or the newest."""
-        old = self.scheduler.options.engine_version
-        if old is None:
-            return self.engine or NEWEST_ENGINE
-        if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
-        return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,

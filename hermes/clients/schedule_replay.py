@@ -16,7 +16,7 @@ from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -81,7 +81,7 @@ class RecordedRequest(ConfigModel):
 class RecordedStep(ConfigModel):
     """One engine step: [[id, num_tokens, num_computed_tokens before], ...], preempted ids, free blocks afterwards."""
 
-    scheduled: list[list[int]]
+    scheduled: list[Annotated[list[int], Field(min_length=3, max_length=3)]]
     preempted: list[int]
     free_blocks_after: int
 
@@ -207,7 +207,6 @@ def config_of(recorded: RecordedSchedule, engine: EngineDescription | None = Non
     engine = engine or recorded.engines()[0]
     given, default = recorded.reserve_full_isl, engine.reserve_full_isl
     return validate(ChunkedConfig, {
-        "engine_version": engine.rules,
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
@@ -217,7 +216,7 @@ def config_of(recorded: RecordedSchedule, engine: EngineDescription | None = Non
             "method": recorded.speculative_method, "num_speculative_tokens": recorded.num_speculative_tokens,
             "accepted": recorded.accepted},
         "max_loras": recorded.max_loras, **recorded.scheduler_config,
-    })
+    }).following(engine.rules)
 
 
 def _pool(recorded: RecordedSchedule, config: ChunkedConfig, *, every_step: bool) -> BlockPool:

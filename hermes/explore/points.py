@@ -14,7 +14,6 @@ from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
 from hermes.scenario import Scenario, resolved_yaml, scenario_of
-from hermes.scenario.client_keys import rename_deprecated_keys
 from hermes.scenario.document import warn_of_milliseconds
 from hermes.scenario.loading import set_value
 
@@ -85,14 +84,14 @@ def scenario(sweep: Sweep, point: Point) -> Scenario:
 def document(sweep: Sweep, point: Point, *, warn: bool = False) -> str:
     """Return the document of a point as JSON, not validated. `scenario_of` makes the same scenario of it.
 
-    Raises `InputError` for a path that cannot be set. warn: whether to warn of deprecated keys, and of
-    limits that look like milliseconds.
+    Raises `InputError` for a path that cannot be set. warn: whether to warn of limits that look like
+    milliseconds.
     """
     try:
         node = _node(sweep, point)
         if warn and sweep.file is not None:   # numbers of a sweep made in Python may have lost their units
             warn_of_milliseconds(node)
-        plain = rename_deprecated_keys(node, warn=warn).plain()
+        plain = node.plain()
     except InputError as error:
         raise located(sweep, point, error) from None
     try:

@@ -11,7 +11,7 @@ from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
-from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
+from hermes.scenario.client_keys import write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
 from hermes.units import parse_number
@@ -55,7 +55,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    node = write_out_splits(rename_deprecated_keys(node))
+    node = write_out_splits(node)
     defaults = _without_defaults(node)
     _import_plugins(node, base_dir)
     source = Source(node, base_dir, defaults)

@@ -7,7 +7,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hermes.config import ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
@@ -187,8 +187,7 @@ class ChunkedConfig(SchedulerConfig):
     client's `engine` does on its device with this drafter (vLLM: on GPUs; before 0.33 not with `ngram`)."""
     speculative: Speculation | None = None
     """Speculative decoding: drafts of each step and how many are accepted."""
-    engine_version: Annotated[Rules | None, Field(exclude=True)] = None
-    """Deprecated name of the client's `engine`: write `engine: vllm-0.33` there instead."""
+    _rules: Rules | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -213,17 +212,28 @@ class ChunkedConfig(SchedulerConfig):
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > seqs:
             raise InputError(f"at most max_num_seqs ({seqs})", self.max_num_active_seqs,
                              field="scheduler.max_num_active_seqs")
-        return self.model_copy(update={
+        return self.following(defaults.rules).model_copy(update={
             "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
-            "max_num_seqs": seqs, "engine_version": defaults.rules,
+            "max_num_seqs": seqs,
             "reserve_full_isl": (
                 defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
             "async_scheduling": plans_ahead(
                 self.async_scheduling, defaults.async_scheduling, self.speculative, defaults.rules),
         })
 
+    def following(self, rules: Rules | None) -> Self:
+        """Return this with the rules of a version of vLLM; None are those of the newest."""
+        made = self.model_copy()
+        made._rules = rules
+        return made
+
+    @property
+    def engine_version(self) -> Rules | None:
+        """The version of vLLM whose rules this follows: that of the client's `engine`."""
+        return self._rules
+
     def _since(self, rules: Rules) -> bool:
-        return is_since(self.engine_version, rules)
+        return is_since(self._rules, rules)
 
     @property
     def unhashed_to_front(self) -> bool:

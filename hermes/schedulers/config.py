@@ -28,7 +28,6 @@ class SchedulerOptions(NamedTuple):
     prefill_schedule_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
-    engine_version: str | None = None
 
     @property
     def queue_limits(self) -> tuple[int | None, int | None] | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from outside import OUTSIDE
 
-from hermes.calibration.accuracy.row import Case, Row
+from hermes.calibration.accuracy.served import Case, Row
 from hermes.calibration.accuracy.table import SETS, Bars, lines, missed
 from hermes.cli import main
 from hermes.config.validation import load

@@ -10,7 +10,7 @@ from outside import OUTSIDE
 
 from hermes.calibration.accuracy import table
 from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, closed_loop, figures
-from hermes.calibration.accuracy.cpu_runs import cpu_runs
+from hermes.calibration.accuracy.recorded import cpu_runs
 from hermes.cli import main
 from hermes.errors import InputError
 
@@ -70,7 +70,7 @@ def test_several_servers_are_a_pool(closed):
 def test_a_deployment_without_a_single_user_is_one_line(closed):
     with pytest.raises(InputError, match=r"measured.csv: a TP2: expected one row of a single user"):
         list(closed_loop(closed([deployment(2)])))
-    with pytest.raises(InputError, match="no total_tokens_per_s"):
+    with pytest.raises(InputError, match="expected a column total_tokens_per_s"):
         list(closed_loop(closed([{k: v for k, v in deployment(1).items() if k != "total_tokens_per_s"}])))
 
 

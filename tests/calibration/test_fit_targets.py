@@ -1,23 +1,18 @@
-"""The fit on real data: how well it predicts configurations it has not seen. Skips where the data is not there."""
+"""The fit on real data: how well it predicts configurations it has not seen."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from outside import OUTSIDE
 
 from hermes.calibration.fit import fit_steps
 from hermes.calibration.fit.report import phase_table
-from hermes.calibration.importers.splitwise import Splitwise
-from hermes.calibration.importers.vllm_cpu import VllmCpu
 from hermes.calibration.steps import load_steps
 from hermes.hardware import StepStats
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.polynomial import PolynomialModel
 
-DATA = OUTSIDE / "data"
-GRID = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu-engine" / "engine.yaml"
-PERF_MODEL, CPU = DATA / "splitwise" / "perf_model.csv", DATA / "vllm-cpu"
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def percent(result):
@@ -27,38 +22,36 @@ def percent(result):
 
 
 @pytest.mark.long
-@pytest.mark.outside("data/vllm-cpu")
 def test_vllm_on_a_cpu():
-    steps = VllmCpu(source=str(CPU / "steps.csv"), model_config_file=str(CPU / "model-config.json")).steps()
-    errors = percent(fit_steps(steps))
+    errors = percent(fit_steps(load_steps(DATA / "vllm-cpu" / "steps.yaml")))
     assert errors["all"] <= 4.0
     assert errors["decode"] <= 4.0
 
 
-# (hardware, degree): bounds of held-out prompt and token errors in percent; docs/accuracy.md has the figures
+# bounds of held-out prompt and token errors in percent; docs/accuracy.md has the figures
 SPLITWISE = {
-    ("h100-80gb", 4): (8.0, 3.0), ("h100-80gb", 8): (8.0, 3.0), ("a100-80gb", 8): (8.0, 3.0),
-    ("a100-80gb", 4): (8.5, 3.0),  # terms fixed: below 8
+    "h100-tp4": (8.0, 3.0), "h100-tp8": (8.0, 3.0), "a100-tp8": (8.0, 3.0),
+    "a100-tp4": (8.5, 3.0),  # terms fixed: below 8
 }
 
 
-@pytest.mark.outside("data/splitwise/perf_model.csv")
-@pytest.mark.parametrize(("hardware", "degree"), SPLITWISE)
-def test_splitwise(hardware, degree):
-    steps = Splitwise(source=str(PERF_MODEL), model="llama2-70b", hardware=hardware, tp=degree).steps()
-    result = fit_steps(steps)
+def splitwise(name):
+    return load_steps(DATA / "splitwise" / f"llama-2-70b-{name}.yaml")
+
+
+@pytest.mark.parametrize("name", SPLITWISE)
+def test_splitwise(name):
+    result = fit_steps(splitwise(name))
     errors = percent(result)
-    prompts, tokens = SPLITWISE[hardware, degree]
+    prompts, tokens = SPLITWISE[name]
     assert errors["prefill"] <= prompts
     assert errors["decode"] <= tokens
     assert 100 * result.profile.phases.prefill.error.fixed_features_mape <= 8.0
     assert any("pcap" in line for line in result.excluded)
 
 
-@pytest.mark.outside("data/splitwise/perf_model.csv")
 def test_corrupt_rows_are_left_out_and_listed():
-    steps = Splitwise(source=str(PERF_MODEL), model="llama2-70b", hardware="h100-80gb", tp=2).steps()
-    result = fit_steps(steps)
+    result = fit_steps(splitwise("h100-tp2"))
     assert any("corrupt" in line for line in result.excluded)
     assert (result.rows.columns["prefill_tokens"] < 64 * 512).all()
     assert percent(result)["decode"] < 3.0
@@ -67,7 +60,7 @@ def test_corrupt_rows_are_left_out_and_listed():
 @pytest.mark.long
 def test_full_chunks_beside_decodes_on_the_grid_of_the_harness():
     """Steps of 512 tokens beside 1 to 31 decodes: priced without bias, held out within 2%."""
-    steps = load_steps(GRID)
+    steps = load_steps(DATA / "vllm-cpu-engine" / "engine.yaml")
     result = fit_steps(steps)
     assert percent(result)["mixed"] <= 2.0
     model = PolynomialModel(result.profile)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hermes.calibration.importers import Aiconfigurator, remote
-from hermes.calibration.importers.grid import largest_drop, rows_of, step_grid
+from hermes.calibration.importers.priced import largest_drop, rows_of, step_grid
 from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.errors import InputError
 

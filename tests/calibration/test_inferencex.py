@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from outside import OUTSIDE
 
-from hermes.calibration.accuracy.inferencex import inferencex
+from hermes.calibration.accuracy.recorded import inferencex
 from hermes.errors import InputError
 
 DATA = OUTSIDE / "data"

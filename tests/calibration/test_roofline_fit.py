@@ -7,26 +7,27 @@ import pandas as pd
 import pytest
 
 from hermes.calibration.fit.roofline import data_set, errors, fit_card, fit_efficiency
-from hermes.calibration.importers.roofline import RooflineSteps
-from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, save_steps
+from hermes.calibration.importers.priced import row_of, step_grid
+from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, save_steps
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.devices import load_device
 from hermes.hardware.efficiency import load_efficiency
-from hermes.testing.hardware import FIELDS, batch
+from hermes.testing.hardware import batch
 
 
 def thinned(every=9, noise=0.0, **options):
     """Steps priced by the shipped factors of H100 (or `efficiency=`), with noise if asked for."""
-    steps = RooflineSteps(device="h100-sxm", **options).steps()
-    rows = steps.rows.iloc[::every].reset_index(drop=True)
-    factor = np.exp(np.random.default_rng(1).normal(0, noise, len(rows)))
-    return MeasuredSteps(steps.header, _tidy(rows.assign(time_s=rows["time_s"] * factor)))
-
-
-def _tidy(rows):
-    return rows.assign(excluded="", repetition=0)
+    model = HARDWARE.get("roofline").model_validate({"kind": "roofline", "device": "h100-sxm", **options}).build()
+    grid = [row_of(phase, batch) for phase, part in step_grid()._asdict().items() for batch in part][::every]
+    seconds = [model.step_ns(StepStats(**{name: row[name] for name in STATS})) / 1e9 for row in grid]
+    factor = np.exp(np.random.default_rng(1).normal(0, noise, len(grid)))
+    header = StepsHeader(
+        name=f"{options['model']}-{options.get('dtype', 'auto')}", hardware="h100-sxm", engine="roofline",
+        model=options["model"], tensor_parallel=options.get("tp", 1), dtype=options.get("dtype", "auto"),
+        date="not measured", clock="computed", source="the roofline")
+    return MeasuredSteps(header, pd.DataFrame(grid).assign(time_s=seconds * factor, excluded="", repetition=0))
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +87,3 @@ def test_command_writes_factors_a_scenario_can_name(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["held_out"]
     assert main(["fit-roofline", str(paths[0]), "--device", "h10"]) == 2
     assert "did you mean" not in capsys.readouterr().out
-
-
-def test_steps_of_the_roofline_are_its_prices(tmp_path):
-    out = tmp_path / "steps.yaml"
-    assert main(["profile", "import", "roofline", "--profile", "mistral-7b-a40", "-o", str(out)]) == 0
-    steps = load_steps(out)
-    model = HARDWARE.get("roofline").model_validate({"kind": "roofline", "profile": "mistral-7b-a40"}).build()
-    assert set(STATS) == set(FIELDS)
-    row: pd.Series = steps.rows.iloc[200]
-    stats = StepStats(**{name: int(row[name]) for name in STATS})
-    assert row["time_s"] * 1e9 == pytest.approx(model.step_ns(stats), abs=1)
-    assert "analytical" in steps.header.clock
-    assert main(["profile", "import", "roofline", "--model", "mistral-7b", "-o", str(out)]) == 2

@@ -131,26 +131,20 @@ def test_blocks_have_to_fit_into_each_other():
 
 
 @pytest.mark.parametrize(("client", "changes", "said"), [
-    ("llm", {"kv_offload": {"tiers": [HOST]}},
-     "clients.0.kv_offload: write `tiers`, with `levels` for its list of tiers: this key of a client has a new name"),
-    ("llm", {"kv_offload": None},
-     "clients.0.kv_offload: write `tiers`, with `levels` for its list of tiers: this key of a client has a new name"),
-    ("llm", {"tiers": [HOST]},
-     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
+    ("llm", {"kv_offload": {"tiers": [HOST]}}, "clients.0.kv_offload: expected one of the keys"),
+    ("llm", {"tiers": [HOST]}, "clients.0.tiers: expected a mapping with keys of levels, block_tokens"),
     ("llm", {"tiers": {"levels": [HOST, {**HOST, "name": "disk", "policy": "lfu"}]}},
-     "clients.0.tiers.levels.1.policy: write `eviction`: this key of a tier has a new name"),
-    ("kv_retrieval", {"tiers": [HOST]},
-     "clients.0.tiers: write tiers: {levels: [...]}; `write`, `promote` and the like stand beside `levels`"),
+     "clients.0.tiers.levels.1.policy: expected one of the keys name, capacity"),
+    ("kv_retrieval", {"tiers": [HOST]}, "clients.0.tiers: expected a mapping with keys of levels, block_tokens"),
     ("kv_retrieval", {"tiers": {"levels": [{**HOST, "policy": "fifo"}]}},
-     "clients.0.tiers.levels.0.policy: write `eviction`: this key of a tier has a new name"),
+     "clients.0.tiers.levels.0.policy: expected one of the keys name, capacity"),
 ])
-def test_old_keys_are_refused_and_the_message_says_what_to_write(client: str, changes: dict[str, Any],
-                                                                 said: str) -> None:
+def test_keys_of_before_are_unknown(client: str, changes: dict[str, Any], said: str) -> None:
     data = scenario(None)
     data["clients"][0] |= {"kind": client, **changes}
     with pytest.raises(InputError) as caught:
         load_scenario(data)
-    assert str(caught.value) == said
+    assert str(caught.value).startswith(said)
 
 
 def test_what_moves_into_tiers_is_found_there() -> None:

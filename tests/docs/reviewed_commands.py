@@ -4,7 +4,7 @@ Keys are regular expressions that match a whole command. `test_commands.py` refu
 """
 
 NOT_RUN = {
-    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot|report chatbot-report) .*":
+    r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot(-report)?|report chatbot-report) .*":
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
     r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
@@ -28,8 +28,6 @@ NOT_RUN = {
         "needs 114 MB of kernel tables; tests/calibration/test_import_priced.py",
     r"hermes fit (steps/qwen-l40s|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
         "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
-    r"hermes profile import (vllm-cpu|splitwise) .*|hermes fit (cpu|splitwise)\.yaml .*":
-        "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
     r"python scripts/(server_causes|llm_d_causes|step_residuals)\.py DIR": "needs recorded servers, and takes minutes",
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",

@@ -34,6 +34,8 @@ MODULES = (hermes.clients.llm, hermes.core.generation, hermes.memory.prefix, her
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
            hermes.schedulers.adapters, hermes.schedulers.cadence, hermes.schedulers.parts, hermes.clients.lockstep,
            hermes.core.block_hashes, hermes.schedulers.chunked_config, hermes.hardware.engines)
+
+
 @pytest.mark.parametrize("group", range(len(GROUPS)))
 def test_breaking_a_rule_is_noticed(group):
     mutations, _folders = GROUPS[group]

@@ -7,7 +7,7 @@ import pytest
 from hermes import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.yaml_document import parse_yaml
-from hermes.errors import InputError, InputWarning
+from hermes.errors import InputError
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.files import names_in
 from hermes.memory import BlockPool
@@ -120,16 +120,11 @@ def test_schedulers_that_follow_no_engine_take_none():
         scenario(scheduler={"kind": "continuous"}, engine="vllm-0.32")
 
 
-def test_old_keys_load_with_a_warning_that_says_the_new_ones():
-    with pytest.warns(InputWarning) as caught:
-        config = scenario(scheduler={"kind": "chunked", "engine_version": "0.19.0"},
-                          memory={"engine": "1 GiB"}).clients[0]
-    assert config.engine == "vllm-0.19"
-    assert config.memory.engine_reserve == GIB
-    assert "clients.0.engine: vllm-0.19.0" in str(caught[0].message)
-    assert "clients.0.memory.engine_reserve: 1 GiB" in str(caught[1].message)
-    with pytest.raises(InputError, match="engine"):
-        scenario(scheduler={"kind": "chunked", "engine_version": "0.19.0"}, engine="vllm-0.32")
+@pytest.mark.parametrize("changes", [
+    {"scheduler": {"kind": "chunked", "engine_version": "0.19.0"}}, {"memory": {"engine": "1 GiB"}}])
+def test_keys_of_before_are_unknown(changes):
+    with pytest.raises(InputError, match="expected one of the keys"):
+        scenario(**changes)
 
 
 def test_every_engine_file_holds_for_every_device():

@@ -7,6 +7,7 @@ from typing import Any
 
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
+from hermes.hardware.engines import Rules
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS, Generation, LLMScheduler
 
@@ -25,9 +26,11 @@ class Drive:
     """`add` sequences by name, take a `step`. Blocks are of one token unless said otherwise."""
 
     def __init__(self, every_step: bool, blocks: int = 1000, *, kind: str = "chunked", block_size: int = 1,
-                 caching: bool = False, **config: Any) -> None:
+                 caching: bool = False, rules: Rules | None = None, **config: Any) -> None:
         pool = (PrefixBlockPool if caching else BlockPool)(blocks, block_size)
         component = SCHEDULERS.get(kind).model_validate({"kind": kind, **config})
+        if rules is not None:
+            component = component.following(rules)
         self.scheduler: LLMScheduler = component.build(pool, every_step=every_step)
         self.pool, self.steps = pool, 0
         self.names: dict[Generation, str] = {}

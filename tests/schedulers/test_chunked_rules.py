@@ -108,7 +108,7 @@ def test_the_cap_holds_while_others_are_eligible(every_step: bool) -> None:
 
 @both
 def test_an_older_engine_caps_a_lone_request_too(every_step: bool) -> None:
-    drive = Drive(every_step, long_prefill_token_threshold=4, engine_version="0.19.0")
+    drive = Drive(every_step, long_prefill_token_threshold=4, rules="0.19.0")
     drive.add("a", 10, 1)
     assert drive.rest() == [{"a": 4}, {"a": 4}, {"a": 2}]
 
@@ -214,7 +214,7 @@ def test_the_loop_goes_on_behind_a_request_that_preempts_itself(every_step: bool
 
 @both
 def test_before_0_33_who_preempts_itself_ends_the_loop(every_step: bool) -> None:
-    drive = Drive(every_step, blocks=9, policy="priority", engine_version="0.32.0")
+    drive = Drive(every_step, blocks=9, policy="priority", rules="0.32.0")
     drive.add("b", 3, 6, priority=1)
     assert drive.step().got == {"b": 3}
     drive.add("a", 3, 4, priority=0)

@@ -197,3 +197,15 @@ def test_the_engine_makes_the_recorded_batches(name: str) -> None:
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     keys = ("kind", "scheduled", "retracted", "free_tokens", "cached_tokens", "ratio")
     assert [[step[key] for key in keys] for step in answer["steps"]] == RecordedBatches.model_validate(recorded).rows()
+
+
+@pytest.mark.parametrize("step", [
+    [], ["decode", 0, [], 1, 1, 0.5], ["extend", [[0, 1]], [], 1, 1, 0.5], ["extend", [[0, "1 kg", 0]], [], 1, 1, 0.5],
+    ["extend", [], [], "x", 1, 0.5],
+])
+def test_a_batch_without_its_parts_is_refused(tmp_path, step):
+    data = json.loads(FILES[0].read_text())
+    data["steps"][0] = step
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"r\.json: .*kind, scheduled, retracted"):
+        load_batches(tmp_path / "r.json")

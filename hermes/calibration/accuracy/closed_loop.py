@@ -21,19 +21,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay, trust_of_steps
-from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
-from hermes.calibration.importers.base import read_csv
+from hermes.calibration.accuracy.served import Case, Row, latencies, read_rows, replay, rows_of, trust_of_steps
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
 __all__ = ["AllReduce", "all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures"]
 
 TEXTS = ("config", "pd")
-NUMBERS = (
-    "gpus", "tp", "concurrency", "input_tokens", "output_tokens", "num_prompts", "total_tokens_per_s",
-    "ttft_mean_ms", "ttft_p50_ms", "tpot_mean_ms", "e2e_mean_ms", "e2e_p50_ms",
-)
+INTEGERS = ("gpus", "tp", "concurrency", "input_tokens", "output_tokens", "num_prompts")
+NUMBERS = ("total_tokens_per_s", "ttft_mean_ms", "ttft_p50_ms", "tpot_mean_ms", "e2e_mean_ms", "e2e_p50_ms")
 THROUGHPUT = "tokens/s"
 FAST, SLOW = {"latency": 0.0, "bandwidth": 1e15}, {"latency": 1e-5, "bandwidth": 1e15}
 NARROW = {"latency": 0.0, "bandwidth": 1e11}
@@ -69,7 +65,7 @@ def closed_loop(data: Path) -> Iterator[Row]:
 def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any]]]]:
     """Yield the rows of each deployment: that of a single user, and the others. Raises `InputError`."""
     path = data / "h100" / "llm-d-prism" / "measured.csv"
-    for name, rows in read_csv(path, NUMBERS, TEXTS).groupby("config", sort=False):
+    for name, rows in read_rows(path, INTEGERS, NUMBERS, TEXTS).groupby("config", sort=False):
         alone = [row for _, row in rows.iterrows() if row.concurrency == 1]
         if len(alone) != 1:
             raise InputError("one row of a single user (concurrency 1) of each deployment", len(alone), file=str(path),
@@ -118,7 +114,7 @@ def _figures(row: pd.Series[Any], results: Results) -> dict[tuple[str, str], flo
     served = results.requests.iloc[_before(row):]
     tokens = (served["prompt_tokens"] + served["output_tokens"]).sum()
     seconds = served["finish_s"].max() - served["arrival_s"].min()
-    found = statistics({name: served[f"{name}_s"] for name in ("ttft", "tpot", "e2e")})
+    found = latencies(served)
     found[THROUGHPUT, "mean"] = float(tokens / seconds)
     return found
 

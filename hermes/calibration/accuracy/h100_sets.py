@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay, trust_of_steps
-from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
+from hermes.calibration.accuracy.served import Case, Row, latencies, replay, rows_of, statistics, trust_of_steps
 
 __all__ = ["blis_experiments", "blis_training", "residency"]
 
@@ -46,7 +45,6 @@ def residency(data: Path) -> Iterator[Row]:
     """Qwen3-14B on one H100, vLLM 0.23.0: prompts of 986 tokens, and of 253 and 3,917 mixed, in open loop; and what the
     same load generator sent with at most 256 requests in flight, which keeps the server saturated."""
     folder = data / "h100" / "residency-vllm"
-    names = ("ttft", "tpot", "e2e")
     for cells, of in ((OPEN_LOOP, ""), (REPEATS, ", repeats"), (MIXTURE, ", mixture"), (CAPPED, CAP)):
         for cell in cells:
             measured, requests = _sent(folder / f"{cell}.parquet", "intended_arrival_s" if of == CAP else "arrival_s")
@@ -55,7 +53,7 @@ def residency(data: Path) -> Iterator[Row]:
             ends = [frame["arrival_s"] + frame["e2e_s"] for frame in (measured, found)]
             if of == CAP:
                 measured, found = _steady(measured), _steady(found)
-            theirs, ours = (statistics({name: frame[f"{name}_s"] for name in names}) for frame in (measured, found))
+            theirs, ours = latencies(measured), latencies(found)
             if of == CAP:
                 theirs["requests/s", "mean"], ours["requests/s", "mean"] = (_served_per_s(each) for each in ends)
             case = Case(f"residency-vllm{of}", cell, "vllm-0.23", "h100-sxm", "qwen3-14b", trust)

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.replay import replay, trust_of_steps
-from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
+from hermes.calibration.accuracy.served import Case, Row, latencies, replay, rows_of, statistics, trust_of_steps
 
 __all__ = ["lmbench"]
 
@@ -83,4 +82,4 @@ def _rows(what: str, name: str, rate: float, servers: int, sent: pd.DataFrame, a
     of = "lmbench " + what + ("" if rate <= MOST[servers] or "short_input" in what else ", overload")
     yield from rows_of(Case(of, name, "not stated", "a100-80gb tp2", "llama-3.1-70b", trust_of_steps(results)),
                        statistics({"ttft": answered["ttft_s"], "tpot": per_token, "e2e": seconds}),
-                       statistics({key: found[f"{key}_s"] for key in ("ttft", "tpot", "e2e")}))
+                       latencies(found))

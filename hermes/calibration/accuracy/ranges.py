@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.calibration.accuracy.row import Row
+from hermes.calibration.accuracy.served import Row
 from hermes.hardware.result_ranges import FAMILIES, LEAST, family_of, range_by_power
 from hermes.hardware.trust import Kind, Trust
 

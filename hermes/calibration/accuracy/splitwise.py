@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes.api import simulate
-from hermes.calibration.accuracy.row import STATISTICS, Case, Row
+from hermes.calibration.accuracy.served import Case, Row, compared
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError, suggest
 from hermes.results import Results
-from hermes.results.compare import compare
 from hermes.workload.importers import import_trace
 from hermes.workload.traces import write_trace
 
@@ -43,9 +42,7 @@ def splitwise(root: Path) -> Iterator[Row]:
     """Statistics of each case."""
     for case in splitwise_cases(root / "reference" / "splitwise"):
         about = Case("splitwise-sim", case.name, "-", "h100-sxm tp8", case.model)
-        for row in compare(replayed(case), case.answers, "splitwise").rows:
-            if row.metric in METRICS and row.stat in STATISTICS and row.reference_s:
-                yield Row(about, row.metric, row.stat, row.reference_s, float(row.ours_s or 0.0))
+        yield from compared(about, replayed(case), case.answers, "splitwise", METRICS)
 
 
 def scenarios() -> list[Path]:

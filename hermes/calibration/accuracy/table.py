@@ -10,16 +10,13 @@ import numpy as np
 from pydantic import Field
 
 from hermes.calibration.accuracy.closed_loop import closed_loop
-from hermes.calibration.accuracy.cpu_runs import cpu_runs
-from hermes.calibration.accuracy.gpu_runs import recorded_runs
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
-from hermes.calibration.accuracy.inferencex import inferencex
 from hermes.calibration.accuracy.lmbench import lmbench
 from hermes.calibration.accuracy.ranges import Coverage
-from hermes.calibration.accuracy.row import Row
-from hermes.calibration.accuracy.schedules import schedules
+from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules
+from hermes.calibration.accuracy.served import Row
 from hermes.calibration.accuracy.splitwise import splitwise
-from hermes.calibration.accuracy.steady_decodes import steady_decodes
+from hermes.calibration.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
 
 __all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed", "outside"]
@@ -28,11 +25,13 @@ __all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed", "outside
 class _Set(NamedTuple):
     """A set's folder and reader.
 
+    given: what its scenarios give, beside the model, the card and the load.
     beside: whether the folder may also lie beside the data; the reader gets the folder that it is in.
     """
 
     folder: str
     rows: Callable[[Path], Iterator[Row]]
+    given: str
     beside: bool = False
 
     def root(self, data: Path) -> Path | None:
@@ -48,17 +47,39 @@ class _Set(NamedTuple):
 
 
 SETS = {
-    "schedules": _Set("vllm-schedules", schedules),
-    "splitwise": _Set("reference/splitwise", splitwise, beside=True),
-    "cpu": _Set("vllm-cpu", cpu_runs),
-    "rtx": _Set("vllm-runs", recorded_runs),
-    "residency": _Set("h100/residency-vllm", residency),
-    "blis": _Set("h100/sim-to-real-accuracy-validation", blis_experiments),
-    "training": _Set("h100/training", blis_training),
-    "llm-d": _Set("h100/llm-d-prism", closed_loop),
-    "lmbench": _Set("llm-d-lmbench", lmbench),
-    "inferencex": _Set("inferencex", inferencex),
-    "ml-energy": _Set("h100/ml-energy", steady_decodes),
+    "schedules": _Set("vllm-schedules", schedules, given=(
+        "the recorded requests and limits; no times")),
+    "splitwise": _Set("reference/splitwise", splitwise, beside=True, given=(
+        "splitwise-sim's tables of step times, pools and link; its answers are a simulator's")),
+    "cpu": _Set("vllm-cpu", cpu_runs, given=(
+        "a profile fitted on single steps of other runs; async_scheduling false, blocks and limits as "
+        "recorded")),
+    "rtx": _Set("vllm-runs", recorded_runs, given=(
+        "no front end and top_p false, since the engine was driven directly; 128 sequences, 2,048 tokens and "
+        "the blocks as recorded; async_scheduling true; two engines behind least_loaded")),
+    "residency": _Set("h100/residency-vllm", residency, given=(
+        "sequences, tokens and blocks as logged; capped cells: at most 256 requests in flight, in the order "
+        "of their schedule, first and last minute cut")),
+    "blis": _Set("h100/sim-to-real-accuracy-validation", blis_experiments, given=(
+        "engine vllm-0.15 (0.15.1), 128 sequences, the experiment's tokens a step, max_model_len 4096; 100 "
+        "prompts asked in turn, which the prefix cache holds")),
+    "training": _Set("h100/training", blis_training, given=(
+        "as BLIS experiments, 2,048 tokens a step; runs called reasoning are left out (overloaded, lengths "
+        "not stated)")),
+    "llm-d": _Set("h100/llm-d-prism", closed_loop, given=(
+        "engine vllm-0.15 for 0.10, async_scheduling false, top_p false (vLLM's benchmark asks for greedy); "
+        "utilization 0.95 and 0.9 with blocks of 128 in pools; pools behind least_loaded; sets called NCCL: "
+        "all_reduce nccl; 1 user: the all-reduce found on one user's row")),
+    "lmbench": _Set("llm-d-lmbench", lmbench, given=(
+        "engine vllm-0.15 for about 0.8.5, async_scheduling false; one server 8,192 tokens and 1,024 "
+        "sequences, two 2,048 and 256 (inferred from the blocks that are left); routers random and "
+        "round_robin, least_loaded for llm-d's; utilization 0.95, max_model_len 20000")),
+    "inferencex": _Set("inferencex", inferencex, given=(
+        "scheduler sglang with chunks of 32,768 and no radix cache, utilization 0.82, lengths drawn between "
+        "0.8 and 1.0 of the nominal; host times of the newest vLLM; the first wave is included")),
+    "ml-energy": _Set("h100/ml-energy", steady_decodes, given=(
+        "async_scheduling false, prompts of 200 tokens, gamma lengths of answers (none is stated); sets "
+        "called left out: watts of the card fitted again without the model")),
 }
 """Reference sets by name."""
 

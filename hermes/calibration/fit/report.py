@@ -3,26 +3,20 @@ quantities."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from hermes.calibration.fit.data import PHASES
 from hermes.calibration.fit.profile import FitResult
 from hermes.hardware.profile import Noise, PhaseProfile
+from hermes.results.layout import markdown_table
 
 __all__ = ["phase_table", "report"]
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}%"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(head), "|" + " --- |" * len(head), *(line(row) for row in rows), ""]
 
 
 def _phases(result: FitResult) -> list[tuple[str, PhaseProfile]]:
@@ -64,16 +58,16 @@ def report(result: FitResult) -> str:
     """Return the report. Errors are mean absolute relative errors; every configuration counts once."""
     profile, header = result.profile, result.steps.header
     lines = [f"# {profile.name}", ""]
-    lines += _table(["", ""], [
+    lines += [markdown_table(["", ""], [
         ("hardware", header.hardware), ("engine", f"{header.engine} {header.engine_version}".strip()),
         ("model", header.model), ("parallelism", f"TP{header.tensor_parallel}, PP{header.pipeline_parallel}"),
         ("dtype", f"{header.dtype}" + (f", KV {header.kv_dtype}" if header.kv_dtype else "")),
         ("date", header.date), ("clock", header.clock), ("source", header.source),
         ("SHA-256 of the source", header.source_sha256 or "not stated"), ("SHA-256 of the steps", header.sha256),
         ("collected by", header.collected_by or "not stated"),
-    ])
+    ]), ""]
     lines += ["## Errors on held-out configurations", ""]
-    lines += _table(*phase_table(result))
+    lines += [markdown_table(*phase_table(result)), ""]
     lines += [
         "MAPE: predicted by fits that never saw the configuration, their terms chosen without it as well. Terms fixed: "
         "the terms of the final fit, coefficients fitted without the configuration. Relative, every configuration "
@@ -81,7 +75,8 @@ def report(result: FitResult) -> str:
         "error of predicting a step by the mean of the two beside it in time, if they are alike.", "",
     ]
     lines += ["Which phases share a polynomial was decided by held-out error:", ""]
-    lines += _table(["polynomials", "MAPE, all steps"], [(name, _percent(e)) for name, e in result.schemes.items()])
+    lines += [markdown_table(["polynomials", "MAPE, all steps"],
+                             [(name, _percent(e)) for name, e in result.schemes.items()]), ""]
     lines += [f"Engine overhead per step: {1e3 * profile.overhead_s:.4g} ms" +
               (" (fitted on the measured overheads)." if profile.overhead_s else " (not told apart)."), ""]
     lines += _monotony(result)
@@ -112,16 +107,18 @@ def _bullets(lines: Sequence[str], none: str) -> list[str]:
 
 def _phase(phase: str, profile: PhaseProfile) -> list[str]:
     lines = [f"## {phase.capitalize()} steps", ""]
-    lines += _table(["term", "seconds"], [(f"`{t.term}`", f"{t.seconds:.6g}") for t in profile.terms])
+    lines += [markdown_table(["term", "seconds"], [(f"`{t.term}`", f"{t.seconds:.6g}") for t in profile.terms]), ""]
     lines += [f"Weights: {profile.weights}. Never below {1e3 * profile.floor_s:.4g} ms.", ""]
     if profile.range:
-        lines += _table(["measured", "from", "to"], [(n, f"{a:g}", f"{b:g}") for n, (a, b) in profile.range.items()])
+        lines += [markdown_table(["measured", "from", "to"],
+                                 [(n, f"{a:g}", f"{b:g}") for n, (a, b) in profile.range.items()]), ""]
     if profile.error is not None:
         worst = [(g.configuration, g.points, _percent(g.mape)) for g in profile.error.by_configuration]
         lines += [f"{profile.error.method.capitalize()}. The worst configurations:", ""]
-        lines += _table(["configuration", "steps", "MAPE"], worst)
+        lines += [markdown_table(["configuration", "steps", "MAPE"], worst), ""]
         lines += ["Tried (with the held-out MAPE the choice was made by):", ""]
-        lines += _table(["MAPE", "terms"], [(_percent(e), f"`{name}`") for name, e in profile.error.candidates.items()])
+        lines += [markdown_table(["MAPE", "terms"], [
+            (_percent(e), f"`{name}`") for name, e in profile.error.candidates.items()]), ""]
     noise = profile.noise
     if noise is None:
         return [*lines, "Noise: no step was repeated.", ""]

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, known_model, no_progress
-from hermes.calibration.importers.grid import Batches, largest_drop, rows_of, step_grid
-from hermes.calibration.importers.query import ask
+from hermes.calibration.importers.priced import Batches, ask, largest_drop, rows_of, step_grid
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.errors import InputError
 from hermes.hardware.files import read_json

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress
+from hermes.calibration.importers.priced import Batches, row_of
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, inside
@@ -36,38 +37,29 @@ MIXED_CONTEXTS = (128, 512, 2048, 8192)
 FILES = ("dense.csv", "per_sequence.csv", "attention.csv", "skew.csv")
 
 
-def _prefill(seqs: int, new: int, past: int) -> dict[str, int]:
-    return {
-        "prefill_seqs": seqs, "prefill_tokens": seqs * new, "prefill_past": seqs * past,
-        "prefill_attn": seqs * (new * past + new * (new + 1) // 2), "sampled": seqs,
-    }
-
-
-def _decode(batch: int, context: int, longest: int) -> dict[str, int]:
-    return {"decode_seqs": batch, "decode_ctx": batch * context, "decode_ctx_max": longest, "sampled": batch}
-
-
-def _grid(tables: OperatorTables) -> list[tuple[str, dict[str, int]]]:
-    """Return (configuration, statistics) of every batch inside the tables."""
+def _grid(tables: OperatorTables) -> Batches:
+    """Return the batches whose contexts and decodes the tables hold."""
     _, pasts, decodes, contexts = (float(axis[-1]) for axis in tables.attention.axes)
-    most = min(float(xs[-1]) for xs, _ in tables.dense.values())
     spread = SPREAD if tables.skew is not None else (1,)
-    out = [(f"1 x {new}", _prefill(1, new, past)) for new in NEW for past in PAST if past <= pasts]
-    out += [(f"{seqs} x {new}", _prefill(seqs, new, 0)) for seqs in TOGETHER for new in TOGETHER_NEW]
-    out += [
-        (f"{batch} at {context}", _decode(batch, context, context * ratio))
-        for batch in DECODES for context in CONTEXTS for ratio in spread
+    prefill = [[1, new, past] for new in NEW for past in PAST if past <= pasts]
+    prefill += [[seqs, new, 0] for seqs in TOGETHER for new in TOGETHER_NEW]
+    decode = [
+        [batch, context, context * ratio] for batch in DECODES for context in CONTEXTS for ratio in spread
         if batch <= decodes and context * ratio <= contexts and (batch > ratio or ratio == 1)
     ]
-    for new in MIXED_NEW:
-        for past in MIXED_PAST:
-            for batch in MIXED_DECODES:
-                for context in MIXED_CONTEXTS:
-                    step = _prefill(1, new, past) | _decode(batch, context, context) | {"sampled": 1 + batch}
-                    if past <= pasts and context <= contexts:
-                        out.append((f"1 x {new} + {batch} decodes", step))
-    fits = [(name, step) for name, step in out if step.get("prefill_tokens", 0) + step.get("decode_seqs", 0) <= most]
-    return [entry for entry in fits if entry[1].get("prefill_tokens", 0) <= tables.attention.axes[0][-1]]
+    mixed = [
+        [1, new, past, batch, context, context] for new in MIXED_NEW for past in MIXED_PAST for batch in MIXED_DECODES
+        for context in MIXED_CONTEXTS if past <= pasts and context <= contexts
+    ]
+    return Batches(prefill, decode, mixed)
+
+
+def _inside(tables: OperatorTables) -> list[dict[str, Any]]:
+    """Return rows, without times, of the batches whose tokens are inside the tables."""
+    rows = [row_of(phase, batch) for phase, part in _grid(tables)._asdict().items() for batch in part]
+    most = min(float(xs[-1]) for xs, _ in tables.dense.values())
+    return [row for row in rows if row["prefill_tokens"] + row["decode_seqs"] <= most
+            and row["prefill_tokens"] <= tables.attention.axes[0][-1]]
 
 
 @IMPORTERS.register("layerwise")
@@ -91,13 +83,11 @@ class Layerwise(ImporterConfig):
             description = load_model(self.model)
         tables = load_operator_tables(folder)
         model = LayerwiseModel(tables, description.num_layers)
-        rows, grid = [], _grid(tables)
-        for index, (configuration, step) in enumerate(grid):
-            seconds = model.step_ns(StepStats(**step)) / NS_PER_S
-            rows.append(dict.fromkeys(BATCH_STATS, 0) | step
-                        | {"time_s": seconds, "configuration": configuration})
+        rows = _inside(tables)
+        for index, row in enumerate(rows):
+            row["time_s"] = model.step_ns(StepStats(**{name: row[name] for name in BATCH_STATS})) / NS_PER_S
             if index % 50 == 0:
-                progress(index, len(grid))
+                progress(index, len(rows))
         return MeasuredSteps(self._header(description.name, tables), pd.DataFrame(rows))
 
     def _meta(self) -> dict[str, Any]:

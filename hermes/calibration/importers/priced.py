@@ -1,17 +1,25 @@
-"""Grid of batches for pricing programs, and its conversion to rows.
+"""Batches to price: their grid, the request to a program in another interpreter, and rows of measured steps.
 
 Sizes are denser than powers of two and off them, since kernels work in tiles: a fit must see both.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-__all__ = ["Batches", "largest_drop", "rows_of", "step_grid"]
+from hermes.calibration.importers.base import Progress
+from hermes.errors import InputError, Verbatim
+
+__all__ = ["Batches", "ask", "largest_drop", "row_of", "rows_of", "step_grid"]
 
 
 class Batches(NamedTuple):
@@ -38,31 +46,28 @@ MIXED_LEAST_NEW = 16
 MIXED_DECODES, MIXED_CONTEXTS = (1, 4, 16, 48, 128, 256), (256, 1024, 4096, 16384)
 
 
-def step_grid(thin: int = 1, spread: Sequence[int] = (1,)) -> Batches:
-    """Return the full grid, or every `thin`-th value of each axis (for slow programs).
+def step_grid(spread: Sequence[int] = (1,)) -> Batches:
+    """Return the grid.
 
     `spread` lists ratios of the longest context to the mean: every decode batch comes with each of them, mixed ones
     with one of them in turn.
     """
-    def axis(values: Sequence[int]) -> Sequence[int]:
-        return values[::thin]
-
-    prefill = [[1, new, past] for new in axis(NEW) for past in axis(PAST)]
+    prefill = [[1, new, past] for new in NEW for past in PAST]
     prefill += [
-        [batch, new, past] for batch in axis(PREFILL_BATCHES) for new in axis(BATCH_NEW) for past in axis(BATCH_PAST)
+        [batch, new, past] for batch in PREFILL_BATCHES for new in BATCH_NEW for past in BATCH_PAST
         if batch * new <= MAX_PREFILL_TOKENS
     ]
     decode = [
-        [batch, context, context * ratio] for batch in axis(DECODE_BATCHES) for context in axis(CONTEXTS)
+        [batch, context, context * ratio] for batch in DECODE_BATCHES for context in CONTEXTS
         for ratio in spread if _can_spread(batch, context, ratio)
     ]
     shapes = [
-        [1, tokens - decodes, past, decodes] for tokens in axis(MIXED_TOKENS) for past in axis(MIXED_PAST)
-        for decodes in axis(MIXED_DECODES) if tokens - decodes >= MIXED_LEAST_NEW
+        [1, tokens - decodes, past, decodes] for tokens in MIXED_TOKENS for past in MIXED_PAST
+        for decodes in MIXED_DECODES if tokens - decodes >= MIXED_LEAST_NEW
     ]
     mixed: list[list[int]] = []
     for index, shape in enumerate(shapes):  # every other context, and one spread each, in turn
-        for context in axis(MIXED_CONTEXTS)[index % 2 :: 2]:
+        for context in MIXED_CONTEXTS[index % 2 :: 2]:
             ratio = spread[len(mixed) % len(spread)]
             mixed.append([*shape, context, context * (ratio if _can_spread(shape[3], context, ratio) else 1)])
     return Batches(prefill, decode, mixed)
@@ -73,7 +78,8 @@ def _can_spread(batch: int, context: int, ratio: int) -> bool:
     return ratio == 1 or (batch > ratio and context * ratio <= CONTEXTS[-1])
 
 
-def _row(phase: str, batch: Sequence[int]) -> dict[str, int | str]:
+def row_of(phase: str, batch: Sequence[int]) -> dict[str, Any]:
+    """Return statistics and configuration of one batch of a phase (`Batches`)."""
     seqs, new, past = batch[:3] if phase != "decode" else (0, 0, 0)
     decodes, context, longest = batch[-3:] if phase != "prefill" else (0, 0, 0)
     parts = [f"{seqs} x {new}"] if seqs else []
@@ -99,7 +105,7 @@ def rows_of(
     rows, beyond, unknown = [], 0, 0
     for phase, part in batches._asdict().items():
         for batch, time in zip(part, seconds[phase], strict=True):
-            row = _row(phase, batch)
+            row = row_of(phase, batch)
             held = sum(int(row[name]) for name in ("prefill_tokens", "prefill_past", "decode_ctx"))
             if limit is not None and held > limit:
                 beyond += 1
@@ -127,3 +133,48 @@ def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
             if drop.max() > worst:
                 worst, where = float(drop.max()), str(line["configuration"].iloc[int(drop.argmax())])
     return worst, where
+
+
+def ask(script: str, request: dict[str, Any], python: str | None, package: str, progress: Progress) -> dict[str, Any]:
+    """Return the answer of `script` (in `remote`) to `request`, run by the interpreter `python` (ours by default).
+
+    The script writes `{"missing": ...}` if its interpreter lacks the package, and `{"error": ...}` if the package
+    refuses the request. Both become an `InputError`, as does an interpreter that cannot be run.
+    """
+    command = [python or sys.executable, str(Path(__file__).parent / "remote" / script)]
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+        question.write_text(json.dumps(request), encoding="utf-8")
+        try:
+            last = _run([*command, str(question), str(answer)], progress)
+        except OSError as error:
+            raise InputError(f"an interpreter that runs ({error.strerror})", python, field="python") from None
+        try:
+            result = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise InputError(f"an answer from {package}", Verbatim(last or "none"), field="python") from None
+    if "missing" in result:
+        raise InputError(
+            f"an interpreter with {package}: pip install 'hermes-sim[{package}]', or --python PATH of one that has it",
+            Verbatim(result["missing"]),
+        )
+    if "error" in result:
+        raise InputError(f"something {package} can price", Verbatim(result["error"]))
+    return dict(result)
+
+
+def _run(command: list[str], progress: Progress) -> str:
+    """Run to the end; return the last line that is not progress."""
+    last = ""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for line in process.stderr or ():
+                if line.startswith("@progress "):
+                    done, total = line.split()[1:3]
+                    progress(int(done), int(total))
+                elif line.strip():
+                    last = line.strip()
+        except BaseException:
+            process.kill()
+            raise
+    return last

@@ -1,0 +1,185 @@
+"""Reference sets of engines that were recorded run by run: vLLM's schedules, on a CPU, on RTX cards; InferenceX.
+
+schedules (`data/vllm-schedules`): the share of steps that the schedulers decide alike.
+
+cpu (`data/vllm-cpu`): every online run of vLLM 0.32.0 on one CPU thread. The profile was fitted on the single steps of
+other workloads of the same engine. A run may have any rate: its requests and the engine's limits are columns of its
+file.
+
+rtx (`data/vllm-runs`): vLLM 0.19.0 on RTX cards, recorded by the authors of LLMServingSim. The engine was driven
+directly: no front end, and no sampling by top-p. The runs are replayed with composed terms, and the two of one card
+with the operator tables of their own card (`layerwise`) as well. The two cards of a run are joined by PCIe: their own
+link is `rtx-pro-6000-pair`; the set "default link" has what a user gets without naming a link.
+
+inferencex (`data/inferencex`): DeepSeek-R1 in FP8 on SGLang, eight H200 or eight MI355X. Closed loops: each user asks
+again at once, ten prompts a user, the first wave included. Lengths are drawn evenly between 0.8 and 1.0 of the nominal
+ones. Prompts are computed in chunks of 32,768 tokens, and no prefix is shared. Not stated there: the host times of
+SGLang, for which those of the newest vLLM stand in.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.api import simulate
+from hermes.calibration.accuracy.served import (
+    LATENCIES,
+    Case,
+    Row,
+    compared,
+    latencies,
+    read_rows,
+    replay,
+    rows_of,
+    statistics,
+    trust_of_steps,
+)
+from hermes.clients.schedule_replay import conform_file, find_files
+from hermes.errors import InputError
+from hermes.workload.importers import import_trace
+from hermes.workload.traces import write_trace
+
+__all__ = ["cpu_runs", "inferencex", "recorded_runs", "schedules"]
+
+CPU_PROFILE, CPU_BLOCK_SIZE, CPU_BLOCKS = "vllm-cpu-small-llama", 128, 1360
+SEQUENCES, BUDGET = 128, 2048
+BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000,
+          "rtxpro6000-qwen3-30b-a3b-dp2-ep2": 30_000}
+OWN_LINK = "rtx-pro-6000-pair"
+PARALLEL = {"tp2": {"tp": 2}, "dp2-ep2": {"dp": 2, "ep": 2}}
+INTEGERS = ("tp", "ep", "input_tokens", "output_tokens", "concurrency")
+NUMBERS = ("median_ttft_s", "p99_ttft_s", "median_tpot_s", "p99_tpot_s", "median_e2e_s", "output_tokens_per_s_per_gpu")
+WATTS = "watts_per_gpu"
+EACH = 10              # prompts of each user
+SHORTEST = 0.8         # of the nominal lengths
+CHUNK = 32768          # tokens
+UTILIZATION = 0.82     # of the memory, for weights and KV
+
+
+def schedules(data: Path) -> Iterator[Row]:
+    """Recorded schedules of vLLM 0.32.0, step by step."""
+    for path in find_files([data / "vllm-schedules"]):
+        result = conform_file(path, every_step=False)
+        case = Case("vLLM schedules", path.stem, "vllm-0.32", "-", "-")
+        yield Row(case, "identical steps", "count", float(result.steps), float(result.identical))
+
+
+def cpu_runs(data: Path) -> Iterator[Row]:
+    """Each online run, on the clock that it was timed with."""
+    folder = data / "vllm-cpu"
+    paths = sorted(folder.glob("online-*.csv"))
+    if not paths:
+        raise InputError("an online run of the engine, online-NAME.csv", "none", file=str(folder))
+    for path in paths:
+        yield from _run(path)
+
+
+def _run(path: Path) -> Iterator[Row]:
+    run = read_rows(path, ("prompt_len", "output_len", "mnbt", "mns"), ("arrival_s", "first_token_s", "finish_s"))
+    run = run.sort_values("arrival_s", kind="stable", ignore_index=True)
+    requests = pd.DataFrame({
+        "arrival_s": run.arrival_s, "prompt_tokens": run.prompt_len, "output_tokens": run.output_len})
+    client = {
+        "hardware": {"kind": "polynomial", "profile": CPU_PROFILE},
+        "scheduler": {"kind": "chunked", "max_num_batched_tokens": int(run.mnbt[0]), "max_num_seqs": int(run.mns[0]),
+                      "async_scheduling": False},
+        "memory": {"block_size": CPU_BLOCK_SIZE, "num_blocks": CPU_BLOCKS, "prefix_caching": False},
+    }
+    results = replay(client, requests)
+    several = run.output_len > 1
+    measured = statistics({
+        "ttft": run.first_token_s - run.arrival_s, "e2e": run.finish_s - run.arrival_s,
+        "tpot": ((run.finish_s - run.first_token_s) / (run.output_len - 1).clip(lower=1))[several],
+    })
+    case = Case("vLLM on a CPU", path.stem.removeprefix("online-"), "vllm-0.32", "cpu", "small-llama",
+                trust_of_steps(results))
+    yield from rows_of(case, measured, latencies(results.requests))
+
+
+def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (what prices the steps, model, hardware)."""
+    plain = {"kind": "composed", "top_p": False}
+    if "qwen3" in folder.name:
+        model = "qwen3-32b" if "32b" in folder.name else "qwen3-30b-a3b"
+        yield "composed", model, {**plain, "link": OWN_LINK}
+        yield "composed, default link", model, plain
+        return
+    yield "layerwise", "llama-3.1-8b", {
+        "kind": "layerwise", "path": str(folder / "profile"), "model": "llama-3.1-8b"}
+    yield "composed", "llama-3.1-8b", plain
+
+
+def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | None = None) -> Iterator[Row]:
+    """Recorded runs of 300 requests that arrive within half a minute.
+
+    Args:
+        only: The folder of one run, instead of all.
+        link: What joins the devices, instead of their own link.
+    """
+    for name, blocks in BLOCKS.items():
+        if only not in ("", name):
+            continue
+        folder = data / "vllm-runs" / name
+        card = "rtx-4090" if "4090" in name else "rtx-pro-6000"
+        with tempfile.TemporaryDirectory() as temporary:
+            trace = Path(temporary) / "trace.parquet"
+            write_trace(import_trace("vllm-run", folder / "requests.jsonl"), trace, source=name, hash_block_tokens=16)
+            replayed = {"kind": "trace", "path": str(trace)}
+            for how, model, hardware in _hardware(folder):
+                if link is not None and "link" not in hardware:
+                    continue   # one card, or the default, which was asked for without a link
+                hardware = {**hardware, "link": link} if link is not None else hardware
+                sequences = 256 if "4090" in name else SEQUENCES
+                client = {
+                    "model": model, "device": card, "engine": "vllm-0.19", "hardware": hardware,
+                    "parallel": next((value for end, value in PARALLEL.items() if name.endswith(end)), {}),
+                    "scheduler": {"kind": "chunked", "max_num_seqs": sequences, "max_num_batched_tokens": BUDGET,
+                                  "async_scheduling": True},
+                    "memory": {"num_blocks": blocks, "block_size": 16}, "frontend": {},
+                }
+                results = simulate({"name": name, "seed": 1, "clients": [client],
+                                    "router": {"kind": "least_loaded", "load": "requests"},
+                                    "workload": {"arrivals": replayed, "lengths": replayed, "ends": "max_new_tokens"}})
+                case = Case(f"RTX, {how}", name, "vllm-0.19", card, model, trust_of_steps(results))
+                yield from compared(case, results, folder / "requests.jsonl", "vllm-run", LATENCIES)
+
+
+def inferencex(data: Path) -> Iterator[Row]:
+    """Medians and p99 by card, lengths and number of users. Raises `InputError` for a malformed file."""
+    rows = read_rows(data / "inferencex" / "deepseek-r1-fp8-sglang.csv", INTEGERS, NUMBERS, ("card", "image"), WATTS)
+    for row in rows.to_dict("records"):
+        yield from _loop(row)
+
+
+def _loop(row: dict[Any, Any]) -> Iterator[Row]:
+    users, prompt, output = row["concurrency"], row["input_tokens"], row["output_tokens"]
+    random, count = np.random.default_rng(1), EACH * users
+    requests = pd.DataFrame({"arrival_s": 0.0} | {
+        name: random.integers(round(SHORTEST * most), most + 1, count)
+        for name, most in (("prompt_tokens", prompt), ("output_tokens", output))}, index=range(count))
+    client = {
+        "model": "deepseek-v3", "device": row["card"], "parallel": {"tp": row["tp"]},
+        "scheduler": {"kind": "sglang", "chunked_prefill_size": CHUNK, "disable_radix_cache": True},
+        "memory": {"utilization": UTILIZATION},
+    }
+    results = replay(client, requests, {"kind": "closed_loop", "users": users})
+    found = latencies(results.requests)
+    seconds = results.requests["finish_s"].max()
+    found["output tokens/s", "mean"] = float(results.requests["output_tokens"].sum() / seconds)
+    measured = {(metric, stat): row[f"{word}_{metric}_s"] for metric in LATENCIES
+                for stat, word in (("p50", "median"), ("p99", "p99")) if f"{word}_{metric}_s" in row}
+    measured["output tokens/s", "mean"] = row["output_tokens_per_s_per_gpu"] * row["tp"]
+    if isfinite(watts := row.get(WATTS, nan)):   # few rows have them
+        measured["watts", "mean"] = watts * row["tp"]
+        found["watts", "mean"] = results.summary_of_run["energy"]["total_j"] / seconds
+    version = str(row["image"]).split("-")[0]
+    case = Case("InferenceX", f"{prompt} in, {output} out, {users} users", f"sglang {version}",
+                f"{row['card']} tp{row['tp']}", "deepseek-r1", trust_of_steps(results))
+    yield from rows_of(case, measured, found)
