@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.calibration.ivf_overlap import Candidate, IvfOverlap, load_overlap
+from hermes.calibration.measurements.ivf import Candidate, IvfOverlap, load_overlap
 from hermes.hardware.profile import dump_yaml
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import fit_bias, fit_strength, lognormal_sizes, make_family

@@ -51,7 +51,7 @@ def throughput_error(
 
 def _errors(alone: pd.Series[Any], rows: Sequence[pd.Series[Any]], change: Mapping[str, Mapping[str, Any]]) -> str:
     try:
-        link = all_reduce_of_one_user(alone, change).link
+        link = all_reduce_of_one_user(alone, change)
     except InputError:
         return "".join(f"{'-':>8}" for _ in rows)
     return "".join(f"{round(throughput_error(row, link, change), 3) + 0.0:>+8.1%}" for row in rows)
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         for alone, others in deployments(options.data):
             rows = {int(row.concurrency): row for row in others}
             users = [n for n in USERS if n in rows]
-            link = all_reduce_of_one_user(alone).link
+            link = all_reduce_of_one_user(alone)
             print(f"{alone.config}: {link['latency'] * 1e6:.1f} us + bytes / {link['bandwidth'] / 1e9:.0f} GB/s")
             print(f"  {'error of tokens/s, users':44}" + "".join(f"{n:>8}" for n in users))
             for name, change in CHANGES.items():

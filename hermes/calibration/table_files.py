@@ -7,7 +7,6 @@ that files without a table share (`hermes-link/1`).
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +25,12 @@ from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MeasuredHeader", "MeasuredTable", "Origin", "load_measured", "number_in", "save_measured", "sha256",
+__all__ = ["MeasuredHeader", "MeasuredTable", "Origin", "load_measured", "save_measured", "sha256",
            "typed_rows"]
 
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 LARGEST = 2.0**53   # integers are exact below
-_WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][-+]?[0-9]{1,4})?", re.ASCII)
 
 
 class Origin(ConfigModel):
@@ -144,19 +141,3 @@ def typed_rows(rows: pd.DataFrame, columns: Mapping[str, str], what: str) -> pd.
             raise InputError(expected, values.tolist()[row], file=what, field=f"row {row}.{name}")
         out[name] = numbers.astype(np.int64 if kind == "int64" else np.float64)
     return pd.DataFrame(out)
-
-
-def number_in(text: str, kind: str, file: str, line: int, field: str) -> int | float:
-    """Parse a number in a cell of a CSV file: ASCII digits, no underscores, finite. Raises `InputError` naming the
-    line.
-
-    Args:
-        kind: `int64` for whole numbers of at least 0, `float64` for any number.
-    """
-    pattern = _WHOLE if kind == "int64" else _NUMBER
-    if not pattern.fullmatch(text.strip(" ")):
-        raise InputError("a whole number" if kind == "int64" else "a number", text, file=file, line=line, field=field)
-    value = int(text) if kind == "int64" else float(text)
-    if not abs(value) <= LARGEST:
-        raise InputError(f"a number of at most {LARGEST:.0f}", text, file=file, line=line, field=field)
-    return value

@@ -22,7 +22,6 @@ def fit(
         Path, typer.Argument(help="The header of measured steps, searches or terms, or a journal of them (.jsonl).",
                              show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the profile.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in Markdown.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a figure (PNG) of predicted against measured times.")
     ] = None,
@@ -46,8 +45,8 @@ def fit(
         file, more = (path if path is None else _packed(path, Path(folder)) for path in (steps, engine_steps))
         assert file is not None
         kind = kind_of_file(file)
-        options = FitOptions(output, name, command_line(), report, plot, more, link)
-        for option in ("report", "plot", "steps", "link"):
+        options = FitOptions(output, name, command_line(), plot, more, link)
+        for option in ("plot", "steps", "link"):
             if getattr(options, option) and option not in kind.fit_options:
                 flag = f"--{option.replace('_', '-')}"
                 raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))

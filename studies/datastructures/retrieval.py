@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hermes.calibration.retrieval_powers import power_law
-from hermes.calibration.retrieval_steps import load_searches
+from hermes.calibration.retrieval import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread
 from hermes.plugins.structures.evaluation import (
@@ -31,6 +30,8 @@ from hermes.plugins.structures.fusion import fuse
 from hermes.services.retrieval_costs import Bm25, HnswGraph
 from hermes.services.retrieval_profile import load_retrieval_profile
 from hermes.study import Plot, Table
+
+from .powers import power_law
 
 __all__ = ["evaluation", "graph_seeds", "graph_sweep", "hybrid_latency", "powers", "strengths", "strengths_plot"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.retrieval_steps import load_searches
+from hermes.calibration.retrieval import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread, tally
 from hermes.memory.indexed_heap import IndexedHeap

@@ -51,8 +51,8 @@ def closed(tmp_path):
 def test_the_all_reduce_is_found_on_one_user_and_tested_on_the_others(closed):
     rows = [deployment(1), deployment(3)]
     found = all_reduce_of_one_user(pd.Series(rows[0]))
-    assert found.latency_s == pytest.approx(40e-6, rel=0.01)
-    assert found.bandwidth_bytes_per_s == pytest.approx(150e9, rel=0.01)
+    assert found["latency"] == pytest.approx(40e-6, rel=0.01)
+    assert found["bandwidth"] == pytest.approx(150e9, rel=0.01)
     errors = {(row.case.set, row.case.case, row.metric, row.stat): row.error for row in closed_loop(closed(rows))}
     tested = {key: error for key, error in errors.items() if key[0] == "llm-d, 1 user"}
     assert {key[1] for key in tested} == {"a TP2, 3 users"}, "the row it was found on is no test"

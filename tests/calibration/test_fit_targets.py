@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hermes.calibration.fit import fit_steps
-from hermes.calibration.fit.report import phase_table
+from hermes.calibration.fit.profile import phase_table
 from hermes.calibration.steps import load_steps
 from hermes.hardware import StepStats
 from hermes.hardware.base import BATCH_STATS

@@ -56,11 +56,11 @@ def test_its_columns_are_documented():
     ([HEADER.replace(",sampled_seqs", ""), "0,0,0,0,8,4000,900,0.0066"], "no sampled_seqs"),
     ([HEADER + ",time_s", DECODE + ",1"], "distinct column names"),
     ([HEADER, PREFILL, DECODE.replace("4000", "4000.5")],
-     "steps.csv:3: decode_ctx_tokens: expected a whole number, found '4000.5'"),
+     "steps.csv:3: decode_ctx_tokens: expected an integer from 0 to 2**53, found '4000.5'"),
     ([HEADER, DECODE.replace("4000", "4_000")], "steps.csv:2: decode_ctx_tokens"),
     ([HEADER, DECODE.replace("8,", "٨,")], "steps.csv:2: decode_seqs"),
     ([HEADER, DECODE.replace("8,4000", "-8,4000")], "steps.csv:2: decode_seqs"),
-    ([HEADER, DECODE.replace("0.0066", "nan")], "steps.csv:2: time_s: expected a number, found 'nan'"),
+    ([HEADER, DECODE.replace("0.0066", "nan")], "steps.csv:2: time_s: expected a finite number, found 'nan'"),
     ([HEADER, DECODE.replace("0.0066", "inf")], "steps.csv:2: time_s"),
     ([HEADER, DECODE.replace("0.0066", "1e999")], "steps.csv:2: time_s"),
     ([HEADER, DECODE.replace("0.0066", "")], "steps.csv:2: time_s: expected a number"),
@@ -71,8 +71,8 @@ def test_its_columns_are_documented():
     ([HEADER, PREFILL.replace("131328", "100")], "every token attends to itself"),
     ([HEADER, PREFILL.replace("1,512", "0,512")], "as many prefill_seqs"),
     ([HEADER, DECODE.replace("900,8", "900,9")], "at most one of sampled_seqs"),
-    ([HEADER + ",configuration", DECODE + ","], "steps.csv:2: configuration: expected text"),
-    ([HEADER + ",repetition", DECODE + ",0.5"], "steps.csv:2: repetition: expected a whole number"),
+    ([HEADER + ",configuration", DECODE + ","], "steps.csv:2: expected text in the column configuration"),
+    ([HEADER + ",repetition", DECODE + ",0.5"], "steps.csv:2: repetition: expected an integer"),
 ])
 def test_mistakes_name_the_line(lines, message, tmp_path, capsys):
     path = tmp_path / "steps.csv"

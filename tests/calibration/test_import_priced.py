@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hermes.calibration.importers import Aiconfigurator, remote
-from hermes.calibration.importers.priced import largest_drop, rows_of, step_grid
+from hermes.calibration.importers.priced import rows_of, step_grid
 from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.errors import InputError
 
@@ -187,16 +187,6 @@ def test_the_grid_has_no_batch_twice_and_statistics_that_hold_together():
     one = SimpleNamespace(**rows[(rows.prefill_seqs == 4) & (rows.prefill_past == 4096)].iloc[0].to_dict())
     new, past = one.prefill_tokens // 4, 1024
     assert one.prefill_attn == 4 * (new * past + new * (new + 1) // 2)
-
-
-def test_the_largest_drop_of_a_table_is_found():
-    batches = step_grid()
-    seconds = {name: [float(sum(batch)) for batch in part] for name, part in batches._asdict().items()}
-    assert largest_drop(rows_of(batches, seconds)[0]) == (0.0, "")
-    index = batches.decode.index([64, 1024, 1024])
-    seconds["decode"][index] = seconds["decode"][batches.decode.index([48, 1024, 1024])] * 0.75
-    drop, where = largest_drop(rows_of(batches, seconds)[0])
-    assert (round(drop, 6), where) == (0.25, "64 at 1024")
 
 
 def test_aiconfigurator_figures():

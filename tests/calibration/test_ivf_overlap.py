@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 pytest.importorskip("faiss")
 
 from hermes.calibration.collect.ivf_overlap import OverlapIndex, generated, of_file
-from hermes.calibration.ivf_overlap import load_overlap
+from hermes.calibration.measurements.ivf import load_overlap
 from hermes.cli import app
 from hermes.config.data_files import resource_dir
 from hermes.plugins.telerag.overlap.curves import shared

@@ -14,7 +14,7 @@ from hermes.calibration.fit import retrieval
 from hermes.calibration.fit.retrieval import fit_retrieval
 from hermes.calibration.journal import Journal
 from hermes.calibration.plan import Plan
-from hermes.calibration.retrieval_steps import MeasuredSearches, load_searches, save_searches
+from hermes.calibration.retrieval import MeasuredSearches, load_searches, save_searches
 from hermes.cli import main
 from hermes.core.noise import classify, spread, tally
 from hermes.hardware.models import load_model

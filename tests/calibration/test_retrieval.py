@@ -16,10 +16,9 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady, wait
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.measurements.retrieval import Retrieval as RetrievalMeasurement
+from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes, retrieval_plan
 from hermes.calibration.plan import save_plan
-from hermes.calibration.retrieval_plan import memory_bytes, retrieval_plan
-from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
+from hermes.calibration.retrieval import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
@@ -42,7 +41,7 @@ TRUE = {  # seconds per unit, of about the size that real ones have
 }
 POWERS = GraphExponents(effort=0.7, links=0.5, vectors=0.2)
 KINDS = ["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
-GRID = RetrievalMeasurement(
+GRID = Retrieval(
     kinds=list(TRUE), vectors=[5_000, 10_000, 20_000], dims=[64, 256], threads=[1, 2], repetitions=3, hnsw_m=[8, 32],
     nprobes=[1, 8, 64], batches=[1, 32])
 
@@ -168,7 +167,7 @@ def test_price_is_positive_finite_and_grows_with_the_work(fitted, data):
         if kind == "bm25":
             index = Bm25(vectors=n)
         elif kind == "hnsw":
-            index = HnswGraph(vectors=n, dim=dim, hnsw_m=16)
+            index = HnswGraph(vectors=n, dim=dim, hnsw_m=16, library="faiss")
         else:
             index = InvertedLists(kind=kind, vectors=n, dim=dim, nlist=1000, pq_m=8 if kind == "ivf-pq" else None)
         return fitted.seconds(index, effort, batch, threads)
@@ -184,14 +183,14 @@ def test_price_is_positive_finite_and_grows_with_the_work(fitted, data):
 
 @given(st.integers(1, 10_000), st.integers(1, 256))
 def test_every_query_has_a_worker(batch, threads):
-    for index in (HnswGraph(vectors=1000, dim=8, hnsw_m=4), Bm25(vectors=1000)):
+    for index in (HnswGraph(vectors=1000, dim=8, hnsw_m=4, library="faiss"), Bm25(vectors=1000)):
         workers, rows = shares(index, batch, threads)
         assert 1 <= workers <= threads
         assert (rows - 1) * workers < batch <= rows * workers
 
 
 def test_outside_the_measured_range_is_said(fitted):
-    index = HnswGraph(vectors=20_000, dim=64, hnsw_m=16)
+    index = HnswGraph(vectors=20_000, dim=64, hnsw_m=16, library="faiss")
     assert fitted.outside(index, 64, batch=8) == []
     assert fitted.outside(index, 64, batch=8, threads=16) == ["threads"]
     assert "distance_macs" in fitted.outside(index, 10**6, batch=8)
@@ -201,7 +200,7 @@ def test_outside_the_measured_range_is_said(fitted):
     ("call", "message"),
     [
         (lambda p: p.seconds(InvertedLists(kind="ivf-pq-fs", vectors=100, dim=8, nlist=10, pq_m=4), 1), "ivf-pq-fs"),
-        (lambda p: p.seconds(HnswGraph(vectors=100, dim=8, hnsw_m=4, library="faiss"), 16), "hnswlib"),
+        (lambda p: p.seconds(HnswGraph(vectors=100, dim=8, hnsw_m=4, library="hnswlib"), 16), "faiss"),
         (lambda p: p.seconds(Bm25(vectors=100), 0), "effort"),
         (lambda p: p.seconds(Bm25(vectors=100), 1, batch=0), "batch"),
     ],
@@ -213,7 +212,7 @@ def test_what_was_not_measured_has_no_price(fitted, call, message):
 
 def test_every_candidate_is_made_of_features_that_exist():
     index = {
-        "hnsw": HnswGraph(vectors=100, dim=8, hnsw_m=4), "bm25": Bm25(vectors=100),
+        "hnsw": HnswGraph(vectors=100, dim=8, hnsw_m=4, library="faiss"), "bm25": Bm25(vectors=100),
         "ivf-flat": InvertedLists(kind="ivf-flat", vectors=100, dim=8, nlist=10),
     }
     for kind, sets in CANDIDATES.items():
@@ -280,7 +279,7 @@ def test_what_is_no_journal(tmp_path, content):
 
 
 def test_a_plan_builds_every_index_once():
-    points = retrieval_plan(RetrievalMeasurement(kinds=KINDS)).points
+    points = retrieval_plan(Retrieval(kinds=KINDS)).points
     levels = [point["level"] for point in points]
     assert levels == sorted(levels)
     for point in points:
@@ -288,13 +287,8 @@ def test_a_plan_builds_every_index_once():
     assert len({point["name"] for point in points}) == len(points)
 
 
-def test_without_hnswlib_the_graph_is_that_of_faiss():
-    plan = retrieval_plan(RetrievalMeasurement(kinds=["hnsw"]), ("faiss",))
-    assert {point["index"]["library"] for point in plan.points} == {"faiss"}
-
-
 def test_memory_estimate_holds_the_vectors():
-    small, large = (memory_bytes(retrieval_plan(RetrievalMeasurement(kinds=["hnsw"], vectors=[n])))
+    small, large = (memory_bytes(retrieval_plan(Retrieval(kinds=["hnsw"], vectors=[n])))
                     for n in (10_000, 1_000_000))
     assert large - small > 0.99 * 2 * 4 * 768 * 990_000
 
@@ -322,7 +316,7 @@ def test_mistakes_are_one_line(settings, message, capsys, tmp_path, monkeypatch)
 
 def test_other_mistakes_are_one_line(capsys, tmp_path):
     (tmp_path / "plan.yaml").write_text("measure: retrieval\n")
-    assert main(["calibrate", "run", str(tmp_path / "plan.yaml"), "--dry-run", "--python", "/no/python"]) == 2
+    assert main(["calibrate", "run", str(tmp_path / "plan.yaml"), "--python", "/no/python"]) == 2
     assert "--python" in capsys.readouterr().err
     assert main(["fit", str(tmp_path / "nothing.yaml")]) == 2
     assert "nothing.yaml" in capsys.readouterr().err
@@ -413,7 +407,7 @@ def test_waiting_for_a_core_is_seen():
 @pytest.mark.parametrize("kind", ["ivf-flat", "ivf-pq", "hnsw", "bm25"])
 def test_measured_here(kind, tmp_path, capsys):
     """A small index, really built and searched; recall says that it is the right one."""
-    library = {"hnsw": "hnswlib", "bm25": "bm25s"}.get(kind, "faiss")
+    library = "bm25s" if kind == "bm25" else "faiss"
     pytest.importorskip(library, reason=f"{library} is not installed (extra `retrieval`)")
     settings = {
         "kinds": [kind], "vectors": [2000], "dims": [32], "queries": 64, "batches": [4], "nprobes": [1, 8, 32],
@@ -444,7 +438,7 @@ def test_measured_here(kind, tmp_path, capsys):
 
 def test_a_missing_library_is_one_line(tmp_path, capsys):
     """The collector's interpreter may not have what the plan needs."""
-    save_plan(retrieval_plan(RetrievalMeasurement(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
+    save_plan(retrieval_plan(Retrieval(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
     code = (
         "import sys\n"
         "class Block:\n"

@@ -403,7 +403,7 @@ def test_mistakes_are_one_line(folder, capsys):
     capsys.readouterr()
     for command, message in [
         (["fit", "terms.yaml", "-o", "kernels.txt"], "ends in .yaml"),
-        (["fit", "terms.yaml", "--report", "r.md"], "hermes-terms/1 takes no --report"),
+        (["fit", "terms.yaml", "--plot", "r.png"], "hermes-terms/1 takes no --plot"),
         (["fit", "terms.yaml", "--link", "wire.txt"], "ends in .yaml"),
         (["fit", "terms.yaml", "--steps", "nothing.yaml"], "nothing.yaml"),
         (["calibrate", "pack", str(journal), "--clock", "sun"], "clock: expected wall or cpu"),

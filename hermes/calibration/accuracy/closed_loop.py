@@ -13,7 +13,6 @@ vocabulary, and sends the first prompt once before it measures: that one is foun
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +24,7 @@ from hermes.calibration.accuracy.served import Case, Row, latencies, read_rows, 
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
-__all__ = ["AllReduce", "all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures"]
+__all__ = ["all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures"]
 
 TEXTS = ("config", "pd")
 INTEGERS = ("gpus", "tp", "concurrency", "input_tokens", "output_tokens", "num_prompts")
@@ -37,19 +36,6 @@ NCCL: Mapping[str, Mapping[str, Any]] = MappingProxyType({"hardware": {"all_redu
 NO_CHANGE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class AllReduce:
-    """Time of an all-reduce: latency_s + bytes / bandwidth_bytes_per_s."""
-
-    latency_s: float
-    bandwidth_bytes_per_s: float
-
-    @property
-    def link(self) -> dict[str, float]:
-        """The option `link` of the hardware model."""
-        return {"latency": self.latency_s, "bandwidth": self.bandwidth_bytes_per_s}
-
-
 def closed_loop(data: Path) -> Iterator[Row]:
     """Throughput and latencies by deployment and number of users."""
     for alone, others in deployments(data):
@@ -59,7 +45,7 @@ def closed_loop(data: Path) -> Iterator[Row]:
             yield from _rows(f"{kind}, NCCL", row, client_of(row, None, NCCL))
         found = all_reduce_of_one_user(alone)
         for row in others:
-            yield from _rows(f"{kind}, 1 user", row, client_of(row, found.link))
+            yield from _rows(f"{kind}, 1 user", row, client_of(row, found))
 
 
 def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any]]]]:
@@ -140,8 +126,9 @@ def client_of(
 
 def all_reduce_of_one_user(
     row: pd.Series[Any], change: Mapping[str, Mapping[str, Any]] = NO_CHANGE,
-) -> AllReduce:
-    """Return the all-reduce with which a single user sees the measured times (median TTFT, mean TPOT).
+) -> dict[str, float]:
+    """Return the all-reduce with which a single user sees the measured times (median TTFT, mean TPOT), as an option
+    `link` of the hardware model: `latency` and `bandwidth`.
 
     Both times are linear in latency and 1 / bandwidth: three predictions give the two slopes. Values that would have to
     be negative are 0. change: as for `client_of`. Raises `InputError` where the request does not fit.
@@ -152,7 +139,7 @@ def all_reduce_of_one_user(
         raise InputError("memory for the request of a single user", Verbatim("no room for it"), field=str(row.config))
     slopes = np.column_stack([(slow - base) / SLOW["latency"], (narrow - base) * NARROW["bandwidth"]])
     latency, inverse = np.linalg.solve(slopes, measured - base)
-    return AllReduce(max(float(latency), 0.0), 1.0 / max(float(inverse), 1e-15))
+    return {"latency": max(float(latency), 0.0), "bandwidth": 1.0 / max(float(inverse), 1e-15)}
 
 
 def _alone(client: Mapping[str, Any], row: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.calibration.collect.retrieval_data import embeddings
+from hermes.calibration.collect.retrieval_data import Embeddings, embeddings
 from hermes.calibration.collect.session import CollectorError, machine, main
 
 __all__ = ["IvfData", "IvfEngine", "OverlapIndex", "generated", "of_file"]
@@ -35,11 +35,12 @@ _TRAINING_PER_LIST = 64
 _NEAREST = 10
 
 
-class IvfData:
-    """Vectors, queries, and rewrites of the data (name -> one per query); float32, of length 1."""
+class IvfData(Embeddings):
+    """Vectors, queries, and rewrites of the data (name -> one per query)."""
 
     def __init__(self, vectors: Floats, queries: Floats, rewrites: dict[str, Floats]) -> None:
-        self.vectors, self.queries, self.rewrites = vectors, queries, rewrites
+        super().__init__(vectors, queries)
+        self.rewrites = rewrites
 
 
 def _unit(rows: Floats) -> Floats:
@@ -111,10 +112,6 @@ class OverlapIndex:
                 else:
                     yield f"{kind} {s:g}", _unit(queries + s * noise * (unequal if kind == "mixed" else 1))
 
-    def environment(self) -> dict[str, Any]:
-        """Return machine and library."""
-        return machine() | {"faiss": str(self._faiss.__version__)}
-
     def scan(self, point: dict[str, Any]) -> list[dict[str, Any]]:
         """Return seconds and bytes of scans, one query after the other, lists shared by the threads."""
         faiss, queries = self._faiss, self.data.queries
@@ -165,7 +162,7 @@ class IvfEngine:
 
     def environment(self) -> dict[str, Any]:
         """Return machine and library."""
-        return self.index.environment()
+        return machine() | {"faiss": str(importlib.import_module("faiss").__version__)}
 
     def measure(self, point: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return rows of scans or merges; of the overlap no rows, but what was counted (`work`)."""

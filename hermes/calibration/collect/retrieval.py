@@ -30,7 +30,7 @@ from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["RetrievalEngine", "open_engine"]
 
-LIBRARIES = ("faiss", "hnswlib", "bm25s")
+LIBRARIES = ("faiss", "bm25s")
 _RECALL_BATCH = 64
 _ATTEMPTS = 4            # times the repetitions wanted: so often contended ones are tried again
 

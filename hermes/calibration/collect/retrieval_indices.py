@@ -1,13 +1,12 @@
-"""Measured indices behind one interface. Each imports its library (faiss, hnswlib, bm25s) itself.
+"""Measured indices behind one interface. Each imports its library (faiss, bm25s) itself.
 
-Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed;
-hnswlib inserts with one thread, since several would make another graph each time.
+Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ _PQ_TRAINING = 16_384        # vectors and rounds of k-means for the codes: spee
 _PQ_ROUNDS = 10
 
 
-class Index(Protocol):
+class Index:
     """A built index, and the queries it is measured with."""
 
     library: str
@@ -30,20 +29,33 @@ class Index(Protocol):
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
         """Return positions found for the queries first, first + 1, ... (with wrap-around), shape (batch, top_k)."""
-        ...
+        raise NotImplementedError
 
     def coarse(self, first: int, batch: int, effort: int) -> bool:
         """Run only the search for the lists to probe, with the last search's threads; False if there is no such
         stage."""
-        ...
+        return False
 
     def work(self, effort: int) -> dict[str, float]:
         """Return a query's costs in countable units, mean over the queries: `codes` scanned, or `postings`."""
-        ...
+        return {}
 
     def describe(self) -> dict[str, Any]:
         """Return sizes: of lists, of the index in memory."""
-        ...
+        return {}
+
+
+class _Embedded(Index):
+    """An index of embeddings, built by faiss."""
+
+    library = "faiss"
+
+    def __init__(self, data: Embeddings) -> None:
+        self._faiss: Any = importlib.import_module("faiss")
+        self._queries, self.queries = data.queries, len(data.queries)
+
+    def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
+        return np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
 
 
 def library_version(name: str) -> str:
@@ -54,18 +66,13 @@ def library_version(name: str) -> str:
         return ""
 
 
-class IvfIndex:
+class IvfIndex(_Embedded):
     """faiss: inverted lists with flat vectors (`ivf-flat`), 8-bit PQ codes (`ivf-pq`) or 4-bit ones scanned in
     registers (`ivf-pq-fs`)."""
 
-    library = "faiss"
-
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
-        faiss: Any = importlib.import_module("faiss")
-
-        self._faiss, self._queries = faiss, data.queries
-        self.queries = len(data.queries)
-        vectors, nlist = data.vectors, int(spec["nlist"])
+        super().__init__(data)
+        faiss, vectors, nlist = self._faiss, data.vectors, int(spec["nlist"])
         code = {"ivf-flat": "Flat", "ivf-pq": f"PQ{spec.get('pq_m')}x8np", "ivf-pq-fs": f"PQ{spec.get('pq_m')}x4fs"}
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.index_factory(vectors.shape[1], f"IVF{nlist},{code[spec['kind']]}",
@@ -78,9 +85,6 @@ class IvfIndex:
         self._index.train(vectors[np.sort(chosen)])
         self._index.add(vectors)
         self._sizes = np.array([self._index.invlists.list_size(n) for n in range(nlist)])
-
-    def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
-        return np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
         self._faiss.omp_set_num_threads(threads)
@@ -104,44 +108,12 @@ class IvfIndex:
         }
 
 
-class HnswIndex:
-    """hnswlib's graph; `effort` is efSearch."""
-
-    library = "hnswlib"
-
-    def __init__(self, data: Embeddings, spec: dict[str, Any], seed: int) -> None:
-        hnswlib: Any = importlib.import_module("hnswlib")
-
-        self._queries, self.queries = data.queries, len(data.queries)
-        self._index = hnswlib.Index(space="ip", dim=data.vectors.shape[1])
-        self._index.init_index(max_elements=len(data.vectors), ef_construction=int(spec["ef_construction"]),
-                               M=int(spec["hnsw_m"]), random_seed=seed)
-        self._index.add_items(data.vectors, num_threads=1)
-
-    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        self._index.set_ef(max(effort, top_k))
-        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
-        return np.asarray(self._index.knn_query(chosen, k=top_k, num_threads=threads)[0])
-
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
-    def work(self, effort: int) -> dict[str, float]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {"index_bytes": int(self._index.index_file_size())}
-
-
-class FaissHnswIndex:
-    """faiss' graph, used without hnswlib."""
-
-    library = "faiss"
+class HnswIndex(_Embedded):
+    """faiss' graph; `effort` is efSearch."""
 
     def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
-        faiss: Any = importlib.import_module("faiss")
-
-        self._faiss, self._queries, self.queries = faiss, data.queries, len(data.queries)
+        super().__init__(data)
+        faiss = self._faiss
         faiss.omp_set_num_threads(build_threads)
         self._index = faiss.IndexHNSWFlat(data.vectors.shape[1], int(spec["hnsw_m"]), faiss.METRIC_INNER_PRODUCT)
         self._index.hnsw.efConstruction = int(spec["ef_construction"])
@@ -150,20 +122,10 @@ class FaissHnswIndex:
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
         self._faiss.omp_set_num_threads(threads)
         self._index.hnsw.efSearch = max(effort, top_k)
-        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
-        return np.asarray(self._index.search(chosen, top_k)[1])
-
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
-    def work(self, effort: int) -> dict[str, float]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {}
+        return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
 
 
-class Bm25Index:
+class Bm25Index(Index):
     """bm25s; `effort` is the number of words of a query."""
 
     library = "bm25s"
@@ -184,23 +146,12 @@ class Bm25Index:
         found = self._model.retrieve(chosen, k=top_k, n_threads=threads if threads > 1 else 0, show_progress=False)
         return np.asarray(found.documents)
 
-    def coarse(self, first: int, batch: int, effort: int) -> bool:
-        return False
-
     def work(self, effort: int) -> dict[str, float]:
         return {"postings": self._postings[effort]}
-
-    def describe(self) -> dict[str, Any]:
-        return {}
 
 
 def build(data: Any, spec: dict[str, Any], *, seed: int, build_threads: int, queries: int, efforts: list[int]) -> Index:
     """Build the index of a plan. Raises `ImportError` if its library is missing."""
-    kind = spec["kind"]
-    if kind == "bm25":
+    if spec["kind"] == "bm25":
         return Bm25Index(data, queries, efforts, seed)
-    if spec["library"] == "hnswlib":
-        return HnswIndex(data, spec, seed)
-    if kind == "hnsw":
-        return FaissHnswIndex(data, spec, build_threads)
-    return IvfIndex(data, spec, build_threads)
+    return (HnswIndex if spec["kind"] == "hnsw" else IvfIndex)(data, spec, build_threads)

@@ -2,11 +2,11 @@
 
     estimators           weighted least squares on relative errors, errors on held-out groups: all fits use it
     polynomial, terms    the step polynomial
-    profile              measured steps to a profile; `checks`, `report` and `plot` judge and present it
+    profile              measured steps to a profile; `checks` and `plot` judge and present it
     retrieval            measured searches to a retrieval profile
     roofline             steps of a card to efficiency factors
 """
 
-from hermes.calibration.fit.profile import FitResult, fit_file, fit_steps, write_profile
+from hermes.calibration.fit.profile import FitResult, fit_steps, write_profile
 
-__all__ = ["FitResult", "fit_file", "fit_steps", "write_profile"]
+__all__ = ["FitResult", "fit_steps", "write_profile"]

@@ -11,7 +11,7 @@ from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.terms import told_apart
 from hermes.calibration.steps import STATS, MeasuredSteps
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray, StepStats
+from hermes.hardware.base import FloatArray
 from hermes.hardware.monotone import cheaper_steps, unproved
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import PhaseProfile, Profile
@@ -20,7 +20,7 @@ from hermes.hardware.terms import parse_term
 if TYPE_CHECKING:
     from hermes.calibration.fit.profile import BlockFit
 
-__all__ = ["BEYOND", "boundary", "excluded_lines", "flat_beyond", "limits_of", "refuse_falling", "search_limits"]
+__all__ = ["BEYOND", "excluded_lines", "flat_beyond", "limits_of", "refuse_falling", "search_limits"]
 
 BEYOND = 10.0
 """Factor beyond the measured range up to which exceptions to monotonicity are searched."""
@@ -70,19 +70,6 @@ def flat_beyond(profile: Profile) -> list[str]:
                 end = max((factor.knot or 0.0) + (factor.cap or 0.0) for factor in factors)
                 out.append(f"{phase}: beyond {end:g}, {name} has no price of its own any more")
     return out
-
-
-def boundary(profile: Profile, rows: FitRows) -> tuple[float, float]:
-    """Return how often a measured mixed step is priced by one of its parts, because its own polynomial lies below, and
-    by how much that raises it at most; fractions. (0, 0) without measured mixed steps."""
-    mixed = rows.where(rows.phase == "mixed")
-    model = PolynomialModel(profile)
-    if not len(mixed) or not model.bounds:
-        return 0.0, 0.0
-    table = mixed.matrix.astype(np.int64).tolist()
-    stats = [StepStats(**dict(zip(STATS, row, strict=True))) for row in table]
-    rises = np.array([model.step_ns(entry) / model.mixed.step(entry) - 1 for entry in stats])
-    return float(np.mean(rises > 0)), float(rises.max())
 
 
 def excluded_lines(steps: MeasuredSteps) -> list[str]:

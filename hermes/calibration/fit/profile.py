@@ -8,7 +8,7 @@ kind of step, or shared, with terms chosen by cross-validation over configuratio
    both are tried, and one polynomial for the steps with prefill beside one for decodes.
 4. Build a `Profile` with ranges, held-out errors, noise and provenance; refuse it if it is not monotone (`checks`).
 
-`hermes fit` prints and writes the result; `report` presents it.
+`hermes fit` prints the table of errors (`phase_table`), and writes the profile and a figure (`plot`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import numpy as np
 import pandas as pd
 
 from hermes.calibration.comparison import compare_times
-from hermes.calibration.fit.checks import boundary, excluded_lines, flat_beyond, limits_of, refuse_falling
+from hermes.calibration.fit.checks import excluded_lines, flat_beyond, limits_of, refuse_falling
 from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
 from hermes.calibration.fit.estimators import weighted_median
 from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
-from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
+from hermes.calibration.steps import STATS, MeasuredSteps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import (
     FitError,
     GroupError,
+    Noise,
     PhaseProfile,
     Phases,
     Profile,
@@ -42,7 +43,7 @@ from hermes.hardware.profile import (
 )
 from hermes.hardware.terms import Term, term_text
 
-__all__ = ["BlockFit", "FitResult", "fit_file", "fit_steps", "provenance_of", "usable_rows", "write_profile"]
+__all__ = ["BlockFit", "FitResult", "fit_steps", "phase_table", "provenance_of", "usable_rows", "write_profile"]
 
 WORST_LISTED = 8
 LONGEST_S = 1000.0
@@ -111,8 +112,6 @@ class FitResult:
     """Unused rows, by reason."""
     neighbours: dict[str, float]
     """Error of predicting a step by its neighbours in time, by phase; for steps that followed each other."""
-    boundary: tuple[float, float]
-    """Share of the measured mixed steps that is priced by one of their parts, and the largest rise from that."""
 
 
 def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
@@ -147,17 +146,8 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
     profile.provenance.notes.extend(limits)
     refuse_falling(profile)
-    return FitResult(
-        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, _neighbours(rows),
-        boundary(profile, data),
-    )
-
-
-def fit_file(steps: Path, profile: Path, name: str = "") -> FitResult:
-    """Fit the steps with this header and write the profile. Raises `InputError`."""
-    result = fit_steps(load_steps(steps), name)
-    write_profile(result, profile)
-    return result
+    held_out = _held_out(blocks, data)
+    return FitResult(profile, steps, held_out, data, blocks, schemes, limits, excluded, _neighbours(rows))
 
 
 def write_profile(result: FitResult, path: Path) -> None:
@@ -327,3 +317,42 @@ def _scheme_error(
     for block in scheme:
         merged[np.isin(rows.phase, block)] = predicted[block]
     return rows.mape(merged)
+
+
+# -- presentation ------------------------------------------------------------------------------------------------------
+
+
+def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the summary table: one row per measured phase, and one for all steps."""
+    head = ["phase", "steps", "configurations", "MAPE", "terms fixed", "in sample", "worst", "MSE s^2", "noise"]
+    phases = result.profile.phases
+    found = (("prefill", phases.prefill), ("decode", phases.decode), ("mixed", phases.mixed))
+    rows = []
+    for phase, profile in found:
+        error = None if profile is None else profile.error
+        if profile is not None and error is not None:
+            rows.append([
+                phase, str(profile.points), str(error.configurations), _percent(error.mape),
+                _percent(error.fixed_features_mape), _percent(error.in_sample_mape), _percent(error.worst),
+                f"{error.mse_s2:.3g}", _noise(profile.noise, result.neighbours.get(phase)),
+            ])
+    measured, predicted, fixed = (result.held_out[name].to_numpy() for name in ("seconds", "predicted", "fixed"))
+    everything = result.rows
+    rows.append([
+        "all", str(len(measured)), str(len(np.unique(everything.configuration))), _percent(everything.mape(predicted)),
+        _percent(everything.mape(fixed)), "", _percent(float(np.max(np.abs(predicted / measured - 1)))),
+        f"{np.mean((predicted - measured) ** 2):.3g}", "",
+    ])
+    return head, rows
+
+
+def _noise(noise: Noise | None, neighbours: float | None) -> str:
+    """Return the median CV of repeated steps if enough were repeated, otherwise the noise between neighbours in
+    time."""
+    if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
+        return f"CV {_percent(noise.median_cv)}"
+    return "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}%"

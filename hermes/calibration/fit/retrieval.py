@@ -21,7 +21,7 @@ import pandas as pd
 
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.fit.estimators import held_out, solve
-from hermes.calibration.retrieval_steps import MeasuredSearches
+from hermes.calibration.retrieval import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import IntArray

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, known_model, no_progress
-from hermes.calibration.importers.priced import Batches, ask, largest_drop, rows_of, step_grid
+from hermes.calibration.importers.priced import Batches, ask, rows_of, step_grid
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.errors import InputError
 from hermes.hardware.files import read_json
@@ -38,7 +38,6 @@ MOE = {"bf16": "bfloat16", "fp8": "fp8", "fp8-static": "fp8", "fp8-block": "fp8_
        "nvfp4": "nvfp4"}
 KV = {"bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
 UTILIZATION = 0.9
-NOTED_DROP = 0.03
 MIXED_ATTENTION = {"l40s": 2.07, "rtx_pro_6000_server": 1.75}
 # medians over operator tables of an RTX 4090 (sm_89, as L40S) and an RTX PRO 6000, which attend with FlashAttention 2
 SPREAD = (1, 2, 4)  # longest context over the mean one
@@ -88,14 +87,7 @@ class Aiconfigurator(ImporterConfig):
         rows, beyond, unknown = rows_of(batches, answer["seconds"], limit)
         if rows.empty:
             raise InputError("a system, model and precision that the tables hold", "no batch could be priced")
-        header = self._header(answer, limit, beyond, unknown)
-        drop, where = largest_drop(rows)
-        if drop > NOTED_DROP:
-            header.notes.append(
-                f"in the tables themselves a larger step can be cheaper, by up to {drop:.0%} (at {where}); a monotone "
-                "fit cannot follow"
-            )
-        return MeasuredSteps(header, rows)
+        return MeasuredSteps(self._header(answer, limit, beyond, unknown), rows)
 
     def _beside_prefill(self) -> float:
         if self.mixed_attention is not None:

@@ -9,16 +9,17 @@ docstrings the help.
 from __future__ import annotations
 
 import shlex
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hermes.calibration.steps import MeasuredSteps
 from hermes.config import ConfigModel
 from hermes.config.registry import Registry
 from hermes.hardware.files import names_in
 
-__all__ = ["IMPORTERS", "Importer", "ImporterConfig", "Progress", "known_model", "no_progress", "option_name"]
+__all__ = ["IMPORTERS", "ImporterConfig", "Progress", "known_model", "no_progress", "option_name"]
 
 IMPORTERS: Registry[Any] = Registry("importers", "an importer")
 
@@ -30,19 +31,16 @@ def no_progress(done: int, total: int) -> None:
     """Ignore progress."""
 
 
-class Importer(Protocol):
-    """Interface of importers. The host builds the importer from validated options and calls `steps` once."""
+class ImporterConfig(ConfigModel):
+    """Base of importers. The command builds one from validated options and calls `steps` once.
 
-    kind: str
+    It records the command that repeats the import, for the header's `collected_by`.
+    """
 
+    @abstractmethod
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
         """Return all steps of the source; rows that must not be fitted are marked in `excluded`. Raises `InputError`
         for an invalid source."""
-        ...
-
-
-class ImporterConfig(ConfigModel):
-    """Base of importers: records the command that repeats the import, for the header's `collected_by`."""
 
     def command(self) -> str:
         """Return `hermes profile import ...` with all options that differ from their defaults; files without folders,

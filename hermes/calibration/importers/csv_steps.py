@@ -9,9 +9,10 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, known_model, no_progress
-from hermes.calibration.steps import COLUMNS, MeasuredSteps, StepsHeader
-from hermes.calibration.table_files import number_in, sha256
-from hermes.config.files import csv_rows
+from hermes.calibration.steps import COLUMNS, STATS, MeasuredSteps, StepsHeader
+from hermes.calibration.table_files import sha256
+from hermes.config.columns import Column
+from hermes.config.tables import csv_table
 from hermes.errors import InputError, suggest
 
 __all__ = ["CSV_COLUMNS", "CsvSteps"]
@@ -25,7 +26,14 @@ CSV_COLUMNS: dict[str, str] = {
 }
 """Columns of the file -> columns of `hermes-steps/1`."""
 NEEDED = tuple(CSV_COLUMNS)[:9]
-MAY_BE_EMPTY = ("cpu_time_s", "overhead_s", "power_w", "excluded")
+MAY_BE_EMPTY = ("cpu_time_s", "overhead_s", "power_w")
+
+
+def _column(name: str) -> Column:
+    kind = COLUMNS[CSV_COLUMNS[name]]
+    if kind == "int64":
+        return Column(name, "integer", 0, 2**53)
+    return Column(name, "text") if kind == "string" else Column(name, null=name in MAY_BE_EMPTY)
 
 
 @IMPORTERS.register("csv")
@@ -61,24 +69,21 @@ class CsvSteps(ImporterConfig):
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
         """Return one step per row, in the order of the file."""
-        path = Path(self.source)
-        rows = csv_rows(path)
-        _, header = next(rows)
-        names = self._columns([name.strip() for name in header])
-        found: list[dict[str, Any]] = []
-        for line, cells in rows:
-            row = {name: self._value(name, cell, line) for name, cell in zip(names, cells, strict=True)}
-            self._check(row, line)
-            found.append(row)
-        if not found:
+        table = csv_table(Path(self.source))
+        names = self._columns(list(table.columns))
+        frame = pd.DataFrame({CSV_COLUMNS[name]: table.typed(_column(name)) for name in names})
+        if frame.empty:
             raise InputError("at least one row", file=self.source)
-        frame = pd.DataFrame(found)
-        if "configuration" not in frame:   # steps of the same batch are held out together
+        for line, row in zip(table.lines or (), frame.to_dict("records"), strict=True):
+            self._check({str(name): value for name, value in row.items()}, line)
+        named = "configuration" in frame
+        if not named:   # steps of the same batch are held out together
             frame["configuration"] = [
-                " ".join(f"{name}={row[name]}" for name in list(COLUMNS)[:8] if row[name]) for row in found]
-        return MeasuredSteps(self._header("configuration" in names), frame)
+                " ".join(f"{name}={row[name]}" for name in STATS if row[name]) for row in frame.to_dict("records")]
+        return MeasuredSteps(self._header(named), frame)
 
     def _columns(self, header: list[str]) -> list[str]:
+        """Return the columns of the file. Raises `InputError` for an unknown or a missing one."""
         for name in header:
             if name not in CSV_COLUMNS:
                 raise InputError(f"columns among {', '.join(CSV_COLUMNS)}", name, file=self.source, line=1,
@@ -86,18 +91,7 @@ class CsvSteps(ImporterConfig):
         missing = [name for name in NEEDED if name not in header]
         if missing:
             raise InputError(f"the columns {', '.join(NEEDED)}", f"no {', '.join(missing)}", file=self.source, line=1)
-        return [CSV_COLUMNS[name] for name in header]
-
-    def _value(self, name: str, cell: str, line: int) -> Any:
-        kind = COLUMNS[name]
-        if kind == "string":
-            if not cell and name not in MAY_BE_EMPTY:
-                raise InputError("text", cell, file=self.source, line=line, field=name)
-            return cell
-        if not cell and name in MAY_BE_EMPTY:
-            return float("nan")
-        field = next(ours for ours, column in CSV_COLUMNS.items() if column == name)
-        return number_in(cell, kind, self.source, line, field)
+        return header
 
     def _check(self, row: dict[str, Any], line: int) -> None:
         """Refuse impossible steps, which would mislead a fit silently."""
@@ -114,6 +108,8 @@ class CsvSteps(ImporterConfig):
             wrong = "decode_ctx_tokens (the sum) between decode_ctx_max_tokens and decode_seqs times it"
         elif row["sampled"] > row["prefill_seqs"] + row["decode_seqs"]:
             wrong = "at most one of sampled_seqs for each sequence"
+        if not row.get("configuration", "unnamed"):
+            wrong = "text in the column configuration"
         if wrong:
             raise InputError(wrong, file=self.source, line=line)
 

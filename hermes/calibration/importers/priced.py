@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from hermes.calibration.importers.base import Progress
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["Batches", "ask", "largest_drop", "row_of", "rows_of", "step_grid"]
+__all__ = ["Batches", "ask", "row_of", "rows_of", "step_grid"]
 
 
 class Batches(NamedTuple):
@@ -114,25 +113,6 @@ def rows_of(
             else:
                 rows.append(row | {"time_s": time})
     return pd.DataFrame(rows), beyond, unknown
-
-
-def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
-    """Return the largest share by which a step gets cheaper as only its batch or its new tokens grow, and its place.
-
-    Measured kernels behave so (another tile or kernel from some size on); a monotone fit cannot follow.
-    """
-    rows = rows[rows["decode_ctx"] == rows["decode_ctx_max"] * rows["decode_seqs"]]
-    alone = rows[(rows["prefill_seqs"] == 1) & (rows["decode_seqs"] == 0)]
-    decode = rows[rows["prefill_tokens"] == 0]
-    worst, where = 0.0, ""
-    for part, fixed, grows in ((alone, "prefill_past", "prefill_tokens"), (decode, "decode_ctx_max", "decode_seqs")):
-        for _, line in part.groupby(fixed):
-            line = line.sort_values(grows)
-            seconds = line["time_s"].to_numpy()
-            drop = 1 - seconds / np.maximum.accumulate(seconds)
-            if drop.max() > worst:
-                worst, where = float(drop.max()), str(line["configuration"].iloc[int(drop.argmax())])
-    return worst, where
 
 
 def ask(script: str, request: dict[str, Any], python: str | None, package: str, progress: Progress) -> dict[str, Any]:

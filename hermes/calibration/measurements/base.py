@@ -50,7 +50,6 @@ class FitOptions:
     name: str = ""
     command: str = ""
     """Command line, for the provenance."""
-    report: Path | None = None
     plot: Path | None = None
     steps: Path | None = None
     link: Path | None = None

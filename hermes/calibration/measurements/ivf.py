@@ -1,21 +1,229 @@
-"""`measure: ivf`: one index for lookahead retrieval: overlap of rewrites, scans and merges."""
+"""`measure: ivf`: overlap of rewritten queries on a real index, and the model that predicts it best.
+
+Every configuration of a family is fitted to one cell of each rewrite's curve (as many clusters prefetched as probed, a
+sixteenth of all) and predicts the others. If its spread is fitted too, it also takes the cell with four times as many
+prefetched clusters, which shows how unequally the rewrites of one kind move their queries. The best configuration has
+the least mean error over the cells that it did not see. Cells come with standard errors over the queries, the limit of
+any prediction.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
-from hermes.calibration.ivf_overlap import Candidate, IvfOverlap, IvfPlan, overlap_of, save_overlap
 from hermes.calibration.measurements.base import Measurement, Shown, again
-from hermes.calibration.session import Measured
+from hermes.calibration.plan import PointPlan
+from hermes.calibration.records import read_records
+from hermes.calibration.session import Measured as Session
+from hermes.config import ConfigModel
+from hermes.config.validation import load
+from hermes.config.yaml_writer import to_yaml
+from hermes.core.noise import spread
 from hermes.errors import InputError
+from hermes.plugins.telerag.overlap import (
+    Curve,
+    fit_bias,
+    fit_strength,
+    fit_strength_and_spread,
+    make_family,
+    overlap_curve,
+)
+from hermes.plugins.telerag.overlap.sizes import Ints
 from hermes.results.layout import Part, Section
 
-__all__ = ["IvfMeasurement"]
+__all__ = ["CONFIGURATIONS", "IvfMeasurement", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of", "save_overlap"]
 
+CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
+    ("gaussian", {}, False), ("gaussian", {"spread": 0.5}, False), ("gaussian", {}, True),
+    ("noise", {}, False), ("noise", {"spread": 0.5}, False), ("noise", {}, True), ("redraw", {}, False),
+    ("moved", {"dimensions": 8}, False), ("moved", {"dimensions": 8}, True),
+    ("moved", {"dimensions": 32}, False), ("moved", {"dimensions": 32}, True),
+)
+"""Family, shape, and whether the spread of the strengths is fitted too."""
+_QUERIES = 512         # drawn for a curve of the model: its standard error is below half a point
+_FITTED, _WIDER = (2, 1), (4, 1)   # cells of a curve: (budget, nprobe)
 _BUDGETS, _NPROBES = (64, 32, 16, 8, 4), (32, 16, 8)   # clusters over those prefetched, and over those probed
+
+
+class IvfPlan(PointPlan):
+    """The overlap, and times of scans and merges."""
+
+    row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64", "bytes": "int64"}
+
+    engine: Literal["ivf"] = "ivf"
+    collector: str = "hermes.calibration.collect.ivf_overlap"
+    clock: Literal["wall"] = "wall"
+    warmup_s: float = 0.0
+    settings: dict[str, Any]
+
+
+class Prediction(ConfigModel):
+    """Prediction of one rewrite by a configuration: points of overlap, mean and worst error over the cells it did not
+    see."""
+
+    rewrite: str
+    strength: float | None
+    """None if no strength reaches the fitted cell."""
+    spread: float | None
+    """Spread of the strengths, given or fitted."""
+    mean_error: float | None
+    worst_error: float | None
+    worst_cell: list[int] | None
+    """Prefetched clusters and nprobe of the worst."""
+    worst_noise: float | None
+    """Standard error of the measurement there, points."""
+
+
+class Candidate(ConfigModel):
+    """A family with its shape, and the errors of its predictions."""
+
+    family: str
+    shape: dict[str, float]
+    spread_fitted: bool
+    bias: float
+    mean_error: float
+    worst_error: float
+    predictions: list[Prediction]
+
+
+class Measured(ConfigModel):
+    """Overlap of one rewrite, rows: prefetched clusters, columns: nprobe."""
+
+    rewrite: str
+    overlap: list[list[float]]
+    standard_error: list[list[float]]
+
+
+class IvfOverlap(ConfigModel):
+    """Measurements of one index."""
+
+    format: Literal["hermes-ivf-overlap/2"] = "hermes-ivf-overlap/2"
+    index: dict[str, Any]
+    """Vectors, dim, clusters, seed, source, and seconds to build it."""
+    size_sigma: Annotated[float, Field(ge=0)]
+    """Standard deviation of the logarithms of the cluster sizes."""
+    probed_over_mean: dict[str, float]
+    """Mean size of the probed clusters over that of all, by nprobe."""
+    budgets: list[int]
+    nprobes: list[int]
+    measured: list[Measured]
+    candidates: list[Candidate]
+    """Best first."""
+    scans: list[dict[str, Any]]
+    """Bytes/s of exact scans by faiss."""
+    merges: list[dict[str, Any]]
+    """Seconds to pick the best of so many candidates."""
+    environment: dict[str, Any]
+
+
+def overlap_of(journal: Path) -> IvfOverlap:
+    """Fit the models to a journal's curves. Raises `InputError` for a journal that was cut off before them."""
+    plan, records = read_records(journal, IvfPlan)
+    rows = {record["point"]: record for record in records.points}
+    counted = rows.get("overlap", {}).get("work")
+    if counted is None:
+        raise InputError("a journal with the overlap measured", file=str(journal))
+    points = {point["name"]: point for point in plan.points}
+    budgets, nprobes = points["overlap"]["budgets"], points["overlap"]["nprobes"]
+    clusters = np.array(counted["sizes"], dtype=np.int64)
+    sizes, filled = clusters * 4 * counted["dim"], np.log(clusters[clusters > 0])
+    curves = {name: Curve(tuple(budgets), tuple(nprobes), np.array(one["overlap"]), np.array(one["error"]))
+              for name, one in counted["curves"].items()}
+    probed = counted["probed"][_FITTED[1]] * 4 * counted["dim"]
+    candidates = [_candidate(Configuration(*one), sizes, probed, curves) for one in CONFIGURATIONS]
+    told = plan.settings
+    found: dict[str, list[dict[str, Any]]] = {"scan": [], "merge": []}
+    for name, point in points.items():
+        if point["kind"] in found and rows.get(name, {}).get("rows"):
+            times = spread(row.get("bytes", row["time_s"]) / row["time_s"] if point["kind"] == "scan" else row["time_s"]
+                           for row in rows[name]["rows"])
+            found[point["kind"]].append({
+                "mean": times.mean, "cv": round(times.cv, 4), "ci95": times.ci95, "class": times.verdict,
+                "samples": times.samples,
+                **{key: point[key] for key in ("threads", "nprobe", "candidates", "top_k") if key in point}})
+    return IvfOverlap(
+        index={"vectors": counted["vectors"], "dim": counted["dim"], "clusters": len(clusters), "seed": told["seed"],
+               "queries": counted["queries"], "source": Path(told["rewrites_file"]).name
+               or "generated clustered embeddings", "build_s": round(counted["build_s"], 1),
+               "empty_clusters": int((clusters == 0).sum())},
+        size_sigma=round(float(filled.std()), 4),
+        probed_over_mean={str(nprobe): round(mean / float(clusters.mean()), 4)
+                          for nprobe, mean in zip(nprobes, counted["probed"], strict=True)},
+        budgets=budgets, nprobes=nprobes,
+        measured=[Measured(rewrite=name, overlap=np.round(c.overlap, 4).tolist(),
+                           standard_error=np.round(c.error, 4).tolist()) for name, c in curves.items()],
+        candidates=sorted(candidates, key=lambda c: c.mean_error), scans=found["scan"], merges=found["merge"],
+        environment=records.environment,
+    )
+
+
+class Configuration(NamedTuple):
+    """Fit one of `CONFIGURATIONS`."""
+
+    family: str
+    shape: dict[str, float]
+    spread_fitted: bool
+
+
+def _candidate(config: Configuration, sizes: Ints, probed: float, curves: dict[str, Curve]) -> Candidate:
+    nprobe = next(iter(curves.values())).nprobes[_FITTED[1]]
+    bias = fit_bias(make_family(config.family, **config.shape), sizes, probed, nprobe, queries=_QUERIES)
+    found = [_predict(config, bias, sizes, rewrite, curve) for rewrite, curve in curves.items()]
+    means = [p.mean_error for p in found if p.mean_error is not None]
+    worst = [p.worst_error for p in found if p.worst_error is not None]
+    return Candidate(
+        family=config.family, shape=config.shape, spread_fitted=config.spread_fitted, bias=round(bias, 5),
+        predictions=found, mean_error=round(float(np.mean(means)), 3) if means else 100.0,
+        worst_error=max(worst, default=100.0),
+    )
+
+
+def _fit(config: Configuration, bias: float, sizes: Ints, curve: Curve) -> tuple[float, float]:
+    """Return (strength, spread) from one cell or two."""
+    target, nprobe = float(curve.overlap[_FITTED]), curve.nprobes[_FITTED[1]]
+    budget, wider = (curve.budgets[cell[0]] for cell in (_FITTED, _WIDER))
+    if config.spread_fitted:
+        cells = (budget, target), (wider, float(curve.overlap[_WIDER]))
+        return fit_strength_and_spread(config.family, config.shape, cells, nprobe, bias, sizes, queries=_QUERIES)
+    family = make_family(config.family, **config.shape)
+    return fit_strength(family, target, bias, sizes, budget, nprobe, queries=_QUERIES), family.spread
+
+
+def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curve: Curve) -> Prediction:
+    """Fit, and predict the cells that were not fitted."""
+    try:
+        strength, spread = _fit(config, bias, sizes, curve)
+    except InputError:
+        return Prediction(rewrite=rewrite, strength=None, spread=None, mean_error=None, worst_error=None,
+                          worst_cell=None, worst_noise=None)
+    family = make_family(config.family, **{**config.shape, "spread": spread})
+    drawn = overlap_curve(family, strength, bias, sizes, curve.budgets, curve.nprobes, queries=_QUERIES)
+    error = 100 * np.abs(drawn.overlap - curve.overlap)
+    error[_FITTED] = np.nan
+    if config.spread_fitted:
+        error[_WIDER] = np.nan
+    row, column = np.unravel_index(int(np.nanargmax(error)), error.shape)
+    return Prediction(
+        rewrite=rewrite, strength=round(strength, 5), spread=round(spread, 3),
+        mean_error=round(float(np.nanmean(error)), 3), worst_error=round(float(error[row, column]), 3),
+        worst_cell=[curve.budgets[row], curve.nprobes[column]],
+        worst_noise=round(100 * float(curve.error[row, column]), 3),
+    )
+
+
+def load_overlap(path: Path) -> IvfOverlap:
+    """Load a file of this format. Raises `InputError` naming the file and the field."""
+    return load(IvfOverlap, path, str(path))
+
+
+def save_overlap(found: IvfOverlap, path: Path) -> None:
+    """Write the measurement as YAML."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_yaml(found.model_dump(mode="json")), encoding="utf-8")
 
 
 class IvfMeasurement(Measurement):
@@ -57,7 +265,7 @@ class IvfMeasurement(Measurement):
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
-             measured: Measured | None = None) -> Shown:
+             measured: Session | None = None) -> Shown:
         """Write the overlap and the models that predict it. Raises `InputError`."""
         found = overlap_of(journal)
         save_overlap(found, output)

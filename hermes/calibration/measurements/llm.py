@@ -14,7 +14,6 @@ from hermes.calibration.plan import Plan, PointPlan, request_for
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.calibration.vllm_plan import vllm_plan
-from hermes.config.writing import write_text
 from hermes.results.layout import Part, Section
 
 __all__ = ["LlmMeasurement"]
@@ -28,7 +27,7 @@ class LlmMeasurement(Measurement):
     engines: ClassVar[tuple[str, ...]] = ("vllm", "torch")   # a torch engine wrote journals too, once
     format: ClassVar[str] = "hermes-steps/1"
     clock_choice: ClassVar[bool] = True
-    fit_options: ClassVar[frozenset[str]] = frozenset(("report", "plot"))
+    fit_options: ClassVar[frozenset[str]] = frozenset(("plot",))
 
     measure: Literal["llm"] = "llm"
     model: str
@@ -128,20 +127,16 @@ class LlmMeasurement(Measurement):
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
         """Fit one polynomial for each kind of step. Raises `InputError`."""
-        from hermes.calibration.fit import fit_steps, write_profile
         from hermes.calibration.fit.plot import save_plot
-        from hermes.calibration.fit.report import phase_table
-        from hermes.calibration.fit.report import report as markdown
+        from hermes.calibration.fit.profile import fit_steps, phase_table, write_profile
 
         result = fit_steps(load_steps(file), options.name)
         if options.output is not None:
             write_profile(result, options.output)
-        if options.report is not None:
-            write_text(options.report, markdown(result))
         if options.plot is not None:
             save_plot(result, options.plot)
         head, rows = phase_table(result)
-        written = (("profile", options.output), ("report", options.report), ("figure", options.plot))
+        written = (("profile", options.output), ("figure", options.plot))
         return Shown({
             "profile": result.profile.model_dump(mode="json"), "schemes": result.schemes, "excluded": result.excluded,
             "limits": result.limits,

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.retrieval_powers import power_law
-from hermes.calibration.retrieval_steps import load_searches
+from hermes.calibration.retrieval import load_searches
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.plugins.structures.evaluation import (
@@ -22,6 +21,9 @@ from hermes.plugins.structures.evaluation import (
 )
 from hermes.services import MachineSpec, PerItem
 from hermes.services.hybrid import Hybrid, HybridService
+from hermes.study import load_study
+
+power_law = load_study("datastructures").module("powers").power_law
 
 STEPS = Path(__file__).resolve().parents[3] / "traces" / "hardware"
 

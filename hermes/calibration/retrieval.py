@@ -1,4 +1,4 @@
-"""Measured searches (`hermes-retrieval/1`): the format that `hermes calibrate run` writes and `hermes fit` reads.
+"""Searches: the plan of their measurement, and the format of measured ones (`hermes-retrieval/1`).
 
 As with measured steps (`hermes.calibration.steps`), `NAME.yaml` holds the source of the searches and `NAME.parquet`
 beside it a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
@@ -9,20 +9,82 @@ from __future__ import annotations
 import datetime
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
+from hermes.calibration.plan import PointPlan
 from hermes.calibration.records import read_records
-from hermes.calibration.retrieval_plan import RetrievalPlan
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, load_measured, save_measured, typed_rows
+from hermes.config import ConfigModel
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["COLUMNS", "MeasuredSearches", "SearchesHeader", "load_searches", "pack_searches", "save_searches"]
+__all__ = [
+    "COLUMNS", "REPETITION_S", "MeasuredSearches", "RetrievalPlan", "SearchesHeader", "load_searches", "pack_searches",
+    "save_searches",
+]
+
+REPETITION_S = 0.005   # short, to fit between the time slices of other processes
+
+Kind = Literal["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
+Vectors = Annotated[int, Field(ge=100, le=2**31)]
+Effort = Annotated[int, Field(ge=1, le=2**24)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+
+
+class SearchIndex(ConfigModel):
+    """An index that is built and searched."""
+
+    name: str
+    kind: Kind
+    library: str
+    vectors: Vectors
+    dim: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    nlist: Effort | None = None
+    pq_m: Annotated[int, Field(ge=1, le=4096)] | None = None
+    hnsw_m: Annotated[int, Field(ge=2, le=512)] | None = None
+    ef_construction: Count | None = None
+
+
+class SearchPoint(ConfigModel):
+    """One index, effort, batch size and number of threads."""
+
+    name: str
+    level: int
+    estimate_s: Annotated[float, Field(ge=0)] = 0.0
+    index: SearchIndex
+    effort: Effort
+    batch: Count
+    threads: Threads
+    top_k: Count
+    repetitions: Annotated[int, Field(ge=2, le=1000)]
+
+
+class RetrievalPlan(PointPlan):
+    """Searches by index, effort, batch and threads; one level per index, so that an index is built once."""
+
+    row_columns: ClassVar[dict[str, str]] = {
+        "repetition": "int64", **dict.fromkeys(("time_s", "wall_s", "cpu_time_s", "waited_s", "coarse_s"), "float64"),
+    }
+    record_fields: ClassVar[tuple[str, ...]] = ("cv", "library", "recall", "work", "peak_rss_bytes")
+    point: ClassVar[type[ConfigModel] | None] = SearchPoint
+
+    engine: Literal["retrieval"] = "retrieval"
+    collector: str = "hermes.calibration.collect.retrieval"
+    clock: Literal["wall", "cpu"] = "wall"
+    warmup_s: float = 0.0
+    repetition_s: Annotated[float, Field(gt=0)] = REPETITION_S
+    seed: int
+    queries: Count
+    build_threads: Threads
+    vectors_file: str
+    texts_file: str
+
 
 COLUMNS: dict[str, str] = {
     "kind": "string",            # ivf-flat, ivf-pq, ivf-pq-fs, hnsw, bm25

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hermes.calibration.retrieval_steps import MeasuredSearches
+from hermes.calibration.retrieval import MeasuredSearches
 from hermes.core.noise import t_quantile
 from hermes.errors import InputError, Verbatim
 
