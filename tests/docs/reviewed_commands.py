@@ -55,6 +55,10 @@ NOT_RUN = {
 LONG = {
     r"hermes study \S+ --quick": "a quick study takes half a minute",
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
+    r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
+        "many simulations; tests/explore/test_optimize.py has small ones",
+    r"hermes import vllm .* -sc\.method ngram .*":
+        "simulates rates with drafts; tests/deploy/test_vllm_features.py reads the flags",
     r"hermes run chatbot -v .*kv_offload=.*": "tests/clients/test_host_offload.py runs smaller ones",
     r"hermes run studies/.*|hermes fit-overhead .*": "a simulation of a whole system",
     r"hermes conform tests/data/vllm-schedules(-offload)?":

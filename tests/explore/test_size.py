@@ -27,6 +27,8 @@ SMALL = {
     "clients": [{"model": "llama-3.1-8b"}], "router": {"kind": "least_loaded", "load": "requests"},
     "slo": {"ttft": "1 s", "tpot": "60 ms"},
 }
+FEW = SMALL | {"workload": SMALL["workload"] | {"requests": 300, "arrivals": {"kind": "poisson", "rate": 5}}}
+"""For tests of what is made of an answer, whatever it is."""
 
 
 def answered(search, meets, side=None):
@@ -110,7 +112,7 @@ def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed
 
 
 def test_a_price_given_ranks_a_card():
-    cheap = size(SMALL, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
+    cheap = size(FEW, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
                  prices={"b300": 0.5})
     assert [tried.kind.device for tried in cheap.ranked] == ["b300", "l40s"]
     assert hourly(cheap.ranked[0]) == 0.5 * cheap.ranked[0].devices
@@ -137,7 +139,7 @@ def test_a_rate_of_conversations_is_called_so():
 
 
 def test_no_price_is_no_ranking_by_cost():
-    none = size(SMALL, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+    none = size(FEW, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
     assert not none.ranked
     assert "no device has a price" in dict(lines(none))["answer"]
     assert ["not ranked" in table.title for table in ranking(none)] == [True]
@@ -145,7 +147,7 @@ def test_no_price_is_no_ranking_by_cost():
 
 def test_a_scenario_gives_the_price_of_its_own_device_only():
     clients = [{"model": "llama-3.1-8b", "device": "l40s", "price_per_hour": 3.0}]
-    found = size(SMALL | {"clients": clients}, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], workers=0)
+    found = size(FEW | {"clients": clients}, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], workers=0)
     assert [tried.kind.device for tried in found.unpriced] == ["b300"]
     assert hourly(found.ranked[0]) == 3.0 * found.ranked[0].devices
 

@@ -60,7 +60,8 @@ def test_more_than_the_devices_allowed_is_said() -> None:
 
 
 def test_a_layout_of_ranks_is_not_searched_again() -> None:
-    staged = size(ASKED, devices=["mi300x"], tps=(1,), pps=(2,), layouts=("mixed",), max_devices=64)
+    few = ASKED | {"workload": ASKED["workload"] | {"requests": 800, "arrivals": {"kind": "poisson", "rate": 40}}}
+    staged = size(few, devices=["mi300x"], tps=(1,), pps=(2,), layouts=("mixed",), max_devices=64)
     assert staged.steps.why
     assert "not searched again: step times of ranks and stages" in dict(lines(staged))["range"]
 
