@@ -21,6 +21,7 @@ from hermes.config import Component, Shorthand, field_docs
 from hermes.config.registry import Registry
 from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.engine.compatibility import ROWS, Option
+from hermes.results.layout import markdown_table
 from hermes.scenario import Scenario
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -69,11 +70,11 @@ class Reference:
     def _model(self, model: type[BaseModel], level: str, heading: str) -> str:
         docs = field_docs(model)
         rows = [
-            f"| `{name}` | {cell(self.type_of(field.annotation, field.metadata))} | {default(field)} "
-            f"| {cell(' '.join(docs.get(name, '').split()))} |"
+            (f"`{name}`", self.type_of(field.annotation, field.metadata), default(field),
+             " ".join(docs.get(name, "").split()))
             for name, field in model.model_fields.items() if name != "kind" and not field.exclude
         ]
-        table = "\n".join(["| key | type | default | |", "| --- | --- | --- | --- |", *rows]) if rows else "No keys."
+        table = markdown_table(("key", "type", "default", ""), rows) if rows else "No keys."
         return f"{level} {heading}\n\n{' '.join((model.__doc__ or '').split())}\n\n{table}\n"
 
     def _link(self, item: type[BaseModel] | Registry[Any]) -> str:
@@ -169,9 +170,9 @@ def compatibility() -> str:
     for title in ("client", *GROUPS):
         rows = [row for row in ROWS if title == (first if (first := row.option.key.partition(".")[0]) in GROUPS
                                                  else "client")]
-        lines = [f"| {named(row.option)} | {'with' if row.excludes else 'without'} {named(row.other)} "
-                 f"| {cell(PLACEHOLDER.sub(lambda found: PLACEHOLDERS[found[1]], row.message))} |" for row in rows]
-        table = "\n".join(["| option | does not go | why, and what to do |", "| --- | --- | --- |", *lines])
+        table = markdown_table(("option", "does not go", "why, and what to do"), [
+            (named(row.option), f"{'with' if row.excludes else 'without'} {named(row.other)}",
+             PLACEHOLDER.sub(lambda found: PLACEHOLDERS[found[1]], row.message)) for row in rows])
         parts.append(f"## {title.capitalize()}\n\n{table}\n")
     return "\n".join(parts)
 

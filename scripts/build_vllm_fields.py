@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.results.layout import markdown_table
 from hermes.schedulers.chunked_config import SINCE
 from hermes.schedulers.vllm_fields import ANSWERS, BESIDE, Answer
 
@@ -65,11 +66,11 @@ def span(versions: list[str], all_of_them: list[str]) -> str:
     return ", ".join(parts)
 
 
-def rows(fields: dict[str, Any], answers: dict[str, Answer], versions: list[str]) -> Iterator[str]:
+def rows(fields: dict[str, Any], answers: dict[str, Answer], versions: list[str]) -> Iterator[tuple[str, ...]]:
     for name, entry in fields.items():
         default = entry["default"] if entry["default"] in ("required", "set by the engine") else f"`{entry['default']}`"
         earlier = "".join(f" (`{value}` to {minor(last)})" for last, value in entry["before"].items())
-        yield f"| `{name}` | {default}{earlier} | {span(entry['versions'], versions)} | {shown(answers[name])} |"
+        yield f"`{name}`", f"{default}{earlier}", span(entry["versions"], versions), shown(answers[name])
 
 
 def text() -> str:
@@ -78,12 +79,13 @@ def text() -> str:
     versions = found["versions"]
     parts = [INTRODUCTION.format(first=minor(versions[0]), last=minor(versions[-1]))]
     for name, answers in ANSWERS.items():
-        parts += [f"## {name}\n", "| field | default | versions | here |\n| --- | --- | --- | --- |",
-                  *rows(found[name], answers, versions), ""]
-    parts += ["## Not fields of these classes\n", "| name | here |\n| --- | --- |",
-              *(f"| `{name}` | {shown(answer)} |" for name, answer in BESIDE.items()), "",
-              "## Keys that not every version has\n", "| key | from vLLM |\n| --- | --- |",
-              *(f"| `scheduler.{key}` | 0.{first[1]} |" for key, first in SINCE.items())]
+        table = markdown_table(("field", "default", "versions", "here"), list(rows(found[name], answers, versions)))
+        parts += [f"## {name}\n", table, ""]
+    parts += ["## Not fields of these classes\n",
+              markdown_table(("name", "here"), [(f"`{name}`", shown(answer)) for name, answer in BESIDE.items()]), "",
+              "## Keys that not every version has\n",
+              markdown_table(("key", "from vLLM"), [(f"`scheduler.{key}`", f"0.{first[1]}")
+                                                    for key, first in SINCE.items()])]
     return "\n".join(parts) + "\n"
 
 

@@ -16,6 +16,7 @@ import yaml
 from hermes.calibration.accuracy import h100_sets, recorded
 from hermes.calibration.accuracy.served import Row
 from hermes.config.data_files import resource_dir
+from hermes.results.layout import markdown_table
 
 Client = dict[str, Any]
 FIGURES = (("ttft", "mean"), ("ttft", "p99"), ("e2e", "mean"))
@@ -66,10 +67,9 @@ def main() -> None:
                 for row in rows(data):
                     note(found, name, row)
     names = list(dict.fromkeys(name for figures in found.values() for name in figures))
-    print("| server | error of | " + " | ".join(names) + " |")
-    print("| --- " * (len(names) + 2) + "|")
-    for (server, figure), errors in found.items():
-        print(f"| {server} | {figure} | " + " | ".join(f"{100 * errors[name]:+.1f}%" for name in names) + " |")
+    print(markdown_table(("server", "error of", *names), [
+        (server, figure, *(f"{100 * errors[name]:+.1f}%" for name in names))
+        for (server, figure), errors in found.items()]))
 
 
 def note(found: dict[tuple[str, str], dict[str, float]], name: str, row: Row) -> None:

@@ -27,6 +27,7 @@ import pandas as pd
 from hermes.api import simulate
 from hermes.errors import HermesError, InputError
 from hermes.results.compare import CompareRow, compare
+from hermes.results.layout import markdown_table
 from hermes.results.reference import mapping_from_options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,14 +132,14 @@ def show(outcome: Outcome) -> None:
 
 def show_causes(data: Path) -> None:
     """Print the error of the means with one cause left out, as a table."""
-    print("| error of the means | " + " | ".join(
-        f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES) + " |")
-    print("| --- |" + " ---: |" * len(RUNS) * len(TOLERANCES))
+    table = []
     for name, change in CAUSES.items():
         with tempfile.TemporaryDirectory() as folder:
             profile = refit(data, Path(folder), change)
             rows = [row for run_name in RUNS for row in run(data, run_name, profile).rows if row.stat == "mean"]
-        print(f"| {name} | " + " | ".join(f"{row.error:+.1%}" for row in rows if row.error is not None) + " |")
+        table.append((name, *(f"{row.error:+.1%}" for row in rows if row.error is not None)))
+    heads = (f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES)
+    print(markdown_table(("error of the means", *heads), table))
     cpu, wall = (
         {row.metric: row.reference_s or 0.0 for row in run(data, name).rows if row.stat == "mean"} for name in RUNS
     )

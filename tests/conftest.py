@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from long_runs import full_runs
+from outside import outside
 
 # Two test processes with two threads of linear algebra each wait for each other. Read when numpy is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -30,6 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """`-m long` runs property tests in full; see `long_runs.py`."""
     full_runs(_names_long(config))
     settings.load_profile("full" if _names_long(config) else "quick")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `outside` where its data is not there."""
+    for mark in item.iter_markers("outside"):
+        outside(mark.args[0])
 
 
 def pytest_collection_finish() -> None:

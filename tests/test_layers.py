@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
@@ -95,18 +96,18 @@ def violations(part: str, source: str) -> list[str]:
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+@each("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_are_allowed(path: Path) -> None:
     assert not violations(part_of(path), path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "plugins").rglob("*.py")),
-                         ids=lambda p: p.relative_to(PACKAGE).as_posix())
+@each("path", sorted((PACKAGE / "plugins").rglob("*.py")),
+      ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_plug_ins_import_what_is_documented(path: Path) -> None:
     assert not beside_the_api(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("module", extension_modules())
+@each("module", extension_modules())
 def test_the_table_of_extension_modules_is_true(module: str) -> None:
     exported = importlib.import_module(module).__all__
     row = ", ".join(f"`{name}`" for name in exported)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.units import counted
 
 if TYPE_CHECKING:
     from hermes.results.layout import Part
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 ROUNDING_S = 1e-9
+STATISTICS = {"prefill_attn": "pairs of tokens in the attention of prompts",
+              "decode_ctx": "cached tokens of all decodes"}
+"""Statistics of a batch in words."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,12 +66,15 @@ def explain(
             if id(alone) not in seen:
                 _set_adapters(stats, slots[client.name], loaded.workload, adapters)
                 seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
+    what = " and ".join([
+        *([f"{counted(decodes, 'decode')} with {counted(context, 'cached token')} each"] if decodes else []),
+        *([f"a prompt of {counted(prompt, 'new token')} and {past:,} cached ones"] if prompt else [])])
     parts: list[Part] = [] if seen else ["no client of this scenario serves generations"]
     for step in seen.values():
-        title = f"{step['client']}: {step['step_s'] * 1e3:.4g} ms"
+        title = f"{step['client']}: a step of {what} takes {step['step_s'] * 1e3:.4g} ms"
         if "range" in step:
             kind, low, high = step["class"], *(f"{end * 1e3:.3g}" for end in step["range"])
-            title += f" ({low} to {high}; {kind})"
+            title += f"; expected on the card: {low} to {high} ms ({kind})"
         parts.append(Section(title, ["term", "ms", "%", "class and range", "source"], [
             [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}",
              _range_text(row), row["source"]] for row in step["terms"]], "\n".join(step["notes"])))
@@ -120,7 +127,9 @@ def _notes(hardware: Any, stats: Any) -> list[str]:
                        f"arithmetic fill the last {clocks.over * 1e3:.3g} ms; products keep {clocks.sustained:.0%}")
     reach = hardware.ranges() if hasattr(hardware, "ranges") else {}
     if reach:
-        out.append("measured up to " + ", ".join(f"{last:,.0f} {name}" for name, last in reach.items()))
+        out.append("the times rest on measurements of steps with up to "
+                   + ", ".join(f"{last:,.0f} {STATISTICS.get(name, name)}" for name, last in reach.items())
+                   + "; those of larger steps are extrapolated")
     return out
 
 

@@ -74,4 +74,5 @@ class Groups(TyperGroup):
         with formatter.section("Examples"):
             for example, text in EXAMPLES:
                 formatter.write(f"  {example}  # {text}\n")
-        formatter.write("\nHelp on a command: hermes COMMAND --help\nFirst steps: docs/tutorial/first-scenario.md\n")
+        formatter.write("\nHelp on a command: hermes COMMAND --help\n"
+                        "First steps: hermes init chat.yaml, then hermes run chat.yaml\n")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
-
-if TYPE_CHECKING:
-
-    pass
 
 __all__ = ["ImportGroup"]
 
@@ -86,6 +82,7 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
     from hermes.config.validation import validate
     from hermes.errors import InputError
     from hermes.results.progress import ProgressBar
+    from hermes.units import counted
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file that ends in .yaml", str(output), field="--output")
@@ -95,7 +92,7 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
     header = save_steps(steps, output)
     out = steps.rows.get("excluded", [])
     reasons = sum(reason != "" for reason in out)
-    print(f"{output}: {header.rows} steps of {header.model} on {header.hardware}, TP{header.tensor_parallel}"
-          + (f"; {reasons} rows marked excluded" if reasons else ""))
+    print(f"{output}: {counted(header.rows, 'step')} of {header.model} on {header.hardware}, TP{header.tensor_parallel}"
+          + (f"; {counted(reasons, 'row')} marked excluded" if reasons else ""))
     for text in header.excluded:
         print(f"left out: {text}")

@@ -7,7 +7,7 @@ complete a given number of steps after it was started (`hermes.deploy.vllm_offlo
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,12 +40,12 @@ class OffloadStep(RecordedStep):
     preempted: list[int] = []
     loading: list[int] = []
     """Requests that wait for their load, in the order of its start."""
-    loads: list[list[int]] = []
+    loads: list[Annotated[list[int], Field(min_length=3, max_length=3)]] = []
     """[id, blocks of the device, chunks of the host]."""
-    stores: list[list[int]] = []
+    stores: list[Annotated[list[int], Field(min_length=3, max_length=3)]] = []
     flushed: int = 0
     """Jobs that the step waits for."""
-    host: list[int]
+    host: Annotated[list[int], Field(min_length=2, max_length=2)]
     """Chunks in the host cache, and those of them that may be evicted."""
 
 

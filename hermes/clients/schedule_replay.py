@@ -16,7 +16,7 @@ from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -81,7 +81,7 @@ class RecordedRequest(ConfigModel):
 class RecordedStep(ConfigModel):
     """One engine step: [[id, num_tokens, num_computed_tokens before], ...], preempted ids, free blocks afterwards."""
 
-    scheduled: list[list[int]]
+    scheduled: list[Annotated[list[int], Field(min_length=3, max_length=3)]]
     preempted: list[int]
     free_blocks_after: int
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.generation import Generation
+from hermes.errors import InputError, Verbatim, shown
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool
 from hermes.memory.radix import RadixPool
@@ -35,6 +36,18 @@ COLUMNS = ("kind", "scheduled", "retracted", "free_tokens", "evictable_tokens", 
 Row = list[Any]   # Any: JSON
 Batch = dict[str, Any]   # Any: JSON
 Count = Field(ge=0, le=2**31)
+
+
+def _is_batch(step: list[Any], *, first: bool) -> bool:
+    """Return whether a recorded batch has its parts; 0 in place of what is scheduled continues the batch before."""
+    if len(step) != len(COLUMNS):
+        return False
+    kind, scheduled, retracted, free, evictable, ratio = step
+    listed = isinstance(scheduled, list) and all(
+        isinstance(row, list) and len(row) == 3 and all(type(number) is int for number in row) for row in scheduled)
+    return (isinstance(kind, str) and (listed or (type(scheduled) is int and scheduled == 0 and not first))
+            and isinstance(retracted, list) and all(type(number) is int for number in retracted)
+            and type(free) is type(evictable) is int and type(ratio) in (int, float))
 
 
 class RecordedRequest(ConfigModel):
@@ -76,6 +89,13 @@ class RecordedBatches(ConfigModel):
     settings: RecordedSettings
     requests: list[RecordedRequest]
     steps: list[list[Any]]
+
+    @model_validator(mode="after")
+    def _batches(self) -> Self:
+        for number, step in enumerate(self.steps):
+            if not _is_batch(step, first=number == 0):
+                raise InputError(f"[{', '.join(COLUMNS)}]", Verbatim(shown(step)), field=f"steps.{number}")
+        return self
 
     def rows(self) -> list[Row]:
         """Return the batches in full."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-__all__ = ["LARGEST", "PER_S", "TIMES", "TOKENS", "TOOLS", "Column", "Source", "Unit", "source", "tool_of"]
+__all__ = ["DURATIONS", "LARGEST", "PER_S", "TIMES", "TOKENS", "TOOLS", "Column", "Source", "Unit", "source", "tool_of"]
 
 Unit = Literal["s", "ms", "us", "ns"]
 PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -58,6 +58,7 @@ class Column:
 MOST_TOKENS = 2**40   # of a request
 TOKENS = Column("tokens", "integer", 0, MOST_TOKENS)
 TIMES = Column("time")
+DURATIONS = Column("duration", low=0.0)
 
 
 class Source(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hermes.config.columns import LARGEST, PER_S, TIMES, TOKENS, TOOLS, Source, source
+from hermes.config.columns import DURATIONS, LARGEST, PER_S, TIMES, TOKENS, TOOLS, Source, source
 from hermes.config.files import MAX_DOCUMENT_BYTES, csv_rows, json_lines, open_file, read_json
 from hermes.config.tables import Table, csv_table, lookup
 from hermes.errors import InputError, Verbatim
@@ -91,7 +91,8 @@ def _found(row: Mapping[str, Any], name: str) -> Any:
 
 def _typed(table: Table, name: str, theirs: Source | None, needed: npt.NDArray[np.bool_]) -> Any:
     """Return a column of numbers, times in seconds, NaN where a request that does not need one has none."""
-    values = table.typed((TOKENS if name in COUNTS else TIMES).named(name, null=True))
+    declared = TOKENS if name in COUNTS else DURATIONS if name in ("ttft", "e2e") else TIMES
+    values = table.typed(declared.named(name, null=True))
     for row in np.flatnonzero(np.isnan(values) & (needed | (name == "arrival")))[:1]:
         raise table.wrong(name, int(row), "a number", Verbatim("none"))
     return values if name in COUNTS or theirs is None else values / PER_S[theirs.unit]
@@ -182,8 +183,11 @@ def _inference_perf(path: Path) -> Iterator[Sent]:
         asked = _found(info, "request_metrics.text") or info
         answer = _found(info, "response_metrics") or info
         row = {name: entry.get(name) for name in ("start_time", "end_time")}
+        times = _found(answer, "output_token_times") or []
+        if not isinstance(times, list) or not all(type(time) in (int, float) for time in times):
+            raise InputError("a list of times", times, file=str(path), field=f"{i}.info.output_token_times")
         row |= {"input_tokens": _found(asked, "input_tokens"), "output_tokens": _found(answer, "output_tokens"),
-                "output_token_times": _found(answer, "output_token_times")}
+                "output_token_times": times}
         yield Sent(None, f"{i}.", row | {"max_new_tokens": _asked(entry.get("request"), row["output_tokens"])},
                    _error(entry.get("error")))
 
@@ -245,13 +249,13 @@ def bench_table(result: Mapping[str, Any], path: Path) -> Table:
     table = Table(path, {name: result[name] for name in names})
     failed = np.array([bool(error) for error in result["errors"]], dtype=bool)
     first, output = (np.where(failed, none, table.typed(column.named(name, null=True))) for name, column, none in (
-        ("ttfts", TIMES, np.nan), ("output_lens", TOKENS, 0)))
+        ("ttfts", DURATIONS, np.nan), ("output_lens", TOKENS, 0)))
     whole = np.full(len(failed), np.nan)
     for name in ("latencies", "itls"):   # versions before `latencies` have only the gaps between tokens
         values = result.get(name)
         if isinstance(values, list) and len(values) == len(failed):
             more = Table(path, {name: values if name == "latencies" else _sums(values, path)})
-            whole = more.typed(TIMES.named(name, null=True)) + (0 if name == "latencies" else first)
+            whole = more.typed(DURATIONS.named(name, null=True)) + (0 if name == "latencies" else first)
             break
     return Table(path, {
         "start_times": table.typed(TIMES.named("start_times")), "input_lens": table.typed(TOKENS.named("input_lens")),
@@ -261,8 +265,8 @@ def bench_table(result: Mapping[str, Any], path: Path) -> Table:
 def _sums(gaps: list[Any], path: Path) -> list[float]:
     """Return the sum of each request's gaps between tokens."""
     for row, values in enumerate(gaps):
-        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
-            raise InputError("a list of numbers", values, file=str(path), field=f"itls[{row}]")
+        if not isinstance(values, list) or not all(type(value) in (int, float) and value >= 0 for value in values):
+            raise InputError("a list of numbers of at least 0", values, file=str(path), field=f"itls[{row}]")
     return [float(sum(values)) for values in gaps]
 
 

@@ -16,12 +16,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["BOUNDS", "Class", "Spread", "classify", "peak_rss_bytes", "spread", "t_quantile", "tally"]
+__all__ = [
+    "BOUNDS",
+    "T_OF_5",
+    "T_OF_20",
+    "Class",
+    "Spread",
+    "classify",
+    "peak_rss_bytes",
+    "spread",
+    "t_quantile",
+    "tally",
+]
 
 Class = Literal["excellent", "good", "flaky", "rejected"]
 
 BOUNDS: tuple[tuple[float, Class], ...] = ((0.10, "excellent"), (0.20, "good"), (0.50, "flaky"))
 """Upper bounds (exclusive) of the coefficient of variation; above the last one the class is rejected."""
+
+
+# `t_quantile` of 5 and of 20 samples, for the summary of a run: importing scipy takes as long as a short simulation
+T_OF_5, T_OF_20 = 2.776, 2.093
 
 
 def t_quantile(samples: int) -> float:

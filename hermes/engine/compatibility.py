@@ -200,10 +200,7 @@ ADAPTER_BYTES = _given("adapter_bytes")
 TIERS = _given("tiers", "tiers outside the engine")
 
 CHUNKED, SGLANG, VLLM = _kind("chunked"), _kind("sglang"), _kind("vllm")
-MAX_LORAS = _given("scheduler.max_loras")
 LORAS_NEEDED = _given("scheduler.max_loras", "scheduler.max_loras")
-SPECULATIVE = Option("scheduler.speculative", "speculative decoding",
-                     lambda case: case.value("scheduler.speculative") is not None and not VLLM.given(case))
 INTERVAL = _several("scheduler.prefill_schedule_interval")
 ASYNCHRONOUS = _is("scheduler.async_scheduling", True, name="asynchronous scheduling")
 IGNORE_EOS = _is("scheduler.ignore_eos", True)

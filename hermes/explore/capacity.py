@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.config.writing import scratch_folder
+from hermes.core.noise import t_quantile
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.executor import Executor, executor
@@ -38,7 +39,6 @@ LOWEST = -700         # a thousandth of the scenario's load
 MOST_CLIENTS = 64     # times the scenario's
 FEWEST = 100          # requests at loads below the scenario's, if it has as many
 NEXT_STRIDE = 2       # first stride of further seeds: 2%
-STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}   # 97.5%, by seeds
 
 Row = Mapping[str, Any]
 
@@ -287,7 +287,7 @@ def _half_width(axis: _Axis, answers: list[Answer]) -> float | None:
     if len(values) < 2 or len(values) < len(answers):
         return None
     spread = statistics.stdev(values) / math.sqrt(len(values))
-    return STUDENT_T.get(len(values), 2.23) * spread
+    return t_quantile(len(values)) * spread
 
 
 def _narrow(axis: _Axis, answers: list[Answer], within: float) -> bool:

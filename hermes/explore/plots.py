@@ -228,8 +228,9 @@ def _bars(measure: Measure, answer: str | None) -> Panel:
 
 
 def front_panel(title: str, x: str, y: str, groups: Mapping[str, Sequence[tuple[float, float]]],
-                front: Sequence[tuple[float, float, str]]) -> Panel:
-    """Return points of two goals by group, and a line through the named ones that no other beats in both."""
+                front: Sequence[tuple[float, float, str]], answer: tuple[float, float] | None = None) -> Panel:
+    """Return points of two goals by group, a line through the named ones that no other beats in both, and a ring around
+    the answer."""
     frames = [pd.DataFrame(places, columns=["x", "y"]).assign(series=name) for name, places in groups.items() if places]
     best = pd.DataFrame([(*place, shortened(name, NAME)) for *place, name in front], columns=["x", "y", "label"])
     best["series"] = "front"
@@ -238,7 +239,9 @@ def front_panel(title: str, x: str, y: str, groups: Mapping[str, Sequence[tuple[
     named = best.iloc[np.unique(np.linspace(0, len(best) - 1, min(MAX_LABELS, len(best))).astype(int))]
     layers = [Layer("line", best[["x", "y", "series"]].sort_values("x")), *(Layer("point", frame) for frame in frames),
               Layer("point", best[["x", "y", "series"]]), end_labels(named, axes[1], 260)]
-    return Panel(title, axes[0], axes[1], layers if len(best) else layers[1:-2], height=260, legend=True,
+    layers = layers if len(best) else layers[1:-2]
+    layers += [Layer("ring", pd.DataFrame([answer], columns=["x", "y"]))] if answer is not None else []
+    return Panel(title, axes[0], axes[1], layers, height=260, legend=True,
                  said="The line joins the points that no other beats in both.",
                  colours=dict(zip((*groups, "front"), (*(GREY, "#9cc4ea", PALETTE[0])[:len(groups)], PALETTE[4]),
                                   strict=True)))

@@ -17,12 +17,11 @@ from hermes.results.layout import Section, format_s
 from hermes.results.limit_parts import limit_of_row
 from hermes.units import counted
 
-__all__ = ["LABEL", "chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
+__all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
            "speed"]
 
 FRONT = 10   # rows of the front in the terminal
 WIDEST = 22  # characters of a layout in a table that fits on a terminal
-LABEL = 40   # characters of a layout in the terminal, however many tables that makes: it is the answer
 _NUMBERS = re.compile(r"(?:\d+ x )?\d[\d,.]*")
 _PRICE = "price_per_hour: "   # begins the source of a price in a description
 
@@ -311,14 +310,13 @@ def chart(sizing: Sizing) -> Chart:
     """Return the two speeds of every simulation, by whether it meets the SLO, with the front as a line."""
     from hermes.explore.plots import front_panel
 
-    groups: dict[str, list[tuple[float, float]]] = {"misses the SLO": [], "meets it, of one seed": []}
+    groups: dict[str, list[tuple[float, float]]] = {"misses the SLO": [], "meets the SLO": []}
     for tried in sizing.tried:
         if (found := speed(tried)) is not None:
-            groups["misses the SLO" if tried.misses else "meets it, of one seed"].append(found)
+            groups["misses the SLO" if tried.misses else "meets the SLO"].append(found)
     best = [(*found, one.label) for one in front(sizing.tried) if (found := speed(one)) is not None]
-    answer = "no layout meets the SLO"
-    if sizing.meets:
-        answer = f"{sizing.meets[0].label} is the cheapest that meets the SLO"
-    return Chart(answer, f"{len(sizing.tried)} simulations", [front_panel(
+    answer = sizing.meets[0] if sizing.meets else None
+    title = "no layout meets the SLO" if answer is None else f"{answer.label} is the cheapest that meets the SLO"
+    return Chart(title, f"{len(sizing.tried)} simulations" + ("; ring: the cheapest" if answer else ""), [front_panel(
         "Speed of a user against speed of a device", "output tokens/s of one user (median)",
-        "output tokens/s of one device", groups, best)])
+        "output tokens/s of one device", groups, best, None if answer is None else speed(answer))])

@@ -31,9 +31,8 @@ import numpy as np
 
 from hermes.hardware.models import ModelDescription, Precision, precision
 
-__all__ = ["KV_DTYPES", "Linear", "Work", "kv_value_bytes"]
+__all__ = ["Linear", "Work", "kv_value_bytes"]
 
-KV_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 LinearKind = Literal["qkv_o", "ffn", "experts"]
 # weight-only quantisation: the kernel widens weights once per block of this many tokens (the tile of Marlin and AWQ
 # kernels; E. Frantar et al., arXiv 2408.11743), with two vector operations each (subtract zero point, scale)

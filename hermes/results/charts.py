@@ -131,6 +131,7 @@ def theme(*, dark: bool = False) -> Spec:
     return {
         "background": "white", "font": "Liberation Sans, Arial, Helvetica, sans-serif",
         "view": {"stroke": None}, "mark": {"color": fg, "tooltip": True}, "bar": {"color": PALETTE[0]},
+        "rule": {"color": fg},
         "axis": {"labelColor": fg, "titleColor": fg, "gridColor": line, "domainColor": dim, "tickColor": dim,
                  "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
         "legend": {"labelColor": fg, "labelFontSize": 12, "orient": "top", "title": None, "symbolStrokeWidth": 3},
@@ -219,7 +220,8 @@ def _channel(axis: Axis) -> Spec:
     ticks: Spec = {"values": [mantissa * 10.0**power for power in range(-9, 10) for mantissa in (1, 2, 5)
                               ]} if axis.kind == "log" else {"tickCount": 5}
     return {"type": "quantitative", "title": axis.title or None, "scale": scale,
-            "axis": {**ticks, **({"format": "%"} if axis.percent else {})}}
+            "axis": {**ticks, **({"format": "%", "labelExpr": "datum.value > 1.001 ? '' : datum.label"} if axis.percent
+                                 else {})}}
 
 
 def _values(frame: pd.DataFrame) -> list[dict[str, Any]]:

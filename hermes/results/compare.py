@@ -24,7 +24,7 @@ from hermes.results.compare_trust import cannot_rank
 from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
 from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
-from hermes.results.layout import Section, format_number, format_s, to_html, to_rich, to_text
+from hermes.results.layout import Marked, Section, format_number, format_s, to_html, to_rich, to_text
 from hermes.results.observed import observed_report
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
@@ -168,7 +168,8 @@ class CompareTable:
             notes = [beyond_noise(self.rows, self.repetitions), *notes]
         if self.verdict is not None or self.repetitions > 1:
             head = (*head, "in time", "noise, +/-")
-            rows = [(*cells, _signed_s(row.difference_s), format_s(row.noise_s))
+            rows = [(*cells[:-1], *(self._coloured(text, -1, row.difference_s, row.noise_s)
+                                    for text in (cells[-1], _signed_s(row.difference_s))), format_s(row.noise_s))
                     for cells, row in zip(rows, self.rows, strict=True)]
         out = [Section("comparison", head, rows, "\n".join(notes))]
         if self.slo:
@@ -187,13 +188,23 @@ class CompareTable:
                 (FIGURES[row.name][0], *(
                     format_number(value) + (star if row.name.startswith("headline.") and value is not None else "")
                     for value, star in zip((row.ours, row.reference), stars, strict=True)),
-                 _signed(row.error), format_number(row.noise))
+                 self._coloured(_signed(row.error), FIGURES[row.name][1], row.difference, row.noise),
+                 format_number(row.noise))
                 for row in self.totals
             ], "* of the whole run: no steady state was found" if self.whole else ""))
         if self.usage:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
         return out
+
+    def _coloured(self, text: str, way: int, difference: float | None, noise: float | None) -> str:
+        """Return a difference of two runs in green if it is better beyond noise, and in red if it is worse.
+
+        way: 1 if more is better, -1 if less is.
+        """
+        if self.verdict is None or difference is None or noise is None or abs(difference) <= noise or not way:
+            return text
+        return Marked(text, "green" if way * difference > 0 else "red")
 
     def _unknown(self) -> list[str]:
         """Return why latencies of two runs have no known noise."""

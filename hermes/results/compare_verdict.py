@@ -44,6 +44,11 @@ class TotalRow:
     error: float | None
     noise: float | None = None
 
+    @property
+    def difference(self) -> float | None:
+        """Ours less the reference."""
+        return None if self.ours is None or self.reference is None else self.ours - self.reference
+
 
 def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
     """Return figures of two summaries, without those that neither has."""
@@ -109,8 +114,8 @@ def verdict(rows: Sequence[Any], figures: Sequence[TotalRow], passed: tuple[bool
                 _judge(found, f"{label} p99", -row.difference_s, row.noise_s, row.error)
     for one in figures:
         label, sign = FIGURES[one.name]
-        if one.name in _JUDGED_FIGURES and one.ours is not None and one.reference is not None:
-            _judge(found, label, sign * (one.ours - one.reference), one.noise, one.error)
+        if one.name in _JUDGED_FIGURES and one.difference is not None:
+            _judge(found, label, sign * one.difference, one.noise, one.error)
     words = [f"{what} on {', '.join(items)}" if what in ("better", "worse") else f"{what}: {', '.join(items)}"
              for what, items in found.items() if items]
     first, second = passed

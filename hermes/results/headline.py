@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.noise import T_OF_20
 from hermes.core.record import RunRecord
 from hermes.results.energy import energy_within, per_million
 from hermes.results.measure import steps_within, streamed
@@ -24,7 +25,6 @@ __all__ = ["headline_summary"]
 BoolArray = npt.NDArray[np.bool_]
 
 RATE_BATCHES = 20
-STUDENT_T = 2.093   # 97.5% of Student's t with 19 degrees of freedom
 HOUR_S = 3600.0
 
 
@@ -100,7 +100,7 @@ def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | 
     counts = np.histogram(record.finish_ns[record.finish_ns >= 0], edges)[0]
     if width <= 0 or counts.sum() < MIN_REQUESTS:
         return None, None
-    half = STUDENT_T * float(counts.std(ddof=1)) / math.sqrt(RATE_BATCHES)
+    half = T_OF_20 * float(counts.std(ddof=1)) / math.sqrt(RATE_BATCHES)
     mean = float(counts.mean())
     return max(mean - half, 0.0) / width, (mean + half) / width
 

@@ -206,7 +206,7 @@ def to_html(parts: Sequence[Part], width: int = 100) -> str:
 def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Return a table in Markdown, without the last line end. Columns of figures are right-aligned."""
     cells = [[re.sub(r"(?<!\\)\|", r"\\|", " ".join(_text(cell).split("\n"))) for cell in row] for row in (head, *rows)]
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in cells]
     columns = list(zip(*cells[1:], strict=True)) or [()] * len(head)
     figures = [any(map(re.compile(r"\d").search, column)) and _figures(number, column)
                for number, column in enumerate(columns)]

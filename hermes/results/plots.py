@@ -75,7 +75,7 @@ def _panel(axis: Any, panel: Panel) -> None:
         if scale.kind != "category" and scale.domain:
             getattr(axis, f"set_{way}lim")(*scale.domain)
         if scale.percent:
-            getattr(axis, f"{way}axis").set_major_formatter(lambda value, _: f"{value:.0%}")
+            getattr(axis, f"{way}axis").set_major_formatter(lambda value, _: f"{value:.0%}" if value <= 1.001 else "")
     if panel.y.kind == "category":
         axis.invert_yaxis()
     above = any(layer.mark == "above" for layer in panel.layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
+from hermes.units import counted
 
 __all__ = ["grouped_clients", "limits_text", "mean_of", "most_of", "sections"]
 
@@ -79,7 +80,7 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         without = energy["clients_without_watts"]
         rows.append(("energy", f"{format_number(energy['total_j'])} J, "
                                f"{format_number(energy['per_output_token_j'])} J per output token"
-                               + (f"; {without} clients without watts are not in it" if without else "")))
+                               + (f"; without {counted(without, 'client')} of unknown watts" if without else "")))
         rows.append(("watts from", _sources(summary["clients"], "power_source")))
     cost = summary.get("cost")
     if cost is not None:

@@ -11,6 +11,8 @@ import vl_convert
 
 from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
+from hermes.results.compare_verdict import FIGURES, SLO_TEXT
+from hermes.results.layout import format_number, format_s
 from hermes.results.results import Results
 from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
@@ -22,19 +24,9 @@ MOST_BYTES = 2 * 10**6
 JUDGED = 0.01   # smallest relative difference that is called better or worse
 Section = tuple[str, str]   # title, HTML
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
-# name, place in the summary, factor, unit, and which way is better: more (1), less (-1), neither (0)
-_COMPARED = (
-    ("requests completed", "requests.completed", 1.0, "", 1), ("offered", "headline.offered_per_s", 1.0, "/s", 0),
-    ("served", "headline.served_per_s", 1.0, "/s", 1), ("goodput", "headline.goodput_per_s", 1.0, "/s", 1),
-    ("within the SLO", "headline.goodput_share", 100.0, "%", 1),
-    *((f"{name} {at}", f"latency.{name.lower()}_s.{at}", 1e3, " ms", -1)
-      for name in ("TTFT", "TPOT", "E2E") for at in ("p50", "p99")),
-    ("output tokens", "headline.output_tokens_per_s", 1.0, "/s", 1),
-    ("$ per million tokens of answers", "headline.per_million_answer_tokens_dollars", 1.0, " $", -1),
-    ("$ per million output tokens", "headline.per_million_output_tokens_dollars", 1.0, " $", -1),
-    ("energy of the whole run", "energy.total_j", 1e-3, " kJ", -1),
-    ("cost of the whole run", "cost.total_dollars", 1.0, " $", -1),
-)
+# place in the summary -> name, and which way is better: more (1), less (-1), neither (0)
+_COMPARED = FIGURES | {f"latency.{name.lower()}_s.{at}": (f"{name} {at}", -1)
+                       for name in ("TTFT", "TPOT", "E2E") for at in ("p50", "p99")}
 
 STYLE = """
 :root{--bg:#fff;--fg:#1c2128;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;--good:#11713f;--bad:#b3261e}
@@ -127,36 +119,28 @@ def _figure(run: Results, path: str) -> float | None:
 
 
 def _compared(runs: Runs) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name, _ in runs)
-    verdicts = {True: "met", False: "MISSED", None: "-"}
-    passed = [(run.summary.get("slo") or {}).get("pass") for _, run in runs]
-    rows = [("SLO", [verdicts[one] + (_judged(one) if one is not None and passed[0] == (not one) else "")
-                     for one in passed])]
-    for label, path, factor, unit, better in _COMPARED:
+    passed = [run.summary["slo"]["pass"] for _, run in runs]
+    rows = [["SLO", *(SLO_TEXT[one] + (_judged(one) if one is (not passed[0]) else "") for one in passed)]]
+    for path, (label, better) in _COMPARED.items():
         values = [_figure(run, path) for _, run in runs]
         if all(value is None for value in values):
             continue
-        cells, first = [], values[0]
+        cells, first = [escape(label)], values[0]
         for number, value in enumerate(values):
-            text = "-" if value is None else f"{_number(value * factor)}{unit}"
+            text = format_s(value) if path.startswith("latency.") else format_number(value)
             if number and value is not None and first:
                 change = value / first - 1
                 text += f" ({change:+.1%})" + (_judged(change * better > 0) if better and abs(change) >= JUDGED else "")
             cells.append(text)
-        rows.append((label, cells))
-    body = "".join(f"<tr><td>{escape(label)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-                   for label, cells in rows)
+        rows.append(cells)
+    head = "".join(f"<th>{escape(name)}</th>" for name, _ in runs)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="full"><tr><th></th>{head}</tr>{body}</table></div>' + (
         f'<p class="dim">Differences to {escape(runs[0][0])}; better or worse from {JUDGED:.0%} on.</p>')
 
 
 def _judged(better: bool) -> str:
     return ' <b class="better">better</b>' if better else ' <b class="worse">worse</b>'
-
-
-def _number(value: float) -> str:
-    """Return a figure of a table: whole from a thousand on, else four digits."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _scenarios(runs: Runs) -> list[Section]:

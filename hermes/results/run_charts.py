@@ -24,7 +24,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "rounded", "utilisation"]
 
-POINTS, MAX_BARS = 120, 12   # quantiles of a distribution, bars
+POINTS, MAX_BARS = 201, 12   # quantiles of a distribution (p99 is one), bars
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "itl": "ITL", "queue": "Queueing"}
 LONG_TAIL = 30   # p100 over p50: above, the axis of a latency is logarithmic
 CAUSES = {"queue": PALETTE[1], "communication": PALETTE[3], "compute": PALETTE[0],
@@ -94,9 +94,8 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
     end = max(widest * 1.03, marks["x"].max() * 1.5, *near) * factor
     lines, low = [], end
     for name, sample in samples:
-        shares = np.unique(np.concatenate((np.linspace(0, 1, min(POINTS, max(sample.count, 2))), [0.9, 0.99, 0.999])))
-        lines.append(pd.DataFrame({"x": sample.percentiles((shares * 100).tolist()) * factor, "y": shares,
-                                   "series": name}))
+        values, shares = sample.cdf(POINTS)
+        lines.append(pd.DataFrame({"x": values * factor, "y": shares, "series": name}))
         low = min(low, lines[-1]["x"].iloc[0])
     log = low > 0 and marks["x"].min() * LONG_TAIL < widest
     end *= (end / low) ** 0.3 if log else 1.0   # room for a text at p99, on a telephone too
@@ -190,6 +189,7 @@ def utilisation(runs: Runs) -> list[Panel]:
         bars = pd.DataFrame(rows, columns=["x2", "y", "series", "peak"]).assign(x=0.0)
         limit = pd.DataFrame({"x": [THRESHOLD], "label": [f"binds from {THRESHOLD:.0%}"]})
         labels = [f"{value:.0%}" for value in bars["x2"]]
+        places = bars["x2"].where(bars["peak"] > bars["x2"] + 0.15, bars[["x2", "peak"]].max(axis=1))
         panels.append(Panel(
             f"Most used resources{f' of {run}' if len(runs) > 1 else ''}; tick: the busiest twentieth",
             Axis("share of the window in use", domain=(0.0, 1.3), percent=True),
@@ -197,7 +197,7 @@ def utilisation(runs: Runs) -> list[Panel]:
             [Layer("bar", bars.drop(columns="peak")),
              Layer("tick", bars[["peak", "y"]].rename(columns={"peak": "x"}).dropna()), Layer("rule", limit),
              Layer("above", limit, "right"),
-             Layer("text", bars.assign(x=bars[["x2", "peak"]].max(axis=1), label=labels)[["x", "y", "label"]])],
+             Layer("text", bars.assign(x=places, label=labels)[["x", "y", "label"]])],
             said="Bars: mean over the window; ticks: its busiest twentieth.", height=20 + 22 * len(bars), legend=True,
             colours=RESOURCES))
     return panels

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.noise import T_OF_20
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.layout import format_s
 from hermes.results.metrics import RequestMetrics
@@ -41,7 +42,6 @@ LATENCIES = 5.0        # p99s of E2E for which requests arrive after the warm-up
 KV_CHANGE = 0.2        # between the halves of the window, of their mean
 STANDARD_ERRORS = 3.0
 BATCHES = 20
-STUDENT_T = 2.093      # 97.5% of Student's t with 19 degrees of freedom
 ROOM = 1.15            # of a longer run, over what this one's latencies ask for
 
 
@@ -181,5 +181,5 @@ def _share(over: BoolArray, arrival: IntArray, start: int, end: int, allowed: fl
     share = float(beyond.sum() / count.sum())
     # of a ratio of means: residuals of the batches about the common share
     spread = float((beyond - share * count).std(ddof=1)) * math.sqrt(BATCHES) / float(count.sum())
-    half = max(STUDENT_T * spread, 1.0 / float(count.sum()))   # one request, where none is beyond or all are
+    half = max(T_OF_20 * spread, 1.0 / float(count.sum()))   # one request, where none is beyond or all are
     return _Share(share, max(share - half, 0.0), min(share + half, 1.0), allowed)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.noise import T_OF_5
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.assumes import Assumed
 from hermes.units import NS_PER_S
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["beyond_chance", "intervals_of_latencies", "of_one_seed", "spreads"]
 
 PARTS = 5
-STUDENT_T = 2.776   # 97.5% of Student's t with 4 degrees of freedom
 FEWEST = 40         # requests of a part
 _LATENCIES = ("ttft", "tpot", "e2e")
 _DRAWN = {"poisson", "gamma", "normal", "mmpp", "uniform"}   # arrivals that depend on the seed
@@ -67,7 +67,7 @@ def beyond_chance(before: Results, after: Results) -> dict[str, float]:
                  for values in (old, new)]
         changes = np.log(parts[1] / parts[0])
         mean = float(changes.mean())
-        if mean and abs(mean) >= STUDENT_T * float(changes.std(ddof=1)) / math.sqrt(PARTS):
+        if mean and abs(mean) >= T_OF_5 * float(changes.std(ddof=1)) / math.sqrt(PARTS):
             found[f"{name}_p99"] = math.expm1(mean)
     return found
 
@@ -111,4 +111,4 @@ def _spread(values: npt.NDArray[np.float64], percentile: float) -> tuple[float, 
     if len(known) < PARTS * FEWEST:
         return 0.0, 0.0
     parts = np.array([np.percentile(part, percentile) for part in np.array_split(known, PARTS)])
-    return float(np.percentile(known, percentile)), STUDENT_T * float(parts.std(ddof=1)) / math.sqrt(PARTS)
+    return float(np.percentile(known, percentile)), T_OF_5 * float(parts.std(ddof=1)) / math.sqrt(PARTS)

@@ -97,11 +97,6 @@ class SearchService:
         """Return the phases of one query."""
         raise NotImplementedError
 
-    def phase_seconds(self, phase: Phase, queries: int) -> tuple[float, float, float]:
-        """Return (seconds, core-seconds, bytes) of a phase for a batch."""
-        cost, core_s = self._phase(phase, queries)
-        return cost.seconds, core_s, cost.num_bytes
-
     def _phase(self, phase: Phase, queries: int) -> tuple[PhaseCost, float]:
         machine, c = self.machine, self.config
         threads = min(c.threads_per_query, machine.cores)

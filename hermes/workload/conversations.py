@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hermes.config import Duration, Tokens
-from hermes.errors import InputError, Verbatim
 from hermes.workload.base import (
     MAX_TOKENS,
     Ends,
@@ -55,20 +54,6 @@ class ConversationLengths(LengthModel):
     """Think times: all equal to the mean, or exponentially distributed around it."""
     longest: Tokens = 131_072
     """Longest prompt. A conversation ends before a turn whose prompt would be longer."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_old_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "block_tokens" in data:
-            raise InputError(Verbatim("conversations are cached in blocks of the engine's size; leave it out"),
-                             field="block_tokens")
-        if isinstance(data, dict) and "users" in data:
-            raise InputError(Verbatim(
-                "no longer an option: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one "
-                "conversation after the other, or the rate at which conversations start (a mean of M turns is now "
-                "`turns: {kind: geometric, mean: M}`)"), field="users",
-            )
-        return data
 
     @property
     def ends(self) -> Ends:

@@ -14,7 +14,7 @@ from hermes.config.columns import TOOLS
 from hermes.config.files import MAX_DOCUMENT_BYTES, json_lines, read_json, require_file
 from hermes.config.load_drivers import bench_table, driver_table
 from hermes.config.tables import Table, json_table
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.workload.base import MAX_TOKENS
 from hermes.workload.importers import TraceImporter, trace_columns
 from hermes.workload.traces import ANY_LENGTH
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AiperfTrace", "BlisTrace", "GuideLlmTrace", "InferencePerfTrace", "ServeGenTrace", "ShareGptTrace",
            "VllmBenchTrace"]
+
+_ASK, _ANSWER = ("human", "user", "system", "developer", "tool", "function"), (
+    "gpt", "assistant", "chatgpt", "bard", "bing")
+"""Speakers of a conversation."""
 
 
 class _DriverTrace(TraceImporter):
@@ -202,7 +206,10 @@ def _conversations(path: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
             if not isinstance(text, str):
                 raise InputError("an object with from and value", turn, file=str(path),
                                  field=f"{number}.conversations.{i}")
-            if who in ("gpt", "assistant", "chatgpt", "bard", "bing"):
+            if who not in (*_ASK, *_ANSWER):
+                raise InputError(f"one of {', '.join((*_ASK, *_ANSWER))}", who, file=str(path),
+                                 field=f"{number}.conversations.{i}.from", suggestion=suggest(who, (*_ASK, *_ANSWER)))
+            if who in _ANSWER:
                 if asked:
                     pairs.append((asked, text))
                 asked = ""

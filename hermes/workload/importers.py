@@ -258,8 +258,11 @@ class VllmRunTrace(TraceImporter):
         requests = found.columns.pop("request_id")
         blocks_path = path.with_name("prompt_blocks.jsonl")
         if blocks_path.exists():
-            blocks = json_table(blocks_path, ["request_id", "hash_ids"]).columns
-            hashes = dict(zip(map(str, blocks["request_id"]), blocks["hash_ids"], strict=True))
+            blocks = json_table(blocks_path, ["request_id", "hash_ids"])
+            hashes: dict[str, Any] = {}
+            for row, (request, ids) in enumerate(zip(*blocks.columns.values(), strict=True)):
+                if hashes.setdefault(str(request), ids) is not ids:
+                    raise blocks.wrong("request_id", row, "each request once")
             for row, request in enumerate(requests):
                 if str(request) not in hashes:
                     raise found.wrong("request_id", row, f"a request of {blocks_path.name}", request)

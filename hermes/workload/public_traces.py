@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import tempfile
 import urllib.error
 import urllib.request
@@ -82,7 +83,7 @@ def get_trace(name: str, output: Path, url: str = "") -> Downloaded:
         raise InputError(f"one of {', '.join(_TRACES)}", name, field="NAME", suggestion=suggest(name, _TRACES))
     source = url or known.url
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / Path(source.split("?", maxsplit=1)[0]).name
+        path = Path(folder) / (Path(source.split("?", maxsplit=1)[0]).name or "trace")
         digest = _download(source, path)
         importer: TraceImporter = TRACE_IMPORTERS.get(known.kind)(**known.options)
         try:
@@ -115,8 +116,11 @@ def _download(url: str, path: Path) -> str:
     except urllib.error.HTTPError as error:
         said = Verbatim(f"the server answers {error.code}; give another address with --url")
         raise InputError(said, file=url) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise InputError(Verbatim(f"cannot be read ({error}); give another address with --url"), file=url) from None
-    if promised is not None and int(promised) != size:
+    if promised is not None and promised.strip().isdecimal() and int(promised) != size:
         raise InputError(f"{int(promised):,} bytes, as the server promised", Verbatim(f"{size:,}"), file=url)
+    with path.open("rb") as file:
+        if file.read(256).lstrip()[:1] == b"<":
+            raise InputError("a trace", Verbatim("a web page; give another address with --url"), file=url)
     return digest.hexdigest()

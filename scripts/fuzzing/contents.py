@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -31,6 +32,8 @@ def mutate(content: bytes, suffix: str, rng: random.Random) -> tuple[str, bytes]
         return _parquet(content, rng)
     if suffix == ".sqlite":
         return _database(content, rng)
+    if suffix == ".npz":
+        return _arrays(content, rng)
     if rng.random() < 0.2:
         damage = rng.choice(TEXT_MUTATIONS)
         return damage.__name__, damage(content, rng)
@@ -55,12 +58,17 @@ def _json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+    if b"\n---" in content:
+        documents = content.split(b"\n---\n")
+        place = rng.randrange(len(documents))
+        name, documents[place] = _yaml(documents[place], rng)
+        return name, b"\n---\n".join(documents)
     name, tree = _tree(read_yaml(content), rng)
     return name, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()
 
 
 def _lines(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    lines = content.splitlines()
+    lines = [line for line in content.splitlines() if line.strip()]
     row = rng.randrange(len(lines))
     kind = rng.choice(["tree", "tree", "tree", "gone", "twice", "order", "line"])
     if kind == "tree":
@@ -138,6 +146,38 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
     return pa.array(values, None if isinstance(values[row], str) else column.type)
 
 
+def _arrays(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+    kind = rng.choice(["array", "value", "type", "shape", "rename", "empty", "truncated", "flipped", "extra"])
+    if kind == "empty":
+        return kind, b""
+    if kind in ("truncated", "flipped"):
+        place = rng.randrange(len(content))
+        return kind, content[:place] + (b"" if kind == "truncated" else
+                                        bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1:])
+    with np.load(io.BytesIO(content)) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    name = rng.choice(list(arrays))
+    array = arrays[name]
+    if kind == "array":
+        del arrays[name]
+    elif kind == "value" and array.size:
+        changed = array.copy()
+        changed.flat[rng.randrange(array.size)] = rng.choice([0, -1, -2, 30000] + [np.nan] * (array.dtype.kind == "f"))
+        arrays[name] = changed
+    elif kind == "type":
+        arrays[name] = rng.choice([array.astype(np.float64), array.astype(str), array.astype(np.complex128),
+                                   array.astype(np.int64) * 10**12, array > 3])
+    elif kind == "shape":
+        arrays[name] = rng.choice([array.reshape(-1), array[..., None], array[:0], array[:-1], np.array(3)])
+    elif kind == "rename":
+        arrays[name + "x"] = arrays.pop(name)
+    else:
+        arrays[rng.choice(["extra", "prefill/x/bf16", "decode/128/bf16", "gemm/int8", "a/b/c/d/e"])] = array
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return f"{kind} {name}", out.getvalue()
+
+
 def _database(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     kind = rng.choice(["cell", "cell", "cell", "row", "table", "column", "truncated", "flipped"])
     if kind == "truncated":
@@ -172,7 +212,7 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
         ".json": json.loads, ".jsonl": _read_lines, ".yaml": read_yaml, ".csv": _read_csv,
-        ".parquet": _read_parquet, ".sqlite": _read_database,
+        ".parquet": _read_parquet, ".sqlite": _read_database, ".npz": _read_arrays,
     }[suffix]
     if before == after:
         return None
@@ -187,8 +227,10 @@ def _read_lines(content: bytes) -> Any:
 
 
 def read_yaml(content: bytes) -> Any:
-    """Read a document with the scanner in C: thousands of cases are mutated from whole scenarios and profiles."""
-    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    """Read a document, or a list of several, with the scanner in C: thousands of cases are mutated from whole scenarios
+    and profiles."""
+    found = list(yaml.load_all(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    return found[0] if len(found) == 1 else found
 
 
 def _read_csv(content: bytes) -> Any:
@@ -199,6 +241,11 @@ def _read_csv(content: bytes) -> Any:
 def _read_parquet(content: bytes) -> Any:
     table = pq.read_table(pa.BufferReader(content))
     return {name: repr(table[name].to_pylist()) for name in table.column_names}
+
+
+def _read_arrays(content: bytes) -> Any:
+    with np.load(io.BytesIO(content)) as stored:
+        return {name: repr((stored[name].dtype, stored[name].tolist())) for name in stored.files}
 
 
 def _read_database(content: bytes) -> Any:

@@ -39,15 +39,11 @@ def _loop(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "fifo": _fifo, "zero": _zero, "sparse": _sparse, "folder": _folder, "loop": _loop,
 }
-FORMATS = {"azure": "csv", "bailian": "jsonl", "burstgpt": "csv", "csv": "csv", "mooncake": "jsonl",
-           "parquet": "parquet", "tokens": "jsonl", "vllm-run": "jsonl"}
 OWN: list[tuple[str, list[str]]] = [   # a file in an empty folder, and what reads it
     ("x.yaml", ["validate", "HERE/x.yaml"]), ("x.yaml", ["run", "HERE/x.yaml", "-q"]),
     ("x.yaml", ["sweep", "HERE/x.yaml", "--dry-run"]), ("x.csv", ["trace", "describe", "HERE/x.csv"]),
     ("x.parquet", ["trace", "describe", "HERE/x.parquet"]), ("x.yaml", ["profile", "show", "HERE/x.yaml"]),
     ("x.py", ["run", "quickstart", "--plugin", "HERE/x.py", "-q"]),
-    *((f"x.{suffix}", ["trace", "import", name, f"HERE/x.{suffix}", "-o", "HERE/out.parquet"])
-      for name, suffix in FORMATS.items()),
 ]
 
 

@@ -19,6 +19,16 @@ from pathlib import Path
 import yaml
 
 from fuzzing.contents import changed_place, mutate
+from fuzzing.outside import (
+    DRIVER_FILES,
+    import_command,
+    sign_kernels,
+    write_driver_files,
+    write_kernels,
+    write_layers,
+    write_manifests,
+    write_samples,
+)
 from fuzzing.running import Ran, run_here
 
 __all__ = ["FAMILIES", "FolderCase", "folder_case", "template"]
@@ -119,9 +129,17 @@ def _golden(folder: Path) -> None:
                 "energy.*=1e-9")
 
 
+def _driver(folder: Path) -> None:
+    (folder / "small.yaml").write_text(SCENARIO.replace("requests: 12", "requests: 4"))
+    _hermes("run", str(folder / "small.yaml"), "-o", str(folder / "run"), "-q")
+    write_driver_files(folder)
+
+
 def _schedule(folder: Path) -> None:
-    source = min((ROOT / "tests/data/vllm-schedules").rglob("*.json"), key=lambda path: path.stat().st_size)
-    (folder / "schedule.json").write_bytes(source.read_bytes())
+    for name, recorded in (("schedule", "vllm-schedules"), ("sglang", "sglang-schedules"),
+                           ("offload", "vllm-schedules-offload")):
+        source = min((ROOT / "tests/data" / recorded).rglob("*.json"), key=lambda path: (path.stat().st_size, path))
+        (folder / f"{name}.json").write_bytes(source.read_bytes())
 
 
 def _steps(folder: Path) -> None:
@@ -240,8 +258,16 @@ FAMILIES: dict[str, Family] = {
         "compare", "HERE/run", f"HERE/{file}", "--allow-different-requests", "--json"]),
     "golden": Family(_golden, ("golden.*",), lambda file, rng: [
         "regress", "check", "-f", f"HERE/{file}", "--seeds", "0", "--json"]),
-    "schedule": Family(_schedule, ("schedule.json",), lambda file, rng: [
-        "conform", "HERE/schedule.json", "--stepping", "runs", "--json"]),
+    "schedule": Family(_schedule, ("*.json",), lambda file, rng: [
+        "conform", f"HERE/{file}", "--stepping", rng.choice(("runs", "every_step")), "--json"]),
+    "import": Family(write_samples, ("*.*",), import_command, "out.parquet"),
+    "driver": Family(_driver, tuple(DRIVER_FILES.values()), lambda file, rng: [
+        "compare", "HERE/run", f"HERE/{file}", "--allow-different-requests", "--json"]),
+    "kernels": Family(write_kernels, ("kernels.*",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"],
+                      signed=sign_kernels),
+    "layers": Family(write_layers, ("*.csv",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"]),
+    "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
+        "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=_sign),
     "study": Family(_study, ("mine/study.yaml",), lambda file, rng: [

@@ -4,16 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.accuracy.served import Case, Row
 from hermes.calibration.accuracy.table import SETS, Bars, lines, missed
 from hermes.cli import main
 from hermes.config.validation import load
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = OUTSIDE / "data"
 BARS = Path(__file__).resolve().parents[1] / "golden" / "accuracy-bars.yaml"
 CASE = Case("a set", "a case", "vllm-0.23", "h100-sxm", "qwen3-14b")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
+needs_data = pytest.mark.outside("data")
 
 
 def row(measured, predicted, peer=None, metric="e2e", stat="mean"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.accuracy import table
 from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, closed_loop, figures
@@ -14,9 +15,9 @@ from hermes.cli import main
 from hermes.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data"
+DATA = OUTSIDE / "data"
 BARS = ROOT / "tests" / "golden" / "accuracy-bars.yaml"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
+needs_data = pytest.mark.outside("data")
 LINK = {"latency": 40e-6, "bandwidth": 150e9}
 HEAD = "arrival_s,prompt_len,output_len,first_token_s,finish_s,mnbt,mns\n"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.fit.watts import ServedLoad, error, fit_watts, left_out
 from hermes.errors import InputError
@@ -12,7 +13,7 @@ from hermes.hardware.devices import load_device
 from hermes.hardware.power import limited_compute, watts
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data"
+DATA = OUTSIDE / "data"
 FIXED = {"serving": 200.0, "most": 700.0}
 
 
@@ -68,7 +69,7 @@ def test_a_load_is_the_mean_over_its_time():
     assert error(load, power) == pytest.approx(load.predicted_w(power) / 400 - 1)
 
 
-@pytest.mark.skipif(not (DATA / "h100" / "ml-energy").is_dir(), reason="needs the reference data")
+@pytest.mark.outside("data/h100/ml-energy")
 def test_shipped_watts_are_the_fit_and_hold_on_models_left_out():
     """What `scripts/fit_watts.py` prints: the shipped figures of each card, medians of what was left out within 10%."""
     spec = importlib.util.spec_from_file_location("fit_watts", ROOT / "scripts" / "fit_watts.py")

@@ -1,9 +1,9 @@
 """Layer-wise tables as steps: on the real profiles where they are at hand, and on folders that are none."""
 
 import shutil
-from pathlib import Path
 
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.importers import Layerwise
 from hermes.calibration.steps import phase_of, tidy_rows
@@ -13,8 +13,8 @@ from hermes.hardware.base import BATCH_STATS, StepStats
 from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.operator_tables import load_operator_tables
 
-RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
-needs_runs = pytest.mark.skipif(not RUNS.exists(), reason="the layer-wise profiles are not here")
+RUNS = OUTSIDE / "data" / "vllm-runs"
+needs_runs = pytest.mark.outside("data/vllm-runs")
 PROFILE = RUNS / "rtx4090-llama-3.1-8b" / "profile"
 
 

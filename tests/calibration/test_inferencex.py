@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from outside import OUTSIDE
 
 from hermes.calibration.accuracy.recorded import inferencex
 from hermes.errors import InputError
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+DATA = OUTSIDE / "data"
 HEAD = ("card,tp,ep,input_tokens,output_tokens,concurrency,image,median_ttft_s,p99_ttft_s,median_tpot_s,p99_tpot_s,"
         "median_e2e_s,output_tokens_per_s_per_gpu\n")
 
@@ -50,7 +51,7 @@ def test_a_malformed_file_is_one_line(tmp_path: Path) -> None:
         list(inferencex(write(tmp_path, "h200,8,1,many,64,2,v0.5.12,0.08,0.8,0.01,0.011,0.6,20\n")))
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
+@pytest.mark.outside("data")
 def test_every_recorded_row_is_scored() -> None:
     lines = (DATA / "inferencex" / "deepseek-r1-fp8-sglang.csv").read_text().splitlines()
     assert len({(row.case.card, row.case.case) for row in inferencex(DATA)}) == len(lines) - 1

@@ -1,10 +1,11 @@
 """What the shipped profiles from kernel tables answer, held against physics, each other and their source's figures."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from each import each
+from outside import OUTSIDE
 
 from hermes.calibration.profile_plot import decode_step as decode
 from hermes.calibration.profile_plot import prefill_step as prefill
@@ -15,7 +16,7 @@ from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import load_profile
 from hermes.hardware.table import load_table
 
-PERF_MODEL = Path(__file__).resolve().parents[3] / "shared" / "data" / "splitwise" / "perf_model.csv"
+PERF_MODEL = OUTSIDE / "data" / "splitwise" / "perf_model.csv"
 DEVICES = {"h100": "h100-sxm", "h200": "h200", "a100": "a100-80gb", "b200": "b200", "l40s": "l40s",
            "rtx-pro-6000": "rtx-pro-6000"}
 PATTERN = re.compile(r"(llama-3\.1-8b|llama-3\.1-70b|qwen3-32b)-(.+)-tp(\d)-(bf16|fp8)\Z")
@@ -37,7 +38,7 @@ def test_the_promised_profiles_ship():
     assert promised <= set(names_in(""))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_weights_over_bandwidth_is_a_floor_for_decode(name):
     model, card, tp, dtype = PATTERN.match(name).groups()
     device, description = load_device(DEVICES[card]), load_model(model)
@@ -50,7 +51,7 @@ def test_weights_over_bandwidth_is_a_floor_for_decode(name):
         assert alone < 4 * floor_ms
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_arithmetic_is_a_floor_for_prefill(name):
     model, card, tp, dtype = PATTERN.match(name).groups()
     device, description = load_device(DEVICES[card]), load_model(model)
@@ -58,7 +59,7 @@ def test_arithmetic_is_a_floor_for_prefill(name):
     assert ms(name, prefill(4096, 0)) > flops / (int(tp) * device.peak(dtype)) * 1e3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_files_are_small_and_say_what_they_hold(name):
     path = resource_dir("hw_profiles") / f"{name}.yaml"
     assert path.stat().st_size < 15 * 1024
@@ -72,7 +73,7 @@ def test_files_are_small_and_say_what_they_hold(name):
     assert profile.memory.weights_bytes == pytest.approx(load_model(model).weight_bytes(dtype, int(tp)), rel=0.05)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("bf16")])
+@each("name", [name for name in NAMES if name.endswith("bf16")])
 def test_held_out_errors_stay_below_the_targets(name):
     phases = load_profile(name).phases
     assert phases.prefill.error.mape <= 0.025
@@ -96,7 +97,7 @@ def test_the_source_s_own_figures_come_back():
     assert alone == pytest.approx([27.5, 14.9, 10.1], rel=0.05)
 
 
-@pytest.mark.skipif(not PERF_MODEL.exists(), reason="perf_model.csv of splitwise-sim is not here")
+@pytest.mark.outside("data/splitwise/perf_model.csv")
 def test_the_tables_of_splitwise_are_medians_of_its_file():
     """Whoever interpolates them must get splitwise-sim's own answers: the file's medians, nothing fitted."""
     rows = pd.read_csv(PERF_MODEL)

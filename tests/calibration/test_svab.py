@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -15,7 +16,7 @@ from hermes.core.noise import BOUNDS, classify, peak_rss_bytes, spread, t_quanti
 SAMPLES = st.lists(st.floats(1e-9, 1e6), min_size=2, max_size=60)
 
 
-@pytest.mark.parametrize("samples", [*range(2, 32), 1000])
+@each("samples", [*range(2, 32), 1000])
 def test_t_quantiles_are_those_of_scipy(samples):
     assert t_quantile(samples) == pytest.approx(stats.t.ppf(0.975, samples - 1), rel=1e-12)
 

@@ -9,6 +9,7 @@ import sys
 from functools import cache
 
 import pytest
+from each import each
 
 import hermes.api
 from hermes import __version__
@@ -278,7 +279,7 @@ def descriptions():
     return {row["name"]: row["description"] for row in json.loads(printed.getvalue())}
 
 
-@pytest.mark.parametrize("name", builtin_scenarios())
+@each("name", builtin_scenarios())
 def test_built_in_scenarios_are_valid_and_described(call, name):
     assert call("validate", name)[0] == 0
     assert descriptions()[name]

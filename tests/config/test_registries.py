@@ -6,6 +6,7 @@ import importlib
 from typing import Annotated, Any, Literal
 
 import pytest
+from each import each
 from pydantic import TypeAdapter
 
 from hermes.config import Component, ConfigModel
@@ -18,7 +19,7 @@ for _package in ("clients", "hardware", "memory", "network", "pipelines", "routi
 LISTED = [(registry, name) for registry in Registry.every for name in registry._built_in]
 
 
-@pytest.mark.parametrize(("registry", "name"), LISTED, ids=lambda part: getattr(part, "name", part))
+@each(("registry", "name"), LISTED, ids=lambda part: getattr(part, "name", part))
 def test_what_is_listed_is_there(registry: Registry[Any], name: str) -> None:
     found = registry.get(name)
     kind = getattr(found, "model_fields", {}).get("kind")

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def read_with(*words):
         return None
 
 
-@pytest.mark.parametrize("name", THEIRS)
+@each("name", THEIRS)
 def test_every_flag_of_vllm_is_read_or_refused_by_name(name):
     """No flag is unknown, and what follows one is never taken for a model."""
     if name == "model":
@@ -58,7 +59,7 @@ def test_every_flag_of_vllm_is_read_or_refused_by_name(name):
         assert read is None or read.client["model"] == "llama-3.1-8b"
 
 
-@pytest.mark.parametrize("name", PARSER["off"])
+@each("name", PARSER["off"])
 def test_every_word_that_turns_a_switch_off(name):
     off, old = read_with(f"--{name}"), read_with(f"--no-{PARSER['off'][name]}")
     assert off is not None

@@ -330,7 +330,6 @@ LATER_MUTATIONS = [
 ]
 GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS),
           (ABORT_MUTATIONS, ABORTS), (STOP_MUTATIONS, STOPS), (LATER_MUTATIONS, MIXTURES)]
-ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
 FILES = [TABLES / f"{name}.csv" for name in ("loop", "fields", "drafts", "aborts", "stops", "later")]   # as GROUPS
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from each import each
 from markdown_blocks import ROOT, Block, blocks, commands, indented_commands, matches, pages
 from reviewed_commands import LONG, NOT_RUN, WHOLE
 
@@ -147,7 +148,7 @@ def test_commands_are_fenced():
     assert not wrong
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if blocks(page)], ids=name_of)
+@each("page", [page for page in pages() if blocks(page)], ids=name_of)
 def test_yaml_blocks_can_be_read(page):
     for block in blocks(page):
         if block.language == "yaml":
@@ -171,7 +172,7 @@ def options_of(words: list[str]) -> set[str]:
     return {option for parameter in node.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
+@each("page", pages(), ids=name_of)
 def test_commands_in_the_text_exist(page):
     """`hermes run x --set y`, in a sentence or in a block that is not run: the command and its options exist."""
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))

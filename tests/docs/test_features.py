@@ -4,7 +4,7 @@ import ast
 import re
 from functools import cache
 
-import pytest
+from each import each
 from markdown_blocks import ROOT
 
 import hermes.calibration.importers
@@ -25,7 +25,7 @@ def names_in(path: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-@pytest.mark.parametrize("named", NAMED)
+@each("named", NAMED)
 def test_a_named_test_exists(named: str) -> None:
     path, _, name = named.partition("::")
     assert (ROOT / "tests" / path).is_file()

@@ -2,7 +2,7 @@
 
 import re
 
-import pytest
+from each import each
 from markdown_blocks import ROOT, anchors, pages
 
 from hermes.cli import command as root_command
@@ -12,7 +12,7 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
+@each("page", pages(), ids=name_of)
 def test_links_lead_somewhere(page):
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

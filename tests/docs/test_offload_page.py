@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import each
 from mutations import notices, rows_of
 from offload_mutations import MUTATIONS, SCHEDULES, TABLE, page_table
 
@@ -12,7 +13,7 @@ from hermes.clients.schedule_replay import find_files
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "background" / "kv-offload.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
+@each("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
 def test_breaking_a_rule_is_noticed(mutation):
     assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")
     rows = [(rule, what, example) for rule, what, count, example in rows_of(TABLE) if count.isdecimal()]

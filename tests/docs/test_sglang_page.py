@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each import each
 from mutations import notices, rows_of
 from sglang_mutations import MUTATIONS, RECORDINGS, TABLE, page_table
 
@@ -19,7 +20,7 @@ PAGE = (ROOT / "docs" / "background" / "sglang.md").read_text(encoding="utf-8")
 FILES = find_files([RECORDINGS])
 
 
-@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")
+@each("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")
 def test_breaking_a_rule_is_noticed(number: int) -> None:
     mutation = MUTATIONS[number]
     assert notices(mutation, RECORDINGS / f"{mutation.noticed_by}.json")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from each import each
 from markdown_blocks import ROOT
 
 from hermes.api import load_scenario
@@ -27,19 +28,19 @@ def test_the_page_is_up_to_date():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@each("name", ANSWERS)
 def test_every_field_has_an_answer_and_no_answer_is_left_over(name):
     assert ANSWERS[name].keys() == DATA[name].keys()
     assert not BESIDE.keys() & DATA[name].keys()
 
 
-@pytest.mark.parametrize("path", KEYS)
+@each("path", KEYS)
 def test_keys_exist(path):
     part, _, key = path.rpartition(".")
     assert key in (PARTS[part] if part else LLMClientConfig).model_fields
 
 
-@pytest.mark.parametrize("key", [key for key in SINCE if key != "speculative"])   # which is no field of these
+@each("key", [key for key in SINCE if key != "speculative"])   # which is no field of these
 def test_keys_are_refused_before_the_version_that_has_them(key):
     [versions] = [fields[key]["versions"] for name, fields in DATA.items() if name != "versions" and key in fields]
     first = tuple(map(int, versions[0].split(".")[:2]))

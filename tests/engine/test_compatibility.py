@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from each import each
 
 from hermes.engine.compatibility import ROWS, Case, Option, Row, check
 from hermes.errors import InputError
@@ -142,7 +143,7 @@ def named(row: Row) -> str:
     return f"{row.option.key}-{row.other.name}"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=named)
+@each("row", ROWS, ids=named)
 def test_a_row_refuses_its_pair(row: Row) -> None:
     with pytest.raises(InputError) as caught:
         build(load_scenario(of(row)))
@@ -152,7 +153,7 @@ def test_a_row_refuses_its_pair(row: Row) -> None:
     assert "{" not in text
 
 
-@pytest.mark.parametrize("row", ROWS, ids=named)
+@each("row", ROWS, ids=named)
 def test_a_row_refuses_neither_option_alone(row: Row) -> None:
     alone = [given(row.option), given(row.excludes) if row.excludes else LACKING[row.other.name]]
     for settings in alone if row.other.name not in ("no max_loras", "dp: 1") else alone[1:]:

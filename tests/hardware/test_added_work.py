@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import each
+from outside import OUTSIDE, outside
 
 from hermes.hardware import HARDWARE, HardwareModel
 from hermes.hardware.files import names_in
@@ -22,7 +24,7 @@ from hermes.hardware.layerwise import STAIRS, Layerwise, LayerwiseModel
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, load_operator_tables
 from hermes.testing.hardware import MonotoneHardwareModelContract, batch, check_added_work, check_growth
 
-RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
+RUNS = OUTSIDE / "data" / "vllm-runs"
 GIVEN = {
     "rtx4090-llama-3.1-8b/profile": "llama-3.1-8b", "rtxpro6000-llama-3.1-8b/profile": "llama-3.1-8b",
     "rtxpro6000-qwen3-32b-tp2/profile-tp1": "qwen3-32b", "rtxpro6000-qwen3-32b-tp2/profile-tp2": "qwen3-32b",
@@ -77,7 +79,7 @@ def models() -> dict[str, Callable[[], HardwareModel]]:
 
 
 MODELS = models()
-given = pytest.mark.skipif(not RUNS.is_dir(), reason="the operator tables are not beside the project")
+given = pytest.mark.outside("data/vllm-runs")
 
 
 @functools.cache
@@ -111,7 +113,7 @@ def test_every_kind_is_here():
     assert set(HARDWARE.names()) == {name.split(":")[0] for name in MODELS} | {"layerwise", "composed"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_added_work_is_never_cheaper(name):
     check_added_work(MODELS[name](), LARGEST, FEW, seed=zlib.crc32(name.encode()))
 
@@ -130,7 +132,7 @@ def test_added_work_is_never_cheaper_by_given_operator_tables(name):
     check_added_work(model, {"tokens": 2048, "past": 16_384, "seqs": 256, "context": 16_384}, 12)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_four_times_the_prompts_take_three_to_five_times_as_long(name):
     model = MODELS[name]()
     for tokens in (2048, 32_768, 131_072):
@@ -165,9 +167,8 @@ def test_operators_grow_beyond_their_tables_as_fast_as_their_rooflines(name, tmp
     operator there."""
     if name == "uneven":
         model = LayerwiseModel(load_operator_tables(uneven_tables(tmp_path / "t")), 3)
-    elif not RUNS.is_dir():
-        pytest.skip("the operator tables are not beside the project")
     else:
+        outside("data/vllm-runs")
         model = given_tables(name)
     tables = model.tables
     for tokens in (2049, 4096, 30_000):
@@ -190,8 +191,8 @@ def test_operators_grow_beyond_their_tables_as_fast_as_their_rooflines(name, tmp
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*MODELS, *GIVEN, "uneven"])
 def test_added_work_is_never_cheaper_among_many_batches(name, tmp_path):
-    if name in GIVEN and not RUNS.is_dir():
-        pytest.skip("the operator tables are not beside the project")
+    if name in GIVEN:
+        outside("data/vllm-runs")
     for seed in range(2):
         if name == "uneven":
             model: HardwareModel = LayerwiseModel(load_operator_tables(uneven_tables(tmp_path / f"{seed}", seed)), 3)

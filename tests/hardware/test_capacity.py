@@ -1,11 +1,11 @@
 """KV capacity: the sum vLLM makes, against a real run and aiconfigurator; what is missing is said in bytes."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outside import outside
 
 from hermes.clients.config import LLMClientConfig
 from hermes.clients.memory import MemoryConfig
@@ -17,7 +17,6 @@ from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.hardware.models import load_model
 from hermes.schedulers.config import SchedulerOptions
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
 SCHEDULER = SchedulerOptions(max_num_batched_tokens=2048, max_num_seqs=256)
 
 
@@ -30,9 +29,7 @@ def budget(model, device, tp=1, pp=1, dtype="bf16", memory=None):
 
 def test_the_real_run_whose_blocks_were_recorded():
     """RTX 4090, vLLM 0.19.0. The engine's share was set on this run, so it checks the sum, not the estimate."""
-    folder = SHARED / "rtx4090-llama-3.1-8b"
-    if not folder.is_dir():
-        pytest.skip(f"no reference data at {folder}")
+    folder = outside("data/vllm-runs/rtx4090-llama-3.1-8b")
     meta = json.loads((folder / "meta.json").read_text())
     found = budget("llama-3.1-8b", "rtx-4090")
     assert found.capacity.bytes == meta["hardware"]["device_total_memory_bytes"]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+from each import each
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
@@ -41,7 +42,7 @@ def unplaced(message):
     return re.sub(r"^(\d+:)+ ", "", message)
 
 
-@pytest.mark.parametrize("loader", SHIPPED)
+@each("loader", SHIPPED)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

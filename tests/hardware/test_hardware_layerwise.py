@@ -153,7 +153,7 @@ def test_leaving_the_tables_is_counted(tables):
 
 
 @pytest.mark.parametrize(("name", "old", "new", "says"), [
-    ("dense.csv", "layer,tokens,time_us", "layer,tokens", "dense.csv: expected a column tokens"),
+    ("dense.csv", "layer,tokens,time_us", "layer,tokns,time_us", "dense.csv: expected a column tokens"),
     ("dense.csv", "qkv_proj,16,", "qkv_proj,sixteen,", "tokens: expected a number, found 'sixteen'"),
     ("per_sequence.csv", "sampler", "sample", "operator sampler"),
     ("attention.csv", "64,128,8,256,", "64,128,8,256,-", "attention.csv"),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from each import each
 
 from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
@@ -63,7 +64,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", names_in("models"))
+@each("name", names_in("models"))
 def test_parameter_counts_are_the_published_ones(name):
     assert load_model(name).num_params() == PUBLISHED[name]
 
@@ -345,7 +346,7 @@ def test_a_key_that_comes_twice_is_refused_with_its_line(text, message, tmp_path
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", SUPPORTED)
+@each("kind", SUPPORTED)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -393,7 +394,7 @@ def test_other_configs_are_refused(config, message, tmp_path):
         load_model("c.json", tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(set(names_in("devices")) - {"cpu-core"}))  # round figures, for plans only
+@each("name", sorted(set(names_in("devices")) - {"cpu-core"}))  # round figures, for plans only
 def test_devices_are_plausible(name):
     device = load_device(name)
     assert 1e12 < device.peak("bf16") < 1e16

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import yaml
+from each import each
 
 from hermes.calibration.fit.checks import search_limits
 from hermes.errors import InputError
@@ -166,7 +167,7 @@ def test_a_phase_cannot_use_features_its_steps_do_not_have():
         profile({"prefill": {"decode_ctx": 1.0}, "decode": {"1": 1.0}})
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@each("name", SHIPPED)
 class TestShippedProfiles:
     def test_it_names_its_model_and_its_source(self, name):
         loaded = load_profile(name)

@@ -189,3 +189,29 @@ def test_malformed_tables_are_refused(made, message, tmp_path):
     (tmp_path / "mine.yaml").write_text("\n".join(stated))
     with pytest.raises(InputError, match=rf"mine\.npz: .*{message}"):
         load_kernels(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(("name", "change", "says"), [
+    ("empty", None, "a readable file of kernel times"),
+    ("gemm/bf16/m", lambda axis: axis[::-1], "gemm/bf16/m: expected ascending numbers"),
+    ("gemm/bf16/m", lambda axis: axis[:-1], "gemm/bf16: expected int16 of shape"),
+    ("gemm/bf16", lambda times: times.astype(float), "gemm/bf16: expected int16 of shape"),
+    ("gemm/bf16/k", lambda axis: axis.astype(str), "gemm/bf16/k: expected ascending numbers"),
+])
+def test_damaged_tables_are_refused_in_one_line(tmp_path, name, change, says):
+    source = resource_dir("hw_profiles") / "kernels" / "a100-80gb"
+    raw = b""
+    if change is not None:
+        with np.load(source.with_suffix(".npz")) as stored:
+            arrays = dict(stored)
+        arrays[name] = change(arrays[name])
+        out = io.BytesIO()
+        np.savez(out, **arrays)
+        raw = out.getvalue()
+    (tmp_path / "own.npz").write_bytes(raw)
+    text = source.with_suffix(".yaml").read_text()
+    digest = next(line for line in text.splitlines() if line.startswith("sha256:"))
+    (tmp_path / "own.yaml").write_text(text.replace(digest, f"sha256: {hashlib.sha256(raw).hexdigest()}"))
+    with pytest.raises(InputError, match=says) as caught:
+        load_kernels(tmp_path / "own.yaml")
+    assert "\n" not in str(caught.value)

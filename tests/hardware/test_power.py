@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,8 +165,7 @@ def test_the_class_of_watts_is_that_of_the_card():
     assert named["l4"].high - named["l4"].low > named["b200"].high - named["b200"].low
 
 
-@pytest.mark.parametrize("device", [name for name in names_in("devices")
-                                    if load_device(name).tdp_w])
+@each("device", [name for name in names_in("devices") if load_device(name).tdp_w])
 def test_every_card_idles_below_what_it_serves_with_and_holds_its_tdp(device):
     described = load_device(device)
     power, _ = device_power(described)

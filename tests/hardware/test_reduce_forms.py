@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from each import each
 
 from hermes.errors import InputError
 from hermes.hardware import StepStats
@@ -96,8 +97,8 @@ def test_an_all_reduce_takes_a_share_of_its_parts_on_every_card(card):
 
 
 @pytest.mark.parametrize("wants", ["engine", "nccl"])
-@pytest.mark.parametrize(("card", "ranks"), [(card, ranks) for card in NVLINK for ranks in (2, 4, 8)
-                                             if ranks in load_kernels(card).all_reduce_ranks])
+@each(("card", "ranks"), [(card, ranks) for card in NVLINK for ranks in (2, 4, 8)
+                          if ranks in load_kernels(card).all_reduce_ranks])
 def test_more_bytes_are_never_faster(card, ranks, wants):
     found = reduces(device=card, tp=ranks, all_reduce=wants)
     for sizes, ns in (found.captured, found.launched):

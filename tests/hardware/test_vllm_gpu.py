@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outside import OUTSIDE
 
 from hermes.errors import InputError
 from hermes.hardware.layerwise import STAIRS
@@ -19,7 +20,8 @@ study = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = study
 SPEC.loader.exec_module(study)
 
-pytestmark = pytest.mark.skipif(not study.REFERENCE.is_dir(), reason="the recorded runs are not beside the project")
+study.REFERENCE = OUTSIDE / "data" / "vllm-runs"
+pytestmark = pytest.mark.outside("data/vllm-runs")
 
 
 @pytest.mark.parametrize("case", study.CASES)

@@ -3,12 +3,12 @@
 import json
 from collections import OrderedDict
 from itertools import takewhile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outside import outside
 
 from hermes.clients.kv_tier import block_keys
 from hermes.core.block_hashes import ConversationText
@@ -18,8 +18,6 @@ from hermes.memory.size_aware import Gdsf, Tamm
 from hermes.memory.tiers import Level, Store, expected_s, find_chain
 from hermes.testing.eviction import EvictionContract
 from hermes.workload.conversations import ConversationLengths
-
-MOONCAKE = Path(__file__).resolve().parents[3] / "shared" / "data" / "mooncake" / "conversation_trace.jsonl"
 
 
 class TestLru(EvictionContract):
@@ -175,9 +173,8 @@ def test_conversations_find_what_was_said_before():
 
 
 def test_the_conversation_trace():
-    if not MOONCAKE.exists():
-        pytest.skip("the reference data is not beside the checkout")
-    trace = [tuple(json.loads(line)["hash_ids"]) for line in MOONCAKE.read_text().splitlines()]
+    text = outside("data/mooncake/conversation_trace.jsonl").read_text()
+    trace = [tuple(json.loads(line)["hash_ids"]) for line in text.splitlines()]
     whole = replay(trace)
     assert (whole.blocks, whole.hits) == (288_500, 105_710)
     assert whole.hit_rate == pytest.approx(0.366, abs=0.0005)

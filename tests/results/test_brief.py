@@ -79,7 +79,7 @@ def test_all_rejected_says_why() -> None:
     text = hermes.simulate({**SCENARIO, "clients": [small]}).to_text()
     assert ": 0 completed, 60 rejected" in text
     assert "nothing: no request was served" in text
-    assert "rejected 60: " in text
+    assert "\nrejected  60: " in text
     assert re.search(r"rejected 60: e\.g\. .*: needs \d+ KV blocks of 16 tokens ", " ".join(text.split()))
 
 

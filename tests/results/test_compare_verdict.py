@@ -11,7 +11,7 @@ import pytest
 from hermes.api import simulate
 from hermes.core.noise import t_quantile
 from hermes.results import Results
-from hermes.results.compare import compare
+from hermes.results.compare import CompareRow, CompareTable, TotalRow, compare
 from hermes.results.difference_noise import noise_s
 
 
@@ -126,3 +126,13 @@ def test_a_star_marks_the_whole_run() -> None:
     text = compare(steady, whole, allow_different_requests=True).to_text()
     assert "* of the whole run: no steady state was found" in text
     assert "*" not in compare(steady, run(4, requests=1000)).to_text()
+
+
+def test_differences_beyond_noise_are_coloured() -> None:
+    rows = [CompareRow("ttft", stat, 1.0, 2.0, -0.5, noise) for stat, noise in (("p50", 0.1), ("p99", 3.0))]
+    figures = [TotalRow("headline.served_per_s", 8.0, 10.0, -0.2, 0.5), TotalRow("cost.total_dollars", 1.0, 2.0, -0.5)]
+    table = CompareTable(rows, [], 1, 1, None, totals=figures, names=("a", "b"), verdict="a against b")
+    latencies, totals = (part.rows for part in table.sections() if part.title != "SLO: value and limit")
+    assert [getattr(row[4], "colour", None) for row in latencies] == ["green", None]
+    assert [getattr(row[3], "colour", None) for row in totals] == ["red", None]
+    assert "\x1b" not in table.to_text()

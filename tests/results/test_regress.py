@@ -88,7 +88,7 @@ def test_what_changed(tmp_path: Path) -> None:
     }
     assert report.exit_code == 1
     text = report.to_text()
-    for part in ("a.x", "1.5", "1.8", "+20%", "missing", "added", "5 differences in 7 metrics of 1 scenarios"):
+    for part in ("a.x", "1.5", "1.8", "+20%", "missing", "added", "5 differences in 7 metrics of 1 scenario\n"):
         assert part in text
     assert json.loads(json.dumps(report.to_dict()))["ok"] is False
     assert "4 not shown" in report.to_text(limit=1)

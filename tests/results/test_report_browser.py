@@ -96,3 +96,10 @@ def test_the_page_follows_the_scheme_of_the_system(opened: Any) -> None:
         opened.emulate_media(color_scheme=scheme)
         opened.wait_for_timeout(300)
         assert opened.evaluate("document.documentElement.dataset.theme") == scheme
+
+
+def test_lines_of_the_slo_are_seen_on_both_grounds(opened: Any) -> None:
+    """Dashed lines were black on the dark ground."""
+    stroke = opened.evaluate("document.querySelector('#chart0 .mark-rule.role-mark line').getAttribute('stroke')")
+    dark = opened.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert stroke == ("#e4e8ee" if dark else "#1c2128")

@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
+from each import each
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes.api import simulate
@@ -138,7 +139,7 @@ def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", sorted(_models()))
+@each("name", sorted(_models()))
 def test_every_key_survives_a_resolved_scenario(name):
     model = _models()[name]
     plain = model.model_validate(smallest(model))

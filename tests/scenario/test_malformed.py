@@ -2,12 +2,16 @@
 
 import importlib.util
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from long_runs import count
+
+from hermes.config.load_drivers import DRIVERS
+from hermes.workload.importers import TRACE_IMPORTERS
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -50,6 +54,26 @@ def test_cases_are_the_same_every_time(fuzz, tmp_path):
     for name in names:
         if not name.endswith(".parquet"):  # pyarrow notes no time, but its version
             assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+READING = re.compile(r"\b(csv_rows|json_lines|read_json|parquet_(?!metadata)\w+|npz_arrays|\w+_table|"
+                     r"parse_json|read_text|read_bytes|load_yaml|text_lines)\b")
+IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml_document)|hardware\.files|config)"
+                     r" import (\([^)]*\)|[^\n]*)")
+
+
+def test_every_reader_has_a_family(fuzz):
+    """A new module that reads files, trace format or load driver needs files in the fuzzer."""
+    from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES, UNREAD
+
+    package = SCRIPTS.parent / "hermes"
+    found = {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+             for path in package.rglob("*.py") if any(map(READING.search, IMPORTS.findall(path.read_text())))}
+    found = {"calibration" if name.startswith("calibration.") else name for name in found}
+    assert found == {*READERS, *UNREAD}
+    assert set(READERS.values()) <= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
+    assert {*TRACE_IMPORTERS.names()} == {*SAMPLES}
+    assert {*DRIVERS, "blis", "vllm-bench"} == {*DRIVER_FILES}
 
 
 def test_every_entry_of_the_reviewed_list_has_a_reason(fuzz):

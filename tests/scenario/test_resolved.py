@@ -4,6 +4,7 @@ import json
 from typing import Any, Literal
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def test_round_trip(small_file):
     assert resolved_yaml(again(scenario)) == resolved_yaml(scenario)
 
 
-@pytest.mark.parametrize("name", builtin_scenarios())
+@each("name", builtin_scenarios())
 def test_built_in_scenarios_round_trip(name):
     scenario = load_scenario(name)
     assert again(scenario) == scenario

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import each
 
 import hermes
 from hermes.hardware.devices import load_device
@@ -50,7 +51,7 @@ def test_a_fit_of_whole_steps_is_near_with_its_name() -> None:
     assert "llama-3.1-8b-h100-tp1-bf16" in found["parts"][0]["source"]
 
 
-@pytest.mark.parametrize("device", [name for name in names_in("devices") if load_device(name).type == "gpu"])
+@each("device", [name for name in names_in("devices") if load_device(name).type == "gpu"])
 def test_a_run_of_each_shipped_card_prints_its_class_and_ranges(device: str) -> None:
     small = "llama-3.1-8b" if load_device(device).memory > 20e9 else "qwen2.5-0.5b"
     results = hermes.simulate({

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import check_each
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -53,16 +54,23 @@ def test_every_engine_has_its_recordings() -> None:
 
 # Block by block the newer folders are replayed in the long suite only; that reference is the same for all of them.
 FIRST = ("given", "recorded", "recorded-options", "async")
-REPLAYS = [pytest.param(path, every_step, id=f"{path.parent.name}/{path.stem}-{'every_step' if every_step else 'runs'}",
-                        marks=[pytest.mark.long] if every_step and path.parent.name not in FIRST else [])
-           for path in FILES for every_step in (False, True)]
 
 
-@pytest.mark.parametrize(("path", "every_step"), REPLAYS)
-def test_every_step_is_identical(path: Path, every_step: bool) -> None:
+def check_steps(path: Path, every_step: bool) -> None:
     result = conform_file(path, every_step=every_step)
     assert result.first_difference is None
     assert result.identical == result.steps > 0
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_step_is_identical(folder: str) -> None:
+    check_each(find_files([SCHEDULES / folder]), lambda path: check_steps(path, every_step=False))
+
+
+@pytest.mark.parametrize("folder", [
+    folder if folder in FIRST else pytest.param(folder, marks=pytest.mark.long) for folder in FOLDERS])
+def test_every_step_is_identical_step_by_step(folder: str) -> None:
+    check_each(find_files([SCHEDULES / folder]), lambda path: check_steps(path, every_step=True))
 
 
 @st.composite

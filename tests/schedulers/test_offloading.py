@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -23,7 +24,7 @@ FILES = find_files([SCHEDULES])
 
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each("path", FILES, ids=lambda path: path.stem)
 def test_every_step_is_identical(path: Path, every_step: bool) -> None:
     result = conform_file(path, every_step=every_step)
     assert result.first_difference is None

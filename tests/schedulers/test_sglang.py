@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -41,7 +42,7 @@ def test_the_recordings_have_what_makes_them_worth_having() -> None:
 
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each("path", FILES, ids=lambda path: path.stem)
 def test_every_batch_is_identical(path: Path, every_step: bool) -> None:
     result = conform_file(path, every_step=every_step)
     assert result.first_difference is None
@@ -196,3 +197,15 @@ def test_the_engine_makes_the_recorded_batches(name: str) -> None:
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     keys = ("kind", "scheduled", "retracted", "free_tokens", "cached_tokens", "ratio")
     assert [[step[key] for key in keys] for step in answer["steps"]] == RecordedBatches.model_validate(recorded).rows()
+
+
+@pytest.mark.parametrize("step", [
+    [], ["decode", 0, [], 1, 1, 0.5], ["extend", [[0, 1]], [], 1, 1, 0.5], ["extend", [[0, "1 kg", 0]], [], 1, 1, 0.5],
+    ["extend", [], [], "x", 1, 0.5],
+])
+def test_a_batch_without_its_parts_is_refused(tmp_path, step):
+    data = json.loads(FILES[0].read_text())
+    data["steps"][0] = step
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"r\.json: .*kind, scheduled, retracted"):
+        load_batches(tmp_path / "r.json")

@@ -1,6 +1,7 @@
 """The study of remote KV storage: its arithmetic, its scenarios, its search; and one small point."""
 
 import pytest
+from each import each
 
 from hermes import simulate
 from hermes.config.data_files import resource_dir
@@ -17,8 +18,8 @@ sought, search_row = STUDY.module("report").sought, STUDY.module("report")._sear
 FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
 
 
-@pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("population", ["private", "shared"])
+@each("design", DESIGNS)
 @pytest.mark.parametrize("mode", points.MODES)
 def test_every_point_is_a_scenario(design, population, mode):
     checked = load_scenario(scenario(Setup(design, 24576, population, 16, mode), FOLDER))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from outside import OUTSIDE
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
@@ -13,12 +14,10 @@ from hermes.scenario.build import build
 from hermes.study import load_study
 
 splitwise = load_study("splitwise").module("compare")
-REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "splitwise"
+REFERENCE = OUTSIDE / "reference" / "splitwise"
 SCENARIOS = resource_dir("scenarios") / "validation"
 NAMES = ["splitwise-bloom-176b-conv-20", "splitwise-llama-2-70b-code-40", "splitwise-llama-2-70b-conv-20"]
-needs_reference = pytest.mark.skipif(
-    not REFERENCE.is_dir(), reason=f"splitwise-sim's traces and answers are not at {REFERENCE}"
-)
+needs_reference = pytest.mark.outside("reference/splitwise")
 
 
 @needs_reference

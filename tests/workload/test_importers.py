@@ -240,3 +240,10 @@ def test_options(tmp_path: Path, kind: str, options: dict[str, Any], message: st
 
 def test_kinds() -> None:
     assert set(TRACE_IMPORTERS.names()) >= {"azure", "csv", "mooncake", "parquet"}
+
+
+def test_blocks_of_a_request_stand_once(tmp_path: Path) -> None:
+    row = {"request_id": "r", "arrival_time": 0.5, "input_toks": 32, "output_toks": 2}
+    path = file(tmp_path, json.dumps(row), "requests.jsonl")
+    file(tmp_path, (json.dumps({"request_id": "r", "hash_ids": [1, 2]}) + "\n") * 2, "prompt_blocks.jsonl")
+    assert "prompt_blocks.jsonl:2: request_id: expected each request once, found 'r'" in refused("vllm-run", path)

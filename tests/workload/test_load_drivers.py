@@ -112,6 +112,25 @@ def test_mistakes_name_their_place(tmp_path: Path, driver: str, old: str, new: s
     assert re.search(says, str(caught.value))
 
 
+@pytest.mark.parametrize(("driver", "old", "new", "says"), [
+    ("aiperf", '"value": 300,', '"value": 300.5,', "input_sequence_length.value: expected an integer"),
+    ("guidellm", '"output_tokens": 10,', '"output_tokens": 10.5,', "successful.0.output_tokens: expected an integer"),
+    ("guidellm", '"output_tokens": 10,', '"output_tokens": -7,', "expected an integer from 0, found -7|from 0 to"),
+    ("inference-perf", '"input_tokens": 300', '"input_tokens": 1000000000000000000000000000000', "expected an integer"),
+    ("guidellm", '"request_latency": 0.22', '"request_latency": -1', "a number of at least 0, found -1"),
+    ("blis", "true,60,20,", "true,60,20.5,", "output_tokens: expected an integer"),
+])
+def test_tokens_are_whole_and_times_not_negative(tmp_path: Path, driver: str, old: str, new: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        import_trace(driver, changed(tmp_path, driver, old, new), zero_tokens="one")
+
+
+@pytest.mark.parametrize("kind", ["sharegpt", *FILES, "vllm-bench"])
+def test_a_device_is_refused_before_it_is_read(kind: str) -> None:
+    with pytest.raises(InputError, match="found a device"):
+        import_trace(kind, "/dev/zero")
+
+
 def test_one_of_several_benchmarks(tmp_path: Path) -> None:
     path = changed(tmp_path, "guidellm", '"benchmarks": [', '"benchmarks": [{"requests": {}}, ')
     assert len(import_trace("guidellm", path, benchmark=1, zero_tokens="drop")) == 3

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from outside import OUTSIDE
 
 import hermes
 from hermes.cli import main
@@ -18,7 +19,7 @@ from hermes.memory.replay import replay
 from hermes.workload.importers import import_trace
 from hermes.workload.traces import read_trace
 
-RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
+RUNS = OUTSIDE / "data" / "vllm-runs"
 ROW = {"arrival": 0.5, "tokens": [5, 6, 7], "output": 4}
 
 
@@ -97,7 +98,7 @@ def test_without_a_length_every_piece_counts_as_whole(tmp_path: Path) -> None:
     assert (frame["prompt_tokens"].tolist(), frame["hash_ids"].tolist()) == ([32], [[0, 1]])
 
 
-@pytest.mark.skipif(not RUNS.exists(), reason="the recorded vLLM runs are not here")
+@pytest.mark.outside("data/vllm-runs")
 def test_recorded_prompts_find_as_much_as_their_own_block_hashes_say(tmp_path: Path) -> None:
     """300 real prompts, known by vLLM's chained hashes of 16 tokens."""
     folder = next(RUNS.glob("rtx4090*"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from outside import OUTSIDE
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
@@ -20,7 +21,7 @@ from hermes.workload.stats import spearman
 from hermes.workload.traces import describe_frame
 
 BUILT_IN = ("azure-code-2023", "azure-conv-2023")
-AZURE = Path(__file__).resolve().parents[3] / "shared/data/azure"
+AZURE = OUTSIDE / "data" / "azure"
 
 
 def drawn(name: str) -> Lengths:
@@ -56,7 +57,7 @@ def test_draws_reproduce_the_rank_correlation(name: str) -> None:
     assert rho == pytest.approx(load_workload_profile(name).spearman, abs=0.01)
 
 
-@pytest.mark.skipif(not AZURE.is_dir(), reason="the Azure traces are not redistributed with hermes")
+@pytest.mark.outside("data/azure")
 @pytest.mark.parametrize("kind", ["conv", "code"])
 def test_against_the_real_trace(kind: str) -> None:
     frame = import_trace("azure", AZURE / f"AzureLLMInferenceTrace_{kind}.csv")

@@ -1,0 +1,179 @@
+"""Files that other tools write, one family for each kind of reader: traces, results of load drivers, kernel tables,
+operator tables, launch manifests.
+
+`SAMPLES` has a file of each trace format; `READERS` names the family of every module that reads files. A test compares
+both with the package, so that a new format or reader cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "UNREAD", "import_command", "sign_kernels", "write_driver_files",
+           "write_kernels", "write_layers", "write_manifests", "write_samples"]
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests/data"
+READERS = {
+    "calibration": "steps", "cli.deploy": "manifest", "cli.scenarios": "scenario",
+    "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
+    "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
+    "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
+    "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
+    "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
+    "results.reference": "reference", "results.regress": "golden",
+    "results.stored": "run",
+    "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
+    "workload.importers": "import", "workload.ragpulse": "import", "workload.token_traces": "import",
+    "workload.traces": "trace",
+}
+"""Module that reads files -> the family that changes them; calibration's modules are one entry."""
+UNREAD = {"cli.accuracy", "cli.profile_show", "explore.space", "results.observed"}
+"""Modules whose files no family changes yet: search spaces, reports of observations."""
+DRIVER_FILES = {"aiperf": "aiperf.jsonl", "guidellm": "guidellm.json", "inference-perf": "inference-perf.json",
+                "blis": "blis.csv", "vllm-bench": "vllm-bench.json"}
+
+
+def _csv(header: str, row: Callable[[int], str]) -> str:
+    return "\n".join([header, *(row(i) for i in range(6))]) + "\n"
+
+
+def _lines(row: Callable[[int], dict[str, Any]]) -> str:
+    return "".join(json.dumps(row(i)) + "\n" for i in range(6))
+
+
+def _vllm_bench() -> str:
+    return json.dumps({
+        "input_lens": [60, 61, 62, 63], "output_lens": [8, 9, 10, 0], "ttfts": [0.2, 0.3, 0.4, 0.0],
+        "itls": [[0.05] * 7, [0.04] * 8, [0.04] * 9, []], "start_times": [5000.5, 5001.0, 5002.25, 5003.0],
+        "errors": ["", "", "", "refused"]})
+
+
+def _parquet(path: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame({"arrival_s": [0.25 * i for i in range(6)], "prompt_tokens": [100 + i for i in range(6)],
+                  "output_tokens": [5 + i for i in range(6)], "user": ["a", "b", "a", "c", "b", "a"]}).to_parquet(path)
+
+
+SAMPLES: dict[str, dict[str, str | Callable[[Path], None] | Path]] = {
+    "azure": {"azure.csv": _csv("TIMESTAMP,ContextTokens,GeneratedTokens",
+                                lambda i: f"2023-11-16 18:15:{40 + i}.6805900,{100 + i},{5 + i}")},
+    "bailian": {"bailian.jsonl": _lines(lambda i: {
+        "chat_id": i + 1, "parent_chat_id": i - 1 if i > 2 else -1, "timestamp": 60.5 + i, "input_length": 40 + i,
+        "output_length": 5 + i, "hash_ids": [1, 2, 3 + i]})},
+    "burstgpt": {"burstgpt.csv": _csv("Timestamp,Session ID,Model,Request tokens,Response tokens,Log Type",
+                                      lambda i: f"{5 + i},s{i % 2},GPT-4,{100 + i},{5 + i},API log")},
+    "csv": {"csv.csv": _csv("arrival_s,prompt_tokens,output_tokens,user",
+                            lambda i: f"{0.25 * i},{100 + i},{5 + i},u{i % 3}")},
+    "mooncake": {"mooncake.jsonl": _lines(lambda i: {
+        "timestamp": 250 * i, "input_length": 600 + i, "output_length": 9 + i, "hash_ids": [i, i + 1]})},
+    "parquet": {"parquet.parquet": _parquet},
+    "tokens": {"tokens.jsonl": _lines(lambda i: {
+        "arrival": 0.5 * i, "output": 4 + i, "user": i % 2, "prompt_tokens": 33,
+        **({"tokens": [*range(33)]} if i % 2 else {"hashes": ["a", "b", f"c{i}"]})})},
+    "vllm-run": {"requests.jsonl": _lines(lambda i: {
+        "request_id": f"r{i}", "arrival_time": 10.5 + i, "input_toks": 40 + i, "output_toks": 6 + i}),
+        "prompt_blocks.jsonl": _lines(lambda i: {"request_id": f"r{i}", "hash_ids": [1, 2, 3 + i]})},
+    "servegen": {"servegen.jsonl": _lines(lambda i: {"input_length": 61 + i, "output_length": 20 + i})},
+    "sharegpt": {"sharegpt.json": json.dumps([
+        {"conversations": [{"from": "human", "value": "What is a prefix cache?" * (i + 1)},
+                           {"from": "gpt", "value": "It keeps keys and values." * (i + 1)}]} for i in range(3)])},
+    "ragpulse": {name: DATA / "ragpulse" / name for name in (
+        "0_trace.jsonl", "1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl",
+        "5_web_search.jsonl")},
+    "vllm-bench": {"vllm-bench.json": _vllm_bench()},
+    **{kind: {name: DATA / "load-drivers" / name} for kind, name in DRIVER_FILES.items() if kind != "vllm-bench"},
+}
+"""Trace format -> files of it."""
+
+_OPTIONS = {"csv": ("session=user",), "parquet": ("session=user",), "tokens": ("session=user",), "sharegpt": (
+    "turns=all",)} | dict.fromkeys(DRIVER_FILES, ("zero_tokens=one",))
+
+
+def write_samples(folder: Path) -> None:
+    """Write a file of each trace format."""
+    for name, content in itertools.chain.from_iterable(files.items() for files in SAMPLES.values()):
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+        elif isinstance(content, str):
+            (folder / name).write_text(content)
+        else:
+            content(folder / name)
+
+
+def import_command(file: str, rng: random.Random) -> list[str]:
+    """Return the command that imports a sample."""
+    kind = next(kind for kind, files in SAMPLES.items() if file in files)
+    options = [word for option in _OPTIONS.get(kind, ()) for word in ("--set", option)]
+    first = next(iter(SAMPLES[kind]))
+    return ["trace", "import", kind, f"HERE/{first}", "-o", "HERE/out.parquet", "--json", *options]
+
+
+def write_driver_files(folder: Path) -> None:
+    """Write a result of each load driver."""
+    for kind, name in DRIVER_FILES.items():
+        if kind == "vllm-bench":
+            (folder / name).write_text(_vllm_bench())
+        else:
+            shutil.copyfile(DATA / "load-drivers" / name, folder / name)
+
+
+SERVED = """\
+name: served
+seed: 3
+workload: {{requests: 6, arrivals: {{kind: poisson, rate: 20 /s}}, lengths: {{kind: fixed, prompt: 60, output: 8}}}}
+clients: [{{hardware: {hardware}, memory: {{num_blocks: 4000}}}}]
+"""
+
+
+def write_kernels(folder: Path) -> None:
+    """Write a card's kernel tables, and a scenario that is priced with them."""
+    source = ROOT / "hw_profiles/kernels/a100-80gb"
+    for suffix in (".yaml", ".npz"):
+        shutil.copyfile(source.with_suffix(suffix), folder / f"kernels{suffix}")
+    (folder / "served.yaml").write_text(SERVED.format(
+        hardware="{kind: composed, model: llama-3.1-8b, device: a100-80gb, kernels: kernels.yaml}"))
+
+
+def sign_kernels(folder: Path, changed: Path) -> None:
+    """State the hash of the changed times."""
+    header = folder / "kernels.yaml"
+    if changed.suffix == ".npz":
+        content = yaml.safe_load(header.read_text())
+        content["sha256"] = hashlib.sha256(changed.read_bytes()).hexdigest()
+        header.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def write_layers(folder: Path) -> None:
+    """Write layer-wise operator tables, and a scenario that is priced with them."""
+    from hermes.hardware.operator_tables import ONCE, PER_LAYER
+
+    names = (*ONCE, *PER_LAYER)
+    rows = [f"{name},{t},{10 * (i + 1) + t}" for i, name in enumerate(names) for t in (1, 16, 128)]
+    (folder / "dense.csv").write_text("\n".join(["layer,tokens,time_us", *rows, ""]))
+    rows = [f"{name},{s},{100 + s}" for name in ("lm_head", "sampler") for s in (1, 4, 16)]
+    (folder / "per_sequence.csv").write_text("\n".join(["layer,sequences,time_us", *rows]))
+    rows = [f"{chunk},{past},{decodes},{context},{5 + 0.1 * chunk + 0.001 * chunk * past + 0.01 * decodes * context}"
+            for chunk, past, decodes, context in itertools.product((0, 16, 64), (0, 32), (0, 1, 8), (0, 64, 256))
+            if (chunk or not past) and (chunk or decodes) and bool(decodes) == bool(context)]
+    (folder / "attention.csv").write_text("\n".join(["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", *rows]))
+    (folder / "skew.csv").write_text("pc,n,t_mean_us,t_max_us,t_skew_us\n0,2,100,200,130\n16,8,100,200,110\n"
+                                     "0,8,100,200,110\n16,2,100,200,120\n")
+    (folder / "served.yaml").write_text(SERVED.format(
+        hardware="{kind: layerwise, path: ., model: llama-3.1-8b}"))
+
+
+def write_manifests(folder: Path) -> None:
+    """Write manifests of clusters."""
+    for path in (DATA / "manifests").glob("*.yaml"):
+        shutil.copyfile(path, folder / path.name)
