@@ -2,8 +2,9 @@
 
 A transfer of b bytes takes `latency + b / bandwidth`. Both are non-negative and fitted to the median time of each size
 with relative weights, so that small transfers count as much as large ones; the file also gives the error at every size.
-The times come from our collector (`hermes.calibration.collect.link`). A scenario takes the values unchanged:
-`network_lines` prints them in the form of its `network:` section.
+The times come from our collector (`hermes.calibration.collect.link`) or from fio; nvbandwidth gives a bandwidth alone
+(`hermes.calibration.link_fit`). A scenario takes the values unchanged: `network_lines` prints them in the form of its
+`network:` section.
 """
 
 from __future__ import annotations
@@ -84,18 +85,19 @@ class MeasuredLink(ConfigModel):
     path: Path_
     memory: Memory = ""
     """Host memory of a copy between host and device."""
-    latency: Duration
+    latency: Duration | None = None
+    """None where the tool measured one size only."""
     bandwidth: Bandwidth
-    mape: Fraction
+    mape: Fraction | None = None
     """Mean absolute relative error over sizes, a fraction."""
-    worst: Fraction
+    worst: Fraction | None = None
     held_out_mape: Fraction | None = None
     """The same as `mape`, with each size predicted by a fit without it."""
     sizes: list[SizeError] = Field(default_factory=list)
 
     def seconds(self, num_bytes: int) -> float:
-        """Return the time of one transfer."""
-        return self.latency + num_bytes / self.bandwidth
+        """Return the time of one transfer; without a latency where that is unknown."""
+        return (self.latency or 0.0) + num_bytes / self.bandwidth
 
     def label(self) -> str:
         """Return its name in tables."""
@@ -131,7 +133,8 @@ def save_link(link: LinkFile, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["Measured links. In a scenario, where clients are joined by one of them:", ""]
     for found in link.links:
-        error = f"error {found.mape:.1%} on average over sizes, {found.worst:.1%} at worst"
+        error = "" if found.mape is None or found.worst is None else (
+            f"error {found.mape:.1%} on average over sizes, {found.worst:.1%} at worst")
         lines += [f"{found.label()}: {error}", *(f"    {line}" for line in network_lines(found))]
     dump_yaml(link, path, "\n".join(lines))
 
@@ -144,8 +147,8 @@ def load_link(path: Path) -> LinkFile:
 def network_lines(link: MeasuredLink) -> list[str]:
     """Return the lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's
     `links`."""
-    return ["network:", "  kind: link", f"  bandwidth: {_quantity(link.bandwidth, 'B/s')}",
-            f"  latency: {_quantity(link.latency, 's')}"]
+    latency = "0 s   # not measured: fill it in" if link.latency is None else _quantity(link.latency, "s")
+    return ["network:", "  kind: link", f"  bandwidth: {_quantity(link.bandwidth, 'B/s')}", f"  latency: {latency}"]
 
 
 def _quantity(value: float, unit: str) -> str:

@@ -1,9 +1,10 @@
-"""Fit of links: host links to the journal of our collector, links between devices to all-reduces.
+"""Fit of links: to the journal of our collector, and to the output of other tools.
 
-All-reduces are those of a card's measured terms, or of nccl-tests 2.x (text; outputs of several N may follow each
-other):
+fio and nvbandwidth (JSON) measure links of a host, nccl-tests (text) those between the devices of a client:
 
-    all_reduce_perf -b 1K -e 128M -f 2 -g N
+    fio --direct=1 --ioengine=psync --iodepth=1 --output-format=json     3.x: a job (or more) for each block size
+    nvbandwidth -j                                                       0.8: bandwidths of pinned memory, at one size
+    all_reduce_perf -b 1K -e 128M -f 2 -g N                              2.x: outputs of several N may follow each other
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,14 @@ from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.link import LinkFile, LinkPlan, LinkProvenance, MeasuredLink, SizeError
 from hermes.calibration.records import read_records
-from hermes.config.files import open_file, read_text
-from hermes.core.noise import spread, tally
+from hermes.config.files import open_file, read_json, read_text
+from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.links import CollectiveTimes, LinkDescription
 
-__all__ = ["fit_link", "interconnect", "is_nccl_tests", "link_file", "link_of_nccl_tests"]
+__all__ = ["fit_link", "interconnect", "link_file", "of_tool", "tool_of"]
 
+_NVBANDWIDTH = {"host_to_device_memcpy_ce": "host_to_device", "device_to_host_memcpy_ce": "device_to_host"}
 _NCCL_ROW = re.compile(r"\s*(\d+)\s+\d+\s+\S+\s+\S+\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)")
 
 
@@ -101,24 +104,115 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[float, 
     return found
 
 
-# -- all-reduces between the devices of a client -----------------------------------------------------------------------
+# -- output of other tools ---------------------------------------------------------------------------------------------
 
 
-def is_nccl_tests(path: Path) -> bool:
-    """Return whether a file is the output of nccl-tests."""
+def tool_of(path: Path) -> str | None:
+    """Return the tool that wrote a file: `fio`, `nvbandwidth`, `nccl-tests`; None for another file, or none."""
     try:
         with open_file(path) as file:
             text = file.read(2**16).decode(errors="replace")
     except InputError:
-        return False   # the reader of journals says why
-    return re.search(r"\n#\s+size\s+count\s+type\s+redop", text) is not None
+        return None   # the reader of journals says why
+    marks = {"nvbandwidth": r'\s*\{\s*"nvbandwidth"', "fio": r'\s*\{\s*"fio version"',
+             "nccl-tests": r"(?s).*\n#\s+size\s+count\s+type\s+redop"}
+    return next((tool for tool, mark in marks.items() if re.match(mark, text)), None)
 
 
-def link_of_nccl_tests(path: Path, name: str) -> LinkDescription:
-    """Return the link in the output of nccl-tests. Raises `InputError` naming the line."""
+def of_tool(path: Path, name: str, command: str) -> LinkFile | LinkDescription | None:
+    """Return the links in the output of a tool; None for a file of none (`tool_of`). Raises `InputError`."""
+    tool = tool_of(path)
+    if tool == "nccl-tests":
+        return _nccl(read_text(path), path, name)
+    read = {"nvbandwidth": _nvbandwidth, "fio": _fio}.get(tool or "")
+    return None if read is None else read(read_json(path), path, name, command)
+
+
+def _value(data: Any, *keys: str | int, file: Path) -> Any:
+    """Return what lies under the keys. Raises `InputError` naming the place."""
+    for depth, key in enumerate(keys):
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            raise InputError("a value (required)", file=str(file), field=".".join(map(str, keys[:depth + 1]))) from None
+    return data
+
+
+def _items(data: Any, *keys: str | int, file: Path, kind: type = dict) -> list[Any]:
+    """Return the list of mappings (or of `kind`) under the keys. Raises `InputError` naming the place."""
+    found = _value(data, *keys, file=file)
+    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        raise InputError("a list of results", found, file=str(file), field=".".join(map(str, keys)))
+    return found
+
+
+def _number(data: Any, *keys: str | int, file: Path) -> float:
+    """Return the number under the keys, above 0; nvbandwidth writes numbers as text. Raises `InputError`."""
+    found = _value(data, *keys, file=file)
+    try:
+        number = float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise InputError("a number above 0", found, file=str(file), field=".".join(map(str, keys)))
+    return number
+
+
+def _file(
+    links: list[MeasuredLink], tool: str, path: Path, name: str, command: str, device: str, note: str,
+) -> LinkFile:
+    return LinkFile(name=name, links=links, provenance=LinkProvenance(
+        cpu="not stated", device=device, date=datetime.date.today(), clock=f"that of {tool}", collected_by=command,
+        source=f"{path.name} of {tool}", notes=[note]))
+
+
+def _nvbandwidth(data: Any, path: Path, name: str, command: str) -> LinkFile:
+    links = []
+    for number, test in enumerate(_items(data, "nvbandwidth", "testcases", file=path)):
+        if test.get("name") in _NVBANDWIDTH and test.get("status") == "Passed":
+            place = "nvbandwidth", "testcases", number, "bandwidth_matrix"
+            rows = _items(data, *place, file=path, kind=list)
+            rates = [_number(data, *place, row, column, file=path) for row, cells in enumerate(rows)
+                     for column, cell in enumerate(cells) if cell != "N/A"]
+            if rates:
+                links.append(MeasuredLink(path=_NVBANDWIDTH[test["name"]], memory="pinned", latency=None,  # type: ignore[arg-type]  # one of its names
+                                          bandwidth=median(rates) * 1e9))
+    if not links:
+        raise InputError(f"a test that passed: {', '.join(_NVBANDWIDTH)}", file=str(path),
+                         field="nvbandwidth.testcases")
+    root = data["nvbandwidth"]
+    devices = [str(one) for one in root.get("GPU Device list", [])]
+    return _file(links, f"nvbandwidth {root.get('version', '')}".strip(), path, name, command, "; ".join(devices),
+                 "nvbandwidth copies one size: bandwidths, medians over the devices, and no latency")
+
+
+def _fio(data: Any, path: Path, name: str, command: str) -> LinkFile:
+    shared, found = data.get("global options", {}), []
+    for number, job in enumerate(_items(data, "jobs", file=path)):
+        keys = ("jobs", number, "read")
+        if not _value(data, *keys, "total_ios", file=path):
+            continue
+        options = {**shared, **job.get("job options", {})}
+        for key in ("iodepth", "numjobs"):
+            if str(options.get(key, "1")) != "1":
+                raise InputError(f"{key} of 1: reads that wait for each other have no latency of their own",
+                                 options[key], file=str(path), field=f"jobs.{number}.job options.{key}")
+        size, mean = (_number(data, *keys, *more, file=path) for more in (("io_bytes",), ("lat_ns", "mean")))
+        cv = float(_value(data, *keys, "lat_ns", "stddev", file=path)) / mean
+        found.append(SizeError(bytes=round(size / _number(data, *keys, "total_ios", file=path)), median_s=mean / 1e9,
+                               cv=cv, noise=classify(cv)))
+    link = fit_link("disk_read", "", sorted(found, key=lambda one: one.bytes)) if found else None
+    if link is None:
+        raise InputError("read jobs of at least two block sizes, the larger of which take longer",
+                         sorted({one.bytes for one in found}), file=str(path), field="jobs")
+    return _file([link], str(data.get("fio version", "fio")), path, name, command, "",
+                 "mean latency of each job's reads; only direct=1 reads past the page cache")
+
+
+def _nccl(text: str, path: Path, name: str) -> LinkDescription:
     runs: dict[int, dict[int, float]] = {}
     ranks, times = 0, dict[int, float]()
-    for line, row in enumerate(read_text(path).splitlines(), 1):
+    for line, row in enumerate(text.splitlines(), 1):
         if row.startswith("# nThread"):
             ranks, times = 0, {}
         ranks += bool(re.match(r"#\s+Rank\s+\d+", row))

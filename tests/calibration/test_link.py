@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.calibration.journal import Journal
-from hermes.calibration.link import load_link, network_lines, save_link
-from hermes.calibration.link_fit import link_file
+from hermes.calibration.link import LinkFile, load_link, network_lines, save_link
+from hermes.calibration.link_fit import link_file, of_tool
 from hermes.calibration.measurements import MEASUREMENTS
 from hermes.calibration.measurements.files import load_measurement
 from hermes.calibration.measurements.link import Links
@@ -245,7 +245,31 @@ def test_collector_needs_numpy_alone():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# -- output of nccl-tests 2.13 ----------------------------------------------------------------------------------------
+# -- other tools, in the formats of nvbandwidth 0.8, fio 3.36 and nccl-tests 2.13 --------------------------------------
+
+NVBANDWIDTH = {"nvbandwidth": {
+    "CUDA Runtime Version": 12080, "Driver Version": "570.86.15", "GPU Device list": ["0: NVIDIA H100 80GB HBM3 (a)"],
+    "git_version": "v0.8", "version": "v0.8", "testcases": [
+        {"name": "host_to_device_memcpy_ce", "status": "Passed", "sum": 110.6,
+         "bandwidth_description": "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
+         "bandwidth_matrix": [["55.1", "55.5"]]},
+        {"name": "device_to_host_memcpy_ce", "status": "Passed", "sum": 53.0,
+         "bandwidth_description": "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)",
+         "bandwidth_matrix": [["N/A", "53"]]},
+        {"name": "device_to_device_memcpy_read_ce", "status": "Waived"}]}}
+
+
+def fio_job(size, seconds, **options):
+    return {"jobname": f"read{size}", "error": 0, "job options": {"rw": "randread", "bs": str(size), **options},
+            "read": {"io_bytes": 1000 * size, "total_ios": 1000, "bw_bytes": int(size / seconds),
+                     "lat_ns": {"min": 1, "max": 2, "mean": seconds * 1e9, "stddev": seconds * 1e8, "N": 1000}},
+            "write": {"io_bytes": 0, "total_ios": 0}}
+
+
+def fio(*jobs):
+    return {"fio version": "fio-3.36", "timestamp": 1, "global options": {"direct": "1", "iodepth": "1"},
+            "jobs": list(jobs)}
+
 
 def nccl(ranks, *rows):
     head = ["# Collective test starting: all_reduce_perf",
@@ -265,9 +289,28 @@ def nccl(ranks, *rows):
 
 def packed(tmp_path, content, capsys):
     path = tmp_path / "out.txt"
-    path.write_text(content)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
     code = main(["calibrate", "pack", str(path), "-o", str(tmp_path / "links.yaml")])
     return code, *capsys.readouterr()
+
+
+def test_nvbandwidth_gives_bandwidths_and_no_latency(tmp_path, capsys):
+    code, out, _ = packed(tmp_path, NVBANDWIDTH, capsys)
+    assert code == 0
+    assert "no latency" in out
+    found = load_link(tmp_path / "links.yaml")
+    assert [(link.path, link.memory, link.latency, link.bandwidth) for link in found.links] == [
+        ("host_to_device", "pinned", None, 55.3e9), ("device_to_host", "pinned", None, 53e9)]
+    assert "H100" in found.provenance.device
+    assert "latency: 0 s   # not measured" in (tmp_path / "links.yaml").read_text()
+
+
+def test_fio_gives_latency_and_bandwidth_of_reads(tmp_path, capsys):
+    sizes = (4096, 65536, 2**20)
+    assert packed(tmp_path, fio(*(fio_job(size, 8e-5 + size / 2e9) for size in sizes)), capsys)[0] == 0
+    link = load_link(tmp_path / "links.yaml").find("disk_read")
+    assert (link.latency, link.bandwidth) == (pytest.approx(8e-5), pytest.approx(2e9))
+    assert [(size.bytes, size.cv) for size in link.sizes] == [(size, pytest.approx(0.1)) for size in sizes]
 
 
 def test_nccl_tests_give_a_link_between_devices(tmp_path, capsys):
@@ -278,16 +321,25 @@ def test_nccl_tests_give_a_link_between_devices(tmp_path, capsys):
                                                                        (4, [1024, 2**20, 2**27])]
     sizes, ns = link.all_reduce(4, Rates())
     assert ns[sizes == 2**20] == pytest.approx((10 + 2**20 / 1e5) * 1e3, rel=1e-3)
+    assert isinstance(of_tool(tmp_path / "out.txt", "x", ""), type(link))
+    assert not isinstance(link, LinkFile)
 
 
 @pytest.mark.parametrize(("content", "message"), [
+    (fio(fio_job(4096, 1e-4, iodepth="32"), fio_job(8192, 2e-4)), "jobs.0.job options.iodepth: expected iodepth of 1"),
+    (fio(fio_job(4096, 1e-4)), "two block sizes"), ({"fio version": "fio-3.36"}, "jobs: expected a value"),
+    (fio({"jobname": "x", "read": {"total_ios": 3, "io_bytes": "x"}}), "jobs.0.read.io_bytes: expected a number"),
+    ({"nvbandwidth": {"testcases": [{"name": "x", "status": "Passed"}]}}, "a test that passed"),
+    ({"nvbandwidth": {"testcases": [NVBANDWIDTH["nvbandwidth"]["testcases"][0] | {"bandwidth_matrix": [["-1"]]}]}},
+     "bandwidth_matrix.0.0: expected a number above 0"),
+    ({"nvbandwidth": []}, "nvbandwidth.testcases"), ({"nvbandwidth": {"testcases": 3}}, "testcases"),
     (nccl(1, (1024, 10), (2**20, 20)), "two devices or more"), (nccl(2, (1024, 10.0)), "at least two sizes"),
     (nccl(2, (2**20, 9.0), (2**21, 10)).replace("sum -1", "sum 0"), "an all-reduce"),
     (nccl(4, (2**20, 9.0), (2**21, 10)).replace("nThread", "").replace("Rank  3", "3"), "an all-reduce"),
     (nccl(2, (2**20, 9.0), (2**21, 10)).replace(" 0 ", " 7 "), "#wrong"),
     ("nothing known\n", "valid JSON"),
 ])
-def test_output_that_cannot_be_used(content, message, tmp_path, capsys):
+def test_output_of_tools_that_cannot_be_used(content, message, tmp_path, capsys):
     code, out, err = packed(tmp_path, content, capsys)
     assert (code, out) == (2, "")
     assert message in err

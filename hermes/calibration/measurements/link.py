@@ -1,4 +1,4 @@
-"""`measure: link`: latency and bandwidth of host links; `pack` also reads the output of nccl-tests."""
+"""`measure: link`: latency and bandwidth of host links; `pack` also reads fio, nvbandwidth and nccl-tests."""
 
 from __future__ import annotations
 
@@ -89,23 +89,22 @@ class Links(Measurement):
 
     @classmethod
     def reads(cls, file: Path) -> bool:
-        """Return whether it is the output of nccl-tests."""
-        from hermes.calibration.link_fit import is_nccl_tests
+        """Return whether it is the output of fio, nvbandwidth or nccl-tests."""
+        from hermes.calibration.link_fit import tool_of
 
-        return is_nccl_tests(file)
+        return tool_of(file) is not None
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
              measured: Measured | None = None) -> Shown:
         """Write fitted links. Raises `InputError`."""
-        from hermes.calibration.link_fit import is_nccl_tests, link_file, link_of_nccl_tests
+        from hermes.calibration.link_fit import link_file, of_tool
 
+        links = of_tool(journal, output.stem, command) or link_file(journal, output.stem, command)
         data = {"file": str(output), "complete": measured is None or measured.complete}
-        if measured is None and is_nccl_tests(journal):
-            joined = link_of_nccl_tests(journal, output.stem)
-            dump_yaml(joined, output, f"All-reduces. In a scenario or a device description: link: ./{output.name}")
-            return Shown({**data, **joined.model_dump(mode="json")}, _between_devices(joined, output))
-        links = link_file(journal, output.stem, command)
+        if isinstance(links, LinkDescription):
+            dump_yaml(links, output, f"All-reduces. In a scenario or a device description: link: ./{output.name}")
+            return Shown({**data, **links.model_dump(mode="json")}, _between_devices(links, output))
         save_link(links, output)
         return Shown({**data, **links.model_dump(mode="json")}, [
             *_of_host(links), *again(measured), f"written to {output}"])
@@ -113,7 +112,7 @@ class Links(Measurement):
 
 def _of_host(links: LinkFile) -> list[Part]:
     rows = [
-        [found.label(), found.latency * 1e6, found.bandwidth / 1e9, len(found.sizes),
+        [found.label(), "-" if found.latency is None else found.latency * 1e6, found.bandwidth / 1e9, len(found.sizes),
          *("-" if error is None else f"{100 * error:.1f}" for error in (found.mape, found.worst, found.held_out_mape)),
          tally(size.noise for size in found.sizes)] for found in links.links
     ]
