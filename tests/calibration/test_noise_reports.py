@@ -78,7 +78,7 @@ def test_calibrate_link_prints_all_four(tmp_path, capsys):
 
 
 def test_calibrate_pack_prints_all_four(tmp_path, capsys):
-    plan = Plan(engine="fake", collector="none", model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
+    plan = Plan(engine="vllm", collector="none", model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
                 dtype="fp32", clock="wall", repetitions=3, warmup_s=0.0,
                 points=[{"name": name, "level": 0, "estimate_s": 0.01} for name in CLASSES])
     with Journal(tmp_path / "j.jsonl", plan.model_dump(mode="json"), {"hardware": "h"}) as journal:
