@@ -53,7 +53,6 @@ class FitOptions:
     report: Path | None = None
     plot: Path | None = None
     steps: Path | None = None
-    link: Path | None = None
 
 
 class Measurement(ConfigModel):
