@@ -240,7 +240,7 @@ def interconnect(name: str, measured: dict[int, list[tuple[int, float]]], source
     """
     measured = {ranks: times for ranks, times in measured.items() if len(times) > 1}
     if not measured:
-        raise InputError("all-reduces of at least two sizes (plan: ranks)", field="--link", file=file)
+        raise InputError("all-reduces of at least two sizes", file=file)
     rows = [(1.0, math.log2(ranks) - 1.0, 2.0 * (ranks - 1.0) / ranks * size)
             for ranks, times in measured.items() for size, _ in times]
     seconds = np.array([each for times in measured.values() for _, each in times])

@@ -1,4 +1,4 @@
-"""Measured terms (`hermes-terms/1`): single operators, collectives and watts of one card, as `hermes fit` reads them.
+"""Measured terms (`hermes-terms/1`): single operators and watts of one card, as `hermes fit` reads them.
 
 As with measured steps (`hermes.calibration.steps`), `NAME.yaml` holds the source and `NAME.parquet` beside it a row per
 repetition. Points that could not be measured are listed with the reason; nothing stands in for them.
@@ -33,15 +33,14 @@ from hermes.hardware.models import ModelDescription
 
 __all__ = ["COLUMNS", "MeasuredTerms", "TermsHeader", "load_terms", "pack_terms", "save_terms"]
 
-SIZES = ("rows", "n", "k", "width", "batch", "new", "past", "context", "heads", "kv_heads", "head_dim", "ranks",
-         "bytes")
+SIZES = ("rows", "n", "k", "width", "batch", "new", "past", "context", "heads", "kv_heads", "head_dim")
 CLOCKS = {
     "wall": "wall clock, many runs of an operator together",
-    "cpu": "CPU time of all threads, many runs of an operator together (all-reduces: wall clock)",
+    "cpu": "CPU time of all threads, many runs of an operator together",
     "cuda-events": "CUDA events around many launches",
 }
 COLUMNS: dict[str, str] = {
-    "point": "string", "term": "string", "load": "string", "captured": "int64", "share": "float64",
+    "point": "string", "term": "string", "load": "string", "share": "float64",
     **dict.fromkeys(SIZES, "int64"),
     "time_s": "float64",       # of one run
     "cpu_time_s": "float64",   # CPU time of one run; NaN on a GPU
@@ -85,7 +84,7 @@ class MeasuredTerms(MeasuredTable[TermsHeader]):
     def medians(self) -> pd.DataFrame:
         """Return one row per point that a fit may use: its sizes, and the medians of its repetitions."""
         used = self.usable()
-        sizes = ["term", "load", "captured", "share", *SIZES]
+        sizes = ["term", "load", "share", *SIZES]
         groups = used.groupby("point", sort=False)
         return pd.concat([groups[sizes].first(), groups[["time_s", "power_w", "rate"]].median()], axis=1).reset_index()
 
@@ -147,7 +146,7 @@ def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[s
     seconds = row.get("cpu_time_s", row["time_s"]) if clock == "cpu" else row["time_s"]
     return {
         "point": point["name"], "term": point["term"], "load": point.get("load", ""),
-        "captured": int(point.get("captured", False)), "share": float(point.get("share", 0.0)),
+        "share": float(point.get("share", 0.0)),
         **{size: int(point.get(size, 0)) for size in SIZES},
         "time_s": max(seconds, 1e-9),   # the CPU clock may stand still during a run of nanoseconds
         "cpu_time_s": row.get("cpu_time_s", np.nan), "power_w": row.get("power_w", np.nan),

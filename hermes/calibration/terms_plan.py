@@ -8,7 +8,6 @@ A point is one operator at one size (`TermPoint`). Terms and their sizes:
     prefill                                        batch x new, past     new KV warm, the past cold
     decode                                         batch x context       KV cold
     beside                                         a prompt of `new` tokens beside `batch` decodes over `context`
-    all_reduce                                     ranks x bytes         from the host, and inside a CUDA graph
     power                                          idle; loads of memory or arithmetic for a share of the time
 
 Level 0 spans every range coarsely, level 1 refines it: a budget that ends early leaves coarse tables, but whole ones.
@@ -46,8 +45,6 @@ FILL_BYTES_S = 2e9       # drawing operands
 CACHE_BYTES = 128e6      # walked through where the plan leaves it to the device; for the estimate
 LAUNCH_S = 10e-6
 EFFICIENCY = 0.4         # of peak rates, for the estimate
-LINK_BYTES_S, HOP_S = 5e9, 30e-6
-GROUP_S = {"torch": 4.0, "numpy": 0.5}   # starting the processes of a group of ranks
 POINT_S = 4e-3           # a point: its line in the journal, its first runs
 HOLD_S = 4.0             # of each load whose watts are read
 SHARES = {"memory": (0.25, 0.5, 1.0), "arithmetic": (0.5, 1.0)}
@@ -65,7 +62,7 @@ class TermPoint(ConfigModel):
     estimate_s: Annotated[float, Field(ge=0)] = 0.0
     term: Literal[
         "qkv", "o_proj", "gate_up", "down", "lm_head", "norm", "qk_norm", "residual", "rotary", "activation",
-        "embedding", "sampling", "prefill", "decode", "beside", "all_reduce", "power",
+        "embedding", "sampling", "prefill", "decode", "beside", "power",
     ]
     rows: Size = 0
     n: Size = 0
@@ -84,11 +81,6 @@ class TermPoint(ConfigModel):
     heads: Size = 0
     kv_heads: Size = 0
     head_dim: Size = 0
-    ranks: Size = 0
-    bytes: Size = 0
-    """That each rank contributes."""
-    captured: bool = False
-    """Inside a CUDA graph."""
     load: Literal["", "idle", "memory", "arithmetic"] = ""
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the time that the load runs."""
@@ -221,8 +213,6 @@ def _points(request: Request, ranks: list[int]) -> Iterator[Point]:
 def _of_rank(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
     yield from _rows(request, rank, level)
     yield from _attention(request, rank, level)
-    if rank.tp > 1:
-        yield from _all_reduces(request, rank, level)
     if level == 0:
         yield {"term": "power", "load": "idle"}
     for load, shares in SHARES.items():
@@ -272,13 +262,6 @@ def _attention(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
                     yield {"term": "beside", "batch": batch, "new": new, "context": context, **shape}
 
 
-def _all_reduces(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
-    row = rank.model.hidden_size * int(precision(request.dtype).other_bytes)
-    for rows in powers(1, request.max_num_batched_tokens, 2 if level else 8):
-        for captured in (False, True) if request.device == "cuda" else (False,):
-            yield {"term": "all_reduce", "ranks": rank.tp, "bytes": rows * row, "captured": captured}
-
-
 def _kv_tokens(request: Request) -> int:
     """Return the most tokens of one layer's KV that a point may read: a quarter of the memory, and on a CPU 1 GB."""
     width = precision(request.dtype).other_bytes
@@ -300,17 +283,10 @@ class _Cost:
         self.bandwidth = EFFICIENCY * request.hardware.memory_bandwidth
         self.samples, self.sample_s, self.hold_s = request.repetitions + 2, asked.sample_s, asked.hold_s
         self.cache = float(asked.cache or CACHE_BYTES)
-        self.group_s = GROUP_S[asked.backend]
-        self._groups: set[int] = set()
 
     def seconds(self, point: Point) -> float:
         if point["term"] == "power":
             return self.hold_s if self.cuda else 0.0
-        if point["term"] == "all_reduce":
-            start = 0.0 if point["ranks"] in self._groups else self.group_s
-            self._groups.add(point["ranks"])
-            once = float(point["bytes"] * point["ranks"]) / LINK_BYTES_S + HOP_S
-            return start + self.samples * max(self.sample_s, once)
         flops, moved = self._work(point)
         once = max(flops / self.flops, moved / self.bandwidth) + LAUNCH_S
         operands = moved if point["term"] in ROW_OPERATORS else max(moved, self.cache)
@@ -343,7 +319,7 @@ def terms_table(plan: TermsPlan) -> list[list[Any]]:
     for point in plan.points:
         groups.setdefault(point["term"], []).append(point)
     size = dict.fromkeys((*GEMMS, *ROW_OPERATORS), "rows") | {
-        "prefill": "new", "decode": "context", "beside": "batch", "all_reduce": "bytes"}
+        "prefill": "new", "decode": "context", "beside": "batch"}
     out = []
     for term, found in groups.items():
         axis = size.get(term, "")

@@ -28,8 +28,6 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the profile; otherwise that of the steps.")] = "",
     engine_steps: Annotated[Path | None, typer.Option("--steps", metavar="STEPS.yaml", help=
         "With terms: measured steps of an engine, for its own time of each step.")] = None,
-    link: Annotated[Path | None, typer.Option(metavar="LINK.yaml", help=
-        "With terms: write the measured all-reduces as a link, for `link:` of a device or client.")] = None,
 ) -> Answer:
     """Fit a hardware profile to measured steps, or make kernel tables of measured terms.
 
@@ -45,8 +43,8 @@ def fit(
         file, more = (path if path is None else _packed(path, Path(folder)) for path in (steps, engine_steps))
         assert file is not None
         kind = kind_of_file(file)
-        options = FitOptions(output, name, command_line(), plot, more, link)
-        for option in ("plot", "steps", "link"):
+        options = FitOptions(output, name, command_line(), plot, more)
+        for option in ("plot", "steps"):
             if getattr(options, option) and option not in kind.fit_options:
                 flag = f"--{option.replace('_', '-')}"
                 raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))

@@ -1,4 +1,4 @@
-"""`hermes profile show` and `hermes profile plot`: contents of a description, and curves of a profile."""
+"""`hermes profile show`: contents of a description."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from hermes.hardware.profile import PhaseProfile, Profile
     from hermes.results.layout import Section
 
-__all__ = ["described_names", "engine_of", "kind_of", "phases_of", "plot", "show"]
+__all__ = ["described_names", "engine_of", "kind_of", "phases_of", "show"]
 
-Name = Annotated[str, typer.Argument(help="A shipped profile, or the path of a profile file.", show_default=False)]
 AnyName = Annotated[
     str, typer.Argument(help="A name that `hermes profile list` prints, or the path of a profile file.",
                         show_default=False)]
@@ -144,24 +143,3 @@ def _tables(profile: Profile) -> list[Section]:
         watts: list[list[Any]] = [["idle", power.idle_w], ["prefill", power.prefill_w], ["decode", power.decode_w]]
         out.append(Section("watts of one device", ["", "W"], watts))
     return [part for part in out if part.rows]
-
-
-def plot(
-    name: Name,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="PNG", help="File [NAME.png].")] = None,
-) -> None:
-    """Draw a profile: step time against tokens, batch and context, with the measured range shaded."""
-    from hermes.calibration.profile_plot import plot_profile
-    from hermes.config.writing import replacing
-    from hermes.errors import InputError
-    from hermes.hardware.profile import load_profile
-
-    profile = load_profile(name)
-    target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
-    figure = plot_profile(profile)
-    kind = target.suffix.lstrip(".").lower()
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    with replacing(target) as temporary:
-        figure.savefig(temporary, dpi=110, format=kind)
-    print(f"written: {target}")

@@ -1,4 +1,4 @@
-"""`hermes profile`: list, show, plot and import descriptions of hardware, models and workloads."""
+"""`hermes profile`: list, show and import descriptions of hardware, models and workloads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import typer
 
 from hermes.cli.output import Answer, answering
 from hermes.cli.profile_import import ImportGroup
-from hermes.cli.profile_show import described_names, engine_of, kind_of, phases_of, plot, show
+from hermes.cli.profile_show import described_names, engine_of, kind_of, phases_of, show
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    profile = typer.Typer(help="List, show, plot and import hardware profiles and models.", no_args_is_help=True)
+    profile = typer.Typer(help="List, show and import hardware profiles and models.", no_args_is_help=True)
     profile.command("list")(answering(list_))
     profile.command("show")(answering(show))
-    profile.command("plot")(plot)
     importers = typer.Typer(
         cls=ImportGroup, help="Convert other tools' measurements to measured steps.", no_args_is_help=True
     )

@@ -1,4 +1,4 @@
-"""`hermes profile show` and `plot` on everything that ships."""
+"""`hermes profile list` and `show` on everything that ships."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import pytest
 
 from hermes.calibration.importers import IMPORTERS
 from hermes.calibration.importers import aiconfigurator as aiconfigurator_importer
-from hermes.calibration.profile_plot import plot_profile
 from hermes.cli import main
 from hermes.cli.profile_import import _parameter
 from hermes.errors import InputError
@@ -78,29 +77,8 @@ def test_show_prints_every_description_of_a_name(capsys):
     assert json.loads(capsys.readouterr().out)["max_context"] == 131_072
 
 
-def test_plot_is_a_picture_and_refuses_other_endings(tmp_path, capsys):
-    name = names_in("")[0]
-    assert main(["profile", "plot", name, "-o", str(tmp_path / "p.png")]) == 0
-    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
-    assert main(["profile", "plot", name, "-o", str(tmp_path / "p.doc")]) == 2
-    assert "ends in .png" in capsys.readouterr().err
-
-
-def test_curves_are_dotted_outside_the_measured_range():
-    figure = plot_profile(load_profile("splitwise-2023-llama-2-70b-h100-tp4"))
-    axes = figure.axes[2]  # decode against batch
-    solid = [line for line in axes.lines if line.get_linestyle() == "-"]
-    high = load_profile("splitwise-2023-llama-2-70b-h100-tp4").phases.decode.range["decode_seqs"][1]
-    for line in solid:
-        x, y = line.get_data()
-        drawn = [a for a, b in zip(x, y, strict=True) if b == b]
-        assert max(drawn, default=0) <= high
-    assert len(solid) == 4
-
-
-@pytest.mark.parametrize("command", ["show", "plot"])
-def test_a_mistyped_profile_is_one_line(command, capsys):
-    assert main(["profile", command, "splitwise-2023-llama-2-70b-h100-tp44"]) == 2
+def test_a_mistyped_profile_is_one_line(capsys):
+    assert main(["profile", "show", "splitwise-2023-llama-2-70b-h100-tp44"]) == 2
     error = capsys.readouterr().err
     assert "did you mean" in error
     assert error.count("\n") == 1

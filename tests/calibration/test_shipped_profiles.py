@@ -7,20 +7,27 @@ import pytest
 from each import each
 from outside import OUTSIDE
 
-from hermes.calibration.profile_plot import decode_step as decode
-from hermes.calibration.profile_plot import prefill_step as prefill
 from hermes.config.data_files import resource_dir
 from hermes.hardware import load_device, load_model
 from hermes.hardware.files import names_in
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import load_profile
 from hermes.hardware.table import load_table
+from hermes.testing.hardware import batch
 
 PERF_MODEL = OUTSIDE / "data" / "splitwise" / "perf_model.csv"
 DEVICES = {"h100": "h100-sxm", "h200": "h200", "a100": "a100-80gb", "b200": "b200", "l40s": "l40s",
            "rtx-pro-6000": "rtx-pro-6000"}
 PATTERN = re.compile(r"(llama-3\.1-8b|llama-3\.1-70b|qwen3-32b)-(.+)-tp(\d)-(bf16|fp8)\Z")
 NAMES = [name for name in names_in("") if PATTERN.match(name)]
+
+
+def prefill(new, past, decodes=0, context=0):
+    return batch([(new, past)], [context] * decodes)
+
+
+def decode(seqs, context):
+    return batch([], [context] * seqs)
 
 
 def ms(name, step):

@@ -23,7 +23,6 @@ import numpy as np
 
 from hermes.calibration.collect.session import CollectorError, PointFailed, cpu_name, main
 from hermes.calibration.collect.terms_numpy import NumpyBackend
-from hermes.calibration.collect.terms_ranks import Ranks
 from hermes.calibration.collect.terms_timing import Backend
 
 __all__ = ["TermsCollector", "open_collector"]
@@ -39,8 +38,6 @@ class TermsCollector:
         self.plan = plan
         self.repetitions, self.sample_s = int(plan["repetitions"]), float(plan["sample_s"])
         self.backend = _backend(plan)
-        self.ranks: Ranks | None = None
-        self._impossible: dict[int, str] = {}
         gc.collect()
         gc.freeze()   # torch alone is a million objects, and each point collects its own
 
@@ -59,8 +56,6 @@ class TermsCollector:
         try:
             if point["term"] == "power":
                 return [self.backend.power(point, float(self.plan["hold_s"]))], {}
-            if point["term"] == "all_reduce":
-                return self._all_reduce(point), {}
             operator = self.backend.operator(point)
             rows, how = self.backend.time(operator, self.repetitions, self.sample_s)
             return rows, {"work": {"copies": len(operator.calls), "how": how, **operator.notes}}
@@ -69,33 +64,8 @@ class TermsCollector:
         finally:
             gc.enable()
 
-    def _all_reduce(self, point: dict[str, Any]) -> list[dict[str, Any]]:
-        group = self._group(point["ranks"])
-        try:
-            return group.measure(point, self.repetitions, self.sample_s)
-        except PointFailed:
-            self.close()   # its ranks are out of step; the next point gets new ones
-            raise
-
-    def _group(self, count: int) -> Ranks:
-        """Return the processes of so many ranks; one group lives at a time."""
-        if count in self._impossible:
-            raise PointFailed(self._impossible[count])
-        if self.ranks is None or self.ranks.count != count:
-            self.close()
-            largest = max(p["bytes"] for p in self.plan["points"] if p.get("ranks") == count)
-            try:
-                self.ranks = Ranks(count, self.plan["backend"], self.plan["device"], self.plan["dtype"], largest)
-            except PointFailed as error:
-                self._impossible[count] = str(error)
-                raise
-        return self.ranks
-
     def close(self) -> None:
-        """End the processes of the ranks."""
-        if self.ranks is not None:
-            self.ranks.close()
-            self.ranks = None
+        """Release nothing."""
 
 
 def _backend(plan: dict[str, Any]) -> Backend:

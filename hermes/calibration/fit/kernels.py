@@ -17,7 +17,6 @@ import pandas as pd
 from hermes.calibration.comparison import Errors, compare_times
 from hermes.calibration.fit.estimators import solve
 from hermes.calibration.kernel_files import coded
-from hermes.calibration.link_fit import interconnect
 from hermes.calibration.terms import MeasuredTerms
 from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
 from hermes.errors import InputError
@@ -27,13 +26,12 @@ from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DevicePower
 from hermes.hardware.efficiency import load_efficiency
 from hermes.hardware.kernel_tables import KernelsFile, KernelTables
-from hermes.hardware.links import LinkDescription
 from hermes.hardware.models import precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
-__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_link", "fit_power", "fit_terms", "model_of"]
+__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_power", "fit_terms", "model_of"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 FEWEST_BESIDE = 6   # points for the three figures of decodes beside a prompt
@@ -93,10 +91,9 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
     arrays = _gemm_table(found, key) | _row_tables(found, key)
     for phase in ("prefill", "decode"):
         arrays |= _attention_tables(found, phase, key, notes)
-    arrays |= _all_reduce_tables(found, notes)
     tables = [key for key, values in arrays.items() if values.ndim > 1 and not key.endswith("/heads")]
     if not tables:
-        raise InputError("measured operators or collectives", field="rows")
+        raise InputError("measured operators", field="rows")
     file = KernelsFile(
         format="hermes-kernels/1", name=name, device=header.description.name, engine=header.engine, tables=tables,
         sha256="", cold=True, license="that of the measurement",
@@ -171,23 +168,6 @@ def _attention_tables(found: pd.DataFrame, phase: str, dtype: str, notes: list[s
     return out
 
 
-def _all_reduce_tables(found: pd.DataFrame, notes: list[str]) -> Arrays:
-    part = found[found["term"] == "all_reduce"]
-    if part.empty:
-        return {}
-    launched, captured = part[part["captured"] == 0], part[part["captured"] == 1]
-    if captured.empty:
-        notes.append("all_reduce: measured from the host only, and taken for captured steps too")
-    ranks, sizes = np.sort(part["ranks"].unique()), np.sort(part["bytes"].unique())
-    out: Arrays = {"all_reduce/ranks": ranks, "all_reduce/bytes": sizes}
-    for name, rows in (("launched", launched), ("captured", captured)):
-        rows = next(choice for choice in (rows, launched, captured) if not choice.empty)
-        ns = np.full((len(ranks), len(sizes)), np.nan)
-        ns[np.searchsorted(ranks, rows["ranks"]), np.searchsorted(sizes, rows["bytes"])] = rows["time_s"] * NS_PER_S
-        out[f"all_reduce/{name}"] = ns
-    return out
-
-
 # -- what is fitted ----------------------------------------------------------------------------------------------------
 
 
@@ -215,18 +195,6 @@ def fit_beside(terms: MeasuredTerms) -> BesideFit | None:
     per_seq, per_seq_token, share = solve(x, y)
     beside = Beside(per_seq=float(per_seq), per_seq_token=float(per_seq_token), read=min(float(share), 100.0))
     return BesideFit(beside, compare_times(x @ np.array([per_seq, per_seq_token, share]), y))
-
-
-def fit_link(terms: MeasuredTerms, name: str) -> LinkDescription:
-    """Return the measured all-reduces as a link. Raises `InputError` without all-reduces of two sizes."""
-    found, header = terms.medians(), terms.header
-    part = found[found["term"] == "all_reduce"]
-    part = part[part["captured"] == part["captured"].max()].sort_values(["ranks", "bytes"])
-    measured = {int(str(ranks)): list(zip(group["bytes"].tolist(), group["time_s"].tolist(), strict=True))
-                for ranks, group in part.groupby("ranks")}
-    return interconnect(
-        name, measured, f"all-reduces {header.source} on {header.hardware}, {header.date}, {header.engine}; medians",
-        header.name)
 
 
 def _watts(found: pd.DataFrame) -> list[Watts]:
@@ -297,10 +265,6 @@ def _composed_ns(row: Any, built: dict[int, ComposedModel]) -> Iterator[tuple[st
             if not of.top_p:
                 return
             yield row.term, model.fixed_terms(row.rows, row.rows)["sampling"]
-            return
-        elif row.term == "all_reduce" and row.ranks == tp and not row.captured:
-            width = of.hidden_size * precision(model.base.options.dtype).other_bytes
-            yield row.term, model.fixed_terms(round(row.bytes / width), 0)["all_reduce"] / (2 * layers)
             return
         elif row.term in ("prefill", "decode", "beside") and row.heads == of.num_heads // tp:
             name = "prefill with a past" if row.past else row.term

@@ -52,7 +52,6 @@ class FitOptions:
     """Command line, for the provenance."""
     plot: Path | None = None
     steps: Path | None = None
-    link: Path | None = None
 
 
 class Measurement(ConfigModel):

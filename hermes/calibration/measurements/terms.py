@@ -19,7 +19,6 @@ from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, Count, TermsPlan, te
 from hermes.config import Bytes
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError
-from hermes.hardware.profile import dump_yaml
 from hermes.results.layout import Part, Section
 
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ MOST_REASONS = 6
 
 
 class TermsMeasurement(Measurement):
-    """Single operators, collectives and watts of a card: the terms of the composed hardware model."""
+    """Single operators and watts of a card: the terms of the composed hardware model."""
 
     format: ClassVar[str] = "hermes-terms/1"
     clock_choice: ClassVar[bool] = True
-    fit_options: ClassVar[frozenset[str]] = frozenset(("steps", "link"))
+    fit_options: ClassVar[frozenset[str]] = frozenset(("steps",))
 
     measure: Literal["terms"] = "terms"
     model: str
@@ -50,7 +49,7 @@ class TermsMeasurement(Measurement):
     dtype: str | None = None
     """Precision; null: bf16 on a GPU, fp32 on a CPU."""
     ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
-    """Numbers of devices that share a layer: the shapes of one of them, and all-reduces of all."""
+    """Numbers of devices that share a layer; the shapes of one of them are measured."""
     clock: Literal["wall", "cpu"] | None = None
     """On a CPU: wall or cpu; null: wall."""
     repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
@@ -124,25 +123,20 @@ class TermsMeasurement(Measurement):
 
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
-        """Make kernel tables and a link of the all-reduces; fit the engine's own time to `options.steps`. Raises
-        `InputError`."""
+        """Make kernel tables; fit the engine's own time to `options.steps`. Raises `InputError`."""
         from hermes.calibration.fit.engine import fit_engine
-        from hermes.calibration.fit.kernels import fit_link, fit_terms
+        from hermes.calibration.fit.kernels import fit_terms
 
-        output, steps, link = options.output, options.steps, options.link
-        for option, path in (("output", output), ("--link", link)):
-            if path is not None and path.suffix not in (".yaml", ".yml"):
-                raise InputError("a file name that ends in .yaml", str(path), field=option)
+        output, steps = options.output, options.steps
+        if output is not None and output.suffix not in (".yaml", ".yml"):
+            raise InputError("a file name that ends in .yaml", str(output), field="output")
         measured = load_terms(file)
-        joined = fit_link(measured, link.stem) if link is not None else None
         made = fit_terms(measured, options.name or (output.stem if output else measured.header.name))
         engine = fit_engine(load_steps(steps), measured, made.tables(), made.beside) if steps is not None else None
         if output is not None:
             lines = hardware_lines(made, engine, output)
             save_kernels(made.file, made.arrays, output, "\n".join(["Kernel times. In a scenario:", "", *lines]))
-        if joined is not None and link is not None:
-            dump_yaml(joined, link, "All-reduces. In a scenario or a device description: link: ./" + link.name)
-        return _fitted(measured, made, engine, [path for path in (output, link) if path is not None])
+        return _fitted(measured, made, engine, output)
 
 
 def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | None) -> list[str]:
@@ -160,12 +154,9 @@ def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | N
     return lines
 
 
-def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, written: list[Path]) -> Shown:
-    """Return kernel tables, their errors at the measured points, watts, and the lines of a scenario.
-
-    written: the files, the tables first
-    """
-    lines = hardware_lines(made, engine, written[0] if written else None)
+def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, output: Path | None) -> Shown:
+    """Return kernel tables, their errors at the measured points, watts, and the lines of a scenario."""
+    lines = hardware_lines(made, engine, output)
     data = {
         "tables": made.file.tables, "errors": {term: asdict(found) for term, found in made.errors.items()},
         "beside": None if made.beside is None else made.beside.beside.model_dump(),
@@ -190,7 +181,7 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, w
         power = to_flow(made.power.model_dump(exclude_defaults=True))
         parts.append(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
     parts += ["in a scenario, for the clients on this card:", *(f"    {line}" for line in lines)]
-    return Shown(data, [*parts, *(f"written to {path}" for path in written)])
+    return Shown(data, [*parts, *([f"written to {output}"] if output else [])])
 
 
 def _errors(name: str, errors: Mapping[str, Any]) -> Section:
