@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.plan import DTYPES, KV_SHARE, PointPlan, Request, check_dense, powers
+from hermes.calibration.plan import KV_SHARE, PointPlan, Request, check_dense, powers
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.errors import InputError
@@ -37,7 +37,7 @@ __all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "Count", "TermPoint",
 
 GEMMS = ("qkv", "o_proj", "gate_up", "down", "lm_head")
 ROW_OPERATORS = ("norm", "qk_norm", "residual", "rotary", "activation", "embedding", "sampling")
-ATTENTION = ("prefill", "decode", "beside")
+DTYPES = {"cpu": ("fp32",), "cuda": ("bf16", "fp16")}   # of numpy, and of vLLM's kernels
 
 SAMPLE_S = 2e-3          # a repetition takes at least this long: short operators are repeated within it
 GRAPH_S = 0.15           # recording a CUDA graph
@@ -168,8 +168,9 @@ def terms_plan(asked: TermsMeasurement, request: Request) -> TermsPlan:
         point["estimate_s"] = round(cost.seconds(point), 4)
     middle = [point for point in points if point["term"] == "o_proj"]
     return validate(TermsPlan, {
-        "backend": asked.backend, "model": request.model.model_dump(), "device": asked.device,
-        "hardware": request.hardware_name, "description": request.hardware.model_dump(), "dtype": request.dtype,
+        "backend": "numpy" if asked.device == "cpu" else "torch", "device": asked.device,
+        "model": request.model.model_dump(), "hardware": request.hardware_name,
+        "description": request.hardware.model_dump(), "dtype": request.dtype,
         "clock": request.clock, "warmup_s": asked.warmup_s, "tensor_parallel": ranks,
         "repetitions": asked.repetitions, "threads": asked.threads, "cache_bytes": asked.cache,
         "sample_s": asked.sample_s, "hold_s": asked.hold_s, "points": points,
@@ -180,10 +181,9 @@ def terms_plan(asked: TermsMeasurement, request: Request) -> TermsPlan:
 def _check(asked: TermsMeasurement, request: Request) -> None:
     model = request.model
     check_dense(model)
-    if asked.backend == "numpy" and (asked.device != "cpu" or request.dtype != "fp32"):
-        raise InputError("torch (numpy computes in fp32 on a CPU)", asked.backend, field="backend")
-    if request.dtype not in DTYPES:
-        raise InputError(f"one of {', '.join(DTYPES)}", request.dtype, field="dtype")
+    if request.dtype not in DTYPES[asked.device]:
+        raise InputError(f"one of {', '.join(DTYPES[asked.device])} (device: {asked.device})", request.dtype,
+                         field="dtype")
     for tp in asked.ranks:
         model.check_tp(tp)
         if model.intermediate_size % tp or model.vocab_size % tp:

@@ -65,7 +65,7 @@ def test_the_collector_needs_numpy_and_torch_alone():
     found = closure("hermes.calibration.collect.terms_torch", {})
     foreign = {name for names in found.values() for name in names} - set(sys.stdlib_module_names)
     assert foreign <= {"numpy", "torch"}
-    assert "hermes.calibration.collect.torch_attention" in found
+    assert "hermes.calibration.collect.torch_graphs" in found
     assert not any(name.startswith(("hermes.hardware", "hermes.config")) for name in found)
 
 
@@ -94,8 +94,8 @@ def test_collectors_import_on_a_bare_machine():
 # -- attention and timing ----------------------------------------------------------------------------------------------
 
 
-CHECKS = ("attention_is_right", "a_wrong_backend_is_not_chosen", "one_launch_is_both_launches",
-          "pages_are_those_of_the_pool", "timing_reads_every_copy")
+CHECKS = ("attention_is_right", "a_wrong_kernel_is_refused", "one_launch_serves_prompt_and_decodes",
+          "every_operator_runs", "timing_reads_every_copy")
 
 
 @pytest.fixture(scope="module")
@@ -112,17 +112,17 @@ def check():
 def test_attention_against_attention_written_out(check):
     for name, difference in check("attention_is_right").items():
         assert difference < (1e-5 if "float32" in name else 0.03), name
-    assert check("a_wrong_backend_is_not_chosen") > 0.1
+    assert check("a_wrong_kernel_is_refused").startswith("attention of vLLM 0: wrong by ")
 
 
 @needs_torch
-def test_a_prompt_and_decodes_in_one_launch(check):
-    """The terms collector's operator computes the same as two launches; so do vLLM's pages over our pools."""
-    found = check("one_launch_is_both_launches")
-    assert found["launches"] == ["apart", "one"]
-    assert found["size"] == [43, 8, 16]
-    assert found["off"] < 1e-5
-    assert check("pages_are_those_of_the_pool")["off"] < 1e-5
+def test_every_operator_runs(check):
+    """A prompt beside decodes is one launch; the sum of the residual is in the norm's kernel."""
+    assert check("one_launch_serves_prompt_and_decodes") == {"notes": {"launch": "one"}, "size": [43, 8, 16]}
+    found = check("every_operator_runs")
+    assert found.pop("residual").startswith("part of the norm's kernel")
+    assert found == {"norm": None, "activation": None, "qk_norm": [5, 32], "rotary": [5, 32], "embedding": [5, 32],
+                     "sampling": [5], "qkv": [5, 6]}
 
 
 @needs_torch

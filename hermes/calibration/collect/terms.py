@@ -7,7 +7,7 @@ together larger than the device's cache; inputs were written by the operator bef
 
 On a GPU an operator runs as a CUDA graph of many launches between two events, which is how engines launch decode steps;
 where a kernel cannot be captured, the launches are queued one by one, and the journal says so. On a CPU wall clock and
-CPU time stand side by side. Imports: standard library, numpy; torch for the backend `torch`.
+CPU time stand side by side. Imports: standard library, numpy; torch and vLLM for a GPU.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _backend(plan: dict[str, Any]) -> Backend:
     try:
         from hermes.calibration.collect.terms_torch import TorchBackend
     except ImportError as error:
-        raise CollectorError(f"this backend needs torch in {sys.executable} ({error})") from None
+        raise CollectorError(f"a plan for a CUDA device needs torch in {sys.executable} ({error})") from None
     return TorchBackend(plan)
 
 

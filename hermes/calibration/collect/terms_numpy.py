@@ -1,4 +1,4 @@
-"""Operators in numpy, in single precision on a CPU: for machines without torch, and to run the harness anywhere."""
+"""Operators in numpy, in single precision on a CPU: for CPUs, whatever is installed."""
 
 from __future__ import annotations
 

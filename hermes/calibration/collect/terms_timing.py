@@ -26,8 +26,6 @@ class Operator:
     """The operator on different copies of its cold operands; repetitions take them in turn."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What a reader of the journal should know (which kernel, one launch or two)."""
-    capturable: bool = True
-    """Whether it reads nothing back from the device, so that a CUDA graph can hold it."""
 
 
 class Backend(Protocol):

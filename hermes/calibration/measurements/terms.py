@@ -40,14 +40,12 @@ class TermsMeasurement(Measurement):
     measure: Literal["terms"] = "terms"
     model: str
     """A shipped model, or the path of a config.json; its shapes are measured."""
-    backend: Literal["torch", "numpy"] = "torch"
-    """torch, or numpy (a CPU, single precision)."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """cpu or cuda."""
+    """cuda: by the kernels of vLLM; cpu: by numpy, in single precision."""
     hardware: str | None = None
     """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
     dtype: str | None = None
-    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
+    """Precision: bf16 (null) or fp16 on a GPU, fp32 (null) on a CPU."""
     ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
     """Numbers of devices that share a layer; the shapes of one of them are measured."""
     clock: Literal["wall", "cpu"] | None = None
