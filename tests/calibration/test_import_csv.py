@@ -23,7 +23,7 @@ def imported(path, tmp_path, *more):
 
 def test_every_row_becomes_a_step(tmp_path, capsys):
     assert imported(FIXTURE, tmp_path, "--engine-version", "0.24.0", "--tp", "2") == 0
-    assert "6 steps of llama-3.1-8b on NVIDIA H100, TP2; 1 rows marked excluded" in capsys.readouterr().out
+    assert "6 steps of llama-3.1-8b on NVIDIA H100, TP2; 1 row marked excluded" in capsys.readouterr().out
     steps = load_steps(tmp_path / "steps.yaml")
     assert (steps.header.engine, steps.header.engine_version, steps.header.tensor_parallel) == ("vllm", "0.24.0", 2)
     rows = steps.rows

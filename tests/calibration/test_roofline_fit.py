@@ -24,8 +24,8 @@ def thinned(every=9, noise=0.0, **options):
     seconds = [model.step_ns(StepStats(**{name: row[name] for name in STATS})) / 1e9 for row in grid]
     factor = np.exp(np.random.default_rng(1).normal(0, noise, len(grid)))
     header = StepsHeader(
-        name=f"{options['model']}-{options.get('dtype', 'auto')}", hardware="h100-sxm", engine="roofline",
-        model=options["model"], tensor_parallel=options.get("tp", 1), dtype=options.get("dtype", "auto"),
+        name=f"{options['model']}-{options.get('dtype', 'bf16')}", hardware="h100-sxm", engine="roofline",
+        model=options["model"], tensor_parallel=options.get("tp", 1), dtype=options.get("dtype", "bf16"),
         date="not measured", clock="computed", source="the roofline")
     return MeasuredSteps(header, pd.DataFrame(grid).assign(time_s=seconds * factor, excluded="", repetition=0))
 
