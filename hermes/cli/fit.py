@@ -46,8 +46,8 @@ def fit(
         options = FitOptions(output, name, command_line(), plot, more)
         for option in ("plot", "steps"):
             if getattr(options, option) and option not in kind.fit_options:
-                flag = f"--{option.replace('_', '-')}"
-                raise InputError(Verbatim(f"{kind.format} takes no {flag}; leave it out"), field=flag, file=str(steps))
+                raise InputError(Verbatim(f"{kind.format} takes no --{option}; leave it out"), field=f"--{option}",
+                                 file=str(steps))
         return Answer(*kind.fit(file, options))
 
 

@@ -3,7 +3,7 @@
     base        the protocol: plan, collect, pack, fit, show
     files       plan files in YAML: loading, templates, the plans of a card
     llm         steps of an LLM engine
-    terms       operators, collectives and watts of a card
+    terms       operators and watts of a card
     link        host links
     retrieval   searches
     ivf         one index for lookahead retrieval

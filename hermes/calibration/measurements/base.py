@@ -61,8 +61,6 @@ class Measurement(ConfigModel):
     """Values of `engine` in the plans of this kind: a journal names its kind by them. Empty: the registered name."""
     format: ClassVar[str] = ""
     """Format of the measured file that `fit` reads; empty if there is nothing to fit."""
-    in_process: ClassVar[bool] = False
-    """Whether `collect` runs in this process: no other machine, interpreter or time limit can be chosen."""
     clock_choice: ClassVar[bool] = False
     """Whether `pack` takes another clock than the plan's."""
     fit_options: ClassVar[frozenset[str]] = frozenset()

@@ -21,6 +21,7 @@ from hermes.calibration.records import read_records
 from hermes.calibration.session import Measured as Session
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.writing import write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import spread
 from hermes.errors import InputError
@@ -222,8 +223,7 @@ def load_overlap(path: Path) -> IvfOverlap:
 
 def save_overlap(found: IvfOverlap, path: Path) -> None:
     """Write the measurement as YAML."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_yaml(found.model_dump(mode="json")), encoding="utf-8")
+    write_text(path, to_yaml(found.model_dump(mode="json")))
 
 
 class IvfMeasurement(Measurement):

@@ -102,9 +102,6 @@ def run(
 
     asked = load_measurement(plan, overrides)
     target = output or plan.parent / asked.output
-    if asked.in_process and (points is not None or budget is not None or python is not None):
-        raise InputError("no --points, --budget or --python: it is measured at once, in this process",
-                         field=f"measure: {asked.measure}")
     _check_yaml(target)
     try:
         made = asked.plan(plan.parent, python)
