@@ -72,7 +72,7 @@ def import_vllm(
 
     asked = None if rate is None else rate_option(rate)
     file = command if command.endswith((".yaml", ".yml")) and len(command.split()) == 1 else None
-    text = sys.stdin.read() if command == "-" else command if file is None else read_text(file)
+    text = _standard_input() if command == "-" else command if file is None else read_text(file)
     source = read_source(text, file, device=device, engine=engine, model=model,
                          told=Told(acceptance, draft_model, draft_time))
     for warning in source.warnings:
@@ -99,6 +99,17 @@ def import_vllm(
     else:
         write_text(output, text)
         print(f"written to {output}; next: hermes run {output}")
+
+
+def _standard_input() -> str:
+    """Return the text on standard input. Raises `InputError` for more than a file that people write may have."""
+    from hermes.config.files import MAX_BYTES
+    from hermes.errors import InputError, Verbatim
+
+    text = sys.stdin.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise InputError(f"at most {MAX_BYTES} characters on standard input", Verbatim("more"))
+    return text
 
 
 def export_vllm(

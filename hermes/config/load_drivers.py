@@ -265,8 +265,9 @@ def bench_table(result: Mapping[str, Any], path: Path) -> Table:
 def _sums(gaps: list[Any], path: Path) -> list[float]:
     """Return the sum of each request's gaps between tokens."""
     for row, values in enumerate(gaps):
-        if not isinstance(values, list) or not all(type(value) in (int, float) and value >= 0 for value in values):
-            raise InputError("a list of numbers of at least 0", values, file=str(path), field=f"itls[{row}]")
+        if not isinstance(values, list) or not all(
+                type(value) in (int, float) and 0 <= value <= LARGEST for value in values):
+            raise InputError(f"a list of numbers from 0 to {LARGEST:g}", values, file=str(path), field=f"itls[{row}]")
     return [float(sum(values)) for values in gaps]
 
 

@@ -48,6 +48,12 @@ def test_a_reader_that_has_seen_enough(command: str) -> None:
     assert done.stderr == ""
 
 
+def test_endless_input() -> None:
+    done = shell("hermes import vllm - --device h100-sxm </dev/zero")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hermes: expected at most 8388608 characters on standard input, found more\n"
+
+
 def test_closed_output(small: Path, tmp_path: Path) -> None:
     done = shell(f"hermes run {small} -q -o {tmp_path / 'out'} >&-")
     assert (done.returncode, done.stderr) == (0, "")

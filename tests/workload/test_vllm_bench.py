@@ -64,6 +64,8 @@ def test_beside_a_run(tmp_path, capsys):
 
 @pytest.mark.parametrize(("change", "said"), [
     ({"start_times": None}, "--save-detailed"), ({"ttfts": [0.1]}, "lists of equal length"),
+    ({"itls": [[10**400], [0.04], []], "latencies": None}, "list of numbers from 0 to 1e\\+24"),
+    ({"itls": [[-0.1], [0.04], []], "latencies": None}, "list of numbers from 0 to 1e\\+24"),
 ])
 def test_a_result_without_details_is_refused(tmp_path, change, said):
     with pytest.raises(InputError, match=said):
