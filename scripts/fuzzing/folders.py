@@ -6,7 +6,6 @@ Each family has a template, made once by HERMES itself; a case is a copy with on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import shutil
@@ -16,13 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from fuzzing.contents import changed_place, mutate
 from fuzzing.outside import (
     DRIVER_FILES,
     import_command,
-    sign_kernels,
+    state_hash,
     write_driver_files,
     write_kernels,
     write_layers,
@@ -30,6 +27,7 @@ from fuzzing.outside import (
     write_samples,
 )
 from fuzzing.running import Ran, run_here
+from hermes.cli.plot import FIGURES
 
 __all__ = ["FAMILIES", "FolderCase", "folder_case", "template"]
 
@@ -49,7 +47,6 @@ scenario: small.yaml
 grid: {clients.0.count: [1, 2], workload.requests: [5, 7]}
 keep: requests
 """
-PLOTS = ("breakdown", "latency", "utilisation", "clients", "queue")
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Family:
     files: tuple[str, ...]
     commands: Callable[[str, random.Random], list[str]]
     shows: str = ""
-    signed: Callable[[Path, Path], None] | None = None
+    signed: Callable[[Path], None] | None = None
 
 
 @dataclass
@@ -153,14 +150,6 @@ def _steps(folder: Path) -> None:
     save_steps(cpu_steps(configurations=6, steps=5), folder / "steps.yaml")
 
 
-def _sign(folder: Path, changed: Path) -> None:
-    header = folder / "steps.yaml"
-    if changed.suffix == ".parquet":
-        content = yaml.safe_load(header.read_text())
-        content["sha256"] = hashlib.sha256(changed.read_bytes()).hexdigest()
-        header.write_text(yaml.safe_dump(content, sort_keys=False))
-
-
 def _journal(folder: Path) -> None:
     model = ROOT / "scenarios/validation/small-llama.json"
     _hermes("calibrate", "plan", "llm", "-o", str(folder / "plan.yaml"), "--set", f"model={model}", "--set", "points=4")
@@ -199,7 +188,7 @@ def _study(folder: Path) -> None:
 def _of_run(file: str, rng: random.Random) -> list[str]:
     if rng.random() < 0.9 or file == "scenario.resolved.yaml":
         return ["compare", "HERE/run", "HERE/same", "--allow-different-requests", "--json"]
-    return ["plot", "HERE/run", "-o", "HERE/figure.svg", "--kind", rng.choice(PLOTS)]
+    return ["plot", "HERE/run", "-o", "HERE/figure.svg", "--kind", rng.choice(FIGURES)]
 
 
 def _of_sweep(file: str, rng: random.Random) -> list[str]:
@@ -264,12 +253,12 @@ FAMILIES: dict[str, Family] = {
     "driver": Family(_driver, tuple(DRIVER_FILES.values()), lambda file, rng: [
         "compare", "HERE/run", f"HERE/{file}", "--allow-different-requests", "--json"]),
     "kernels": Family(write_kernels, ("kernels.*",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"],
-                      signed=sign_kernels),
+                      signed=state_hash),
     "layers": Family(write_layers, ("*.csv",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"]),
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
-        "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=_sign),
+        "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=state_hash),
     "study": Family(_study, ("mine/study.yaml",), lambda file, rng: [
         "study", "HERE/mine", "-o", "HERE/out"], "out/report.md"),
     "plan": Family(_journal, ("plan.yaml",), lambda file, rng: [
@@ -317,7 +306,7 @@ def folder_case(family: str, number: int, rng: random.Random, root: Path) -> Fol
     mutation, changed = mutate(source.read_bytes(), source.suffix, rng)
     (here / file).write_bytes(changed)
     if what.signed is not None and rng.random() < 0.8:
-        what.signed(here, here / file)
+        what.signed(here / file)
     return FolderCase(
         family, mutation, here / file, [part.replace("HERE", str(here)) for part in command], baseline,
         changed_place(source.read_bytes(), changed, source.suffix), here,

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "UNREAD", "import_command", "sign_kernels", "write_driver_files",
+__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "UNREAD", "import_command", "state_hash", "write_driver_files",
            "write_kernels", "write_layers", "write_manifests", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,10 +145,10 @@ def write_kernels(folder: Path) -> None:
         hardware="{kind: composed, model: llama-3.1-8b, device: a100-80gb, kernels: kernels.yaml}"))
 
 
-def sign_kernels(folder: Path, changed: Path) -> None:
-    """State the hash of the changed times."""
-    header = folder / "kernels.yaml"
-    if changed.suffix == ".npz":
+def state_hash(changed: Path) -> None:
+    """State the hash of a changed table in its header, the YAML file of the same name."""
+    header = changed.with_suffix(".yaml")
+    if changed != header:
         content = yaml.safe_load(header.read_text())
         content["sha256"] = hashlib.sha256(changed.read_bytes()).hexdigest()
         header.write_text(yaml.safe_dump(content, sort_keys=False))
