@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.core.record import RunRecord
-from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.results.metrics import answer, request_metrics
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig

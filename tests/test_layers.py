@@ -13,7 +13,8 @@ from each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
-EVERYWHERE = {"errors", "units", "compiled", "__version__"}
+BASE = {"arrays", "compiled", "errors", "units"}
+EVERYWHERE = BASE | {"__version__"}
 BELOW = {"calibration", "plugins"}
 """What nothing above the line imports."""
 FACE = {"__init__", "__main__", "cli"}
@@ -125,7 +126,7 @@ def test_a_plug_in_that_looks_inside_is_noticed(line: str) -> None:
 
 
 def test_every_folder_is_in_the_table() -> None:
-    present = {part_of(path) for path in FILES} - FACE - BELOW - {"errors", "units", "compiled"}
+    present = {part_of(path) for path in FILES} - FACE - BELOW - BASE
     assert present == set(allowed())
 
 
@@ -145,7 +146,7 @@ def test_folders_of_tests_are_those_of_the_package() -> None:
 
 
 def test_the_base_imports_nothing_else() -> None:
-    for name in ("errors", "units", "compiled"):
+    for name in BASE:
         assert {other for _, other, _ in imports((PACKAGE / f"{name}.py").read_text())} <= {"errors"}
     assert not allowed()["config"]
 

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.calibration.steps import STATS, MeasuredSteps, phase_of
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray, HardwareModel, StepStats
+from hermes.hardware.base import HardwareModel, StepStats
 
 __all__ = ["Errors", "PhaseErrors", "check_steps", "compare_times", "group_weights"]
 

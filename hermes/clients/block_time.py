@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from hermes.arrays import IntArray
 
 if TYPE_CHECKING:
     from hermes.clients.llm_readings import LLMReadings
 
 __all__ = ["block_ns", "block_ns_of_client", "blocks_taken"]
 
-IntArray = npt.NDArray[np.int64]
 Segments = list[tuple[int, int, int]]   # of an interrupted sequence, see `hermes.core.generation.Generation`
 
 

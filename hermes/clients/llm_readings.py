@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.clients.block_time import block_ns_of_client
 from hermes.clients.llm_state import ANY_LENGTH, Flight, Limits, MovedBlocks, Unseen, Waits
 from hermes.compiled import check_overrides, mypyc_attr
@@ -16,7 +17,7 @@ from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo, SharingInfo
-from hermes.hardware.base import FloatArray, HardwareModel, IntArray
+from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:

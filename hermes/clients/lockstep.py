@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.clients.parts import StepPart
 from hermes.core.clock import START, STEP_END, Clock, Tick
-from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.schedulers.cadence import PrefillCadence
 from hermes.schedulers.parts import part_of
 from hermes.schedulers.plan import Plan

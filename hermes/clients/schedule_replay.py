@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from hermes.arrays import IntArray
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
@@ -32,7 +33,7 @@ from hermes.core.columns import RowLog
 from hermes.core.generation import Generation
 from hermes.core.record import RUN_FIELDS
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.engines import NEWEST_ENGINE, EngineDescription, load_engine
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool

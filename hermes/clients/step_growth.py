@@ -8,8 +8,8 @@ once, after the run.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.core.client import Columns
 from hermes.core.reasons import Reason
 from hermes.hardware.base import HardwareModel, StepStats
@@ -23,7 +23,7 @@ SCALED = ("prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "dec
 AS_THEY_ARE = ("decode_ctx_max", "lora_adapters", "stopped")
 
 
-def step_growth(hardware: HardwareModel, columns: Columns) -> npt.NDArray[np.float64]:
+def step_growth(hardware: HardwareModel, columns: Columns) -> FloatArray:
     """Return (time of twice the work, time of half the work) over the time of the work, shape (reasons, 2).
 
     By the `Reason` for which sequences waited; steps at the token budget count for that. NaN where no step ran.

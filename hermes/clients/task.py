@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.clients.base import ClientConfig, platform_name
 from hermes.clients.describe import service_info
 from hermes.clients.resources import PowerConfig
@@ -19,7 +20,6 @@ from hermes.core.collect import Describe
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
 from hermes.core.stage import Stage
-from hermes.hardware.base import IntArray
 from hermes.hardware.devices import MachineSpec
 from hermes.units import s_to_ns
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray
 from hermes.config.columns import DURATIONS, LARGEST, PER_S, TIMES, TOKENS, TOOLS, Source, source
 from hermes.config.files import MAX_DOCUMENT_BYTES, csv_rows, json_lines, open_file, read_json
 from hermes.config.tables import Table, csv_table, lookup
@@ -89,7 +89,7 @@ def _found(row: Mapping[str, Any], name: str) -> Any:
         return None
 
 
-def _typed(table: Table, name: str, theirs: Source | None, needed: npt.NDArray[np.bool_]) -> Any:
+def _typed(table: Table, name: str, theirs: Source | None, needed: BoolArray) -> Any:
     """Return a column of numbers, times in seconds, NaN where a request that does not need one has none."""
     declared = TOKENS if name in COUNTS else DURATIONS if name in ("ttft", "e2e") else TIMES
     values = table.typed(declared.named(name, null=True))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config.columns import PER_S, Column
 from hermes.config.files import csv_rows, json_lines, parquet_schema, parquet_table
 from hermes.errors import InputError, Verbatim, suggest
@@ -26,8 +27,6 @@ from hermes.units import parse_number
 
 __all__ = ["Table", "csv_table", "json_table", "lookup", "npz_arrays", "parquet_columns"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 _NOTHING = ("", "nan", "null")   # texts of a missing value, in small letters
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from hermes.arrays import IntArray
 from hermes.core.generation import Generation
 from hermes.core.stage import Stage
 
@@ -20,7 +18,6 @@ __all__ = [
     "Store", "TakingOver", "Track",
 ]
 
-IntArray = npt.NDArray[np.int64]
 Columns = dict[str, IntArray]
 
 LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.client import Client, Columns
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
@@ -18,7 +19,7 @@ __all__ = ["Describe", "Labels", "collect"]
 
 Describe = Callable[[Columns], ClientInfo]
 """Return the record's entry of a client, given the client's rows of the table of runs in order of time."""
-Labels = dict[str, tuple[npt.NDArray[np.int64], list[str]]]
+Labels = dict[str, tuple[IntArray, list[str]]]
 
 
 def collect(
@@ -78,7 +79,7 @@ def collect(
     )
 
 
-def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
+def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:
     """Return the numbers that pipelines noted about requests; NaN for requests without one."""
     notes = {}
     for name, values in sorted(coordinator.notes.items()):
@@ -87,7 +88,7 @@ def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
     return notes
 
 
-def _stalls(clients: list[Client]) -> npt.NDArray[np.int64]:
+def _stalls(clients: list[Client]) -> IntArray:
     """Return client, reason, start and end of every wait outside steps."""
     rows = [(c.index, reason, start, end) for c in clients for reason, start, end in getattr(c, "stalls", ())]
     return np.array(rows, dtype=np.int64).reshape(-1, 4)
@@ -105,7 +106,7 @@ def _tasks_outside(clients: list[Client]) -> dict[str, int]:
     return {"tasks_out_of_range": count} if count else {}
 
 
-def _steps_of(segments: list[tuple[int, int, int]], ticks: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int32]:
+def _steps_of(segments: list[tuple[int, int, int]], ticks: IntArray | None) -> npt.NDArray[np.int32]:
     """Return the step index of each token of a stage that was interrupted. 32 bits: `mixed` interrupts most stages."""
     parts = []
     for emit, start, stop in segments:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import IntArray
+
 __all__ = ["RowLog", "StepLog"]
 
-IntArray = npt.NDArray[np.int64]
 
 _ROWS = 8192
 _NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)

@@ -8,9 +8,10 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import IntArray
+
 __all__ = ["IntLists", "Integers", "narrowed"]
 
-IntArray = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]
 _ROWS = 4096   # made into lists at a time
 

@@ -23,10 +23,10 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, IntArray
 from hermes.core.block_hashes import HashedPieces, HashedPrompt, JoinedPrompt, PromptContent
-from hermes.core.int_lists import IntArray, Integers, IntLists, narrowed
+from hermes.core.int_lists import Integers, IntLists, narrowed
 from hermes.core.request_table import RequestTable
 
 __all__ = ["JoinedHashes", "hashed_prompt", "join_hashes"]
@@ -188,7 +188,7 @@ class _Pieces:
             ids, before = self._pairs(place, part)
             self.begins[ids] = is_last[before]
 
-    def _enter(self, chunk: _Chunk, place: IntArray, is_last: npt.NDArray[np.bool_]) -> None:
+    def _enter(self, chunk: _Chunk, place: IntArray, is_last: BoolArray) -> None:
         """Note the places of the ids of some prompts; ids with two places begin a piece."""
         ids = chunk.dense
         here = np.empty(len(ids), dtype=np.int64)

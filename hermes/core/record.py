@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
 __all__ = ["RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED",
            "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
 
-IntArray = npt.NDArray[np.int64]
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
 
@@ -193,7 +193,7 @@ class RunRecord:
     # column -> (code per request, names) for "workload", "pipeline" and "model"
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request that pipelines kept with `request.note`, NaN where there is none
-    notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    notes: dict[str, FloatArray] = field(default_factory=dict)
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
@@ -203,13 +203,13 @@ class RunRecord:
     stalls: IntArray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.int64))
     # Group of clients -> times of steps with twice and with half their work, over their time; shape (reasons, 2), NaN
     # for a `Reason` without steps: `hermes.clients.step_growth`.
-    step_growth: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    step_growth: dict[str, FloatArray] = field(default_factory=dict)
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     # Rows of the stages that run in the background: their request completes without waiting for them.
     background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
-    def started(self) -> npt.NDArray[np.bool_]:
+    def started(self) -> BoolArray:
         """Whether each stage was ever served, shape (stages,): a request may be given up while it waits."""
         return self.stages["start_ns"] >= 0
 

@@ -14,9 +14,9 @@ from itertools import accumulate, repeat
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 from simpy.events import ProcessGenerator
 
+from hermes.arrays import IntArray
 from hermes.core.block_hashes import (
     AdapterText,
     ConversationText,
@@ -271,7 +271,7 @@ class Arrivals:
     def __init__(self, env: Clock, streams: list[Stream], begin: Callable[[Request], None]) -> None:
         self._env, self._streams, self._begin = env, streams, begin
         self.out_of_requests_ns = -1
-        self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
+        self.times_ns: IntArray = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
         self._waiting = {stream: stream.beginnings() for stream in streams if stream.closed}
         self._gates = {stream: _Gate(stream.table.max_in_flight) for stream in streams
                        if stream.table.max_in_flight is not None}

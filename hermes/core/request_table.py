@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from hermes.arrays import IntArray
 
 if TYPE_CHECKING:
     from hermes.core.joined_hashes import JoinedHashes
 
 __all__ = ["ANY_NUMBER", "Population", "RequestTable"]
 
-IntArray = npt.NDArray[np.int64]
 
 ANY_NUMBER = 2**50
 """Tokens asked for by a request that sets no limit: more than any context has."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.core.client import Client
 from hermes.core.stage import Stage
 
@@ -41,7 +41,7 @@ class LoadCell:
     """Load of the candidates. The coordinator updates it as stages are assigned and done."""
 
     kind: str                       # "input_tokens", "output_tokens" or "requests"
-    values: npt.NDArray[np.int64]   # by candidate
+    values: IntArray   # by candidate
 
 
 @dataclass
@@ -60,7 +60,7 @@ class RouterContext:
     now_ns: Callable[[], int] = field(default=lambda: 0)
     cells: list[LoadCell] = field(default_factory=list)
 
-    def watch(self, kind: str) -> npt.NDArray[np.int64]:
+    def watch(self, kind: str) -> IntArray:
         """Return an array, by candidate, of a load that changes only when stages are assigned and done."""
         cell = LoadCell(kind, np.zeros(len(self.candidates), dtype=np.int64))
         self.cells.append(cell)

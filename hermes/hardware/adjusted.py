@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Protocol, cast
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Duration
-from hermes.hardware.base import FloatArray, HardwareModel, IntArray, StepStats, VectorHardwareModel
+from hermes.hardware.base import HardwareModel, StepStats, VectorHardwareModel
 from hermes.hardware.config import history_of, name_of, prices
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.units import NS_PER_S

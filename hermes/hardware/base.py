@@ -10,20 +10,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.compiled import mypyc_attr
 from hermes.config.registry import Registry
 from hermes.hardware.config import HardwareConfig
 from hermes.units import NS_PER_S
 
-__all__ = [
-    "BATCH_STATS", "HARDWARE", "STEP_STATS", "FloatArray", "HardwareModel", "IntArray", "StepStats",
-    "VectorHardwareModel", "WriteEnds",
-]
+__all__ = ["BATCH_STATS", "HARDWARE", "STEP_STATS", "HardwareModel", "StepStats", "VectorHardwareModel", "WriteEnds"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 HARDWARE: Registry[HardwareConfig] = Registry("hardware", "a hardware model", {
     "composed": "hermes.hardware.composed:Composed",

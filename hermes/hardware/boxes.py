@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.links import FAR_BYTES
 from hermes.hardware.term_sources import Times
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hermes.hardware.base import FloatArray, StepStats
+from hermes.arrays import FloatArray
+from hermes.hardware.base import StepStats
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.kernel_curves import GRAPH_LAUNCH_NS
 from hermes.hardware.kernel_tables import KernelTables

@@ -26,7 +26,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.arrays import FloatArray, IntArray
+from hermes.hardware.base import StepStats
 from hermes.hardware.elementwise import elementwise_ns
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.kernel_curves import Roof
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import ModelDescription, precision

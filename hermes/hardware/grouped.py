@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.kernel_curves import Roof
 from hermes.hardware.models import precision
 from hermes.hardware.operator_curves import rising

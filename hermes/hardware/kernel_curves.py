@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.operator_curves import rising
 

@@ -29,12 +29,12 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Name
 from hermes.config.files import MAX_TABLE_BYTES, read_bytes
 from hermes.config.tables import npz_arrays
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.files import find, names_in
 
 __all__ = [

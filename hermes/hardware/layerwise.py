@@ -30,9 +30,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import Duration
 from hermes.errors import InputError, inside
-from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.devices import Rates, load_device
 from hermes.hardware.files import names_in

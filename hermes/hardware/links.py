@@ -20,10 +20,10 @@ from typing import Annotated, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import FloatArray
 from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray
 from hermes.hardware.devices import Rates
 from hermes.hardware.files import find
 from hermes.hardware.trust import FEW, GUESS, MEASURED, NEAR, Trust

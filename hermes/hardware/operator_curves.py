@@ -22,7 +22,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hermes.hardware.base import FloatArray, StepStats
+from hermes.arrays import FloatArray
+from hermes.hardware.base import StepStats
 from hermes.hardware.operator_tables import Attention, line
 
 __all__ = ["AttentionCube", "Curve", "brackets", "rising"]

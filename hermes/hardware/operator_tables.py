@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray
 from hermes.config.columns import Column
 from hermes.config.tables import csv_table
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +152,7 @@ def _skew(frame: pd.DataFrame) -> Skew:
     reach = ((frame["t_max_us"] - frame["t_mean_us"]) / frame["t_mean_us"]).to_numpy(np.float64)
     chunk, decodes = (frame[name].to_numpy(np.float64) for name in ("pc", "n"))
 
-    def alpha(here: npt.NDArray[np.bool_]) -> float:
+    def alpha(here: BoolArray) -> float:
         weight = float((reach[here] ** 2).sum())
         return max(0.0, float((excess[here] * reach[here]).sum()) / weight) if weight > 0 else math.nan
 

@@ -28,8 +28,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.errors import inside
-from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile

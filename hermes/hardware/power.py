@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray
 from hermes.hardware.devices import DeviceDescription, DevicePower
 from hermes.hardware.operators import Work
 from hermes.hardware.trust import Trust

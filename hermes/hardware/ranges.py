@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray
 from hermes.hardware.terms import feature_columns
 
 __all__ = ["steps_outside"]

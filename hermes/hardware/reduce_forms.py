@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.operator_curves import rising
 
 if TYPE_CHECKING:

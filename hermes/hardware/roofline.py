@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
-from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency

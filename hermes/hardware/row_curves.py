@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 from hermes.hardware.kernel_tables import KernelTables, RowTable
 from hermes.hardware.models import ModelDescription
 from hermes.hardware.operator_curves import rising

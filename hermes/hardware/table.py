@@ -20,10 +20,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, inside
-from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.files import find
 from hermes.hardware.info import HardwareInfo, measured_info

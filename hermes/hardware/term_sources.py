@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from hermes.arrays import FloatArray
 from hermes.config import ConfigModel, Duration
-from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
     from hermes.hardware.all_to_all import AllToAll

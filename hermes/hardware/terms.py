@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.errors import InputError, suggest
-from hermes.hardware.base import BATCH_STATS, FloatArray, IntArray, StepStats, WriteEnds
+from hermes.hardware.base import BATCH_STATS, StepStats, WriteEnds
 
 __all__ = [
     "FEATURES", "PREFILL_SAMPLED", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate",

@@ -12,7 +12,8 @@ import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from hermes.arrays import IntArray
 
 __all__ = ["CountMinSketch"]
 
@@ -65,7 +66,7 @@ class CountMinSketch:
         """Return how often a key was counted: never less than the truth, and rarely much more."""
         return min(int(self._rows[row, column]) for row, column in enumerate(self._columns(key)))
 
-    def add_many(self, keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> None:
+    def add_many(self, keys: Sequence[Hashable] | IntArray) -> None:
         """Count each of `keys` once, shape (n,). An array's equal keys are hashed once."""
         if isinstance(keys, np.ndarray):
             distinct, counts = np.unique(keys, return_counts=True)

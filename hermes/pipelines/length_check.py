@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.pipelines.base import plain
@@ -17,9 +17,6 @@ from hermes.pipelines.mixing import WeightedPipeline
 from hermes.pipelines.nodes import GenerateNode
 
 __all__ = ["check_lengths"]
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def check_lengths(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
@@ -106,7 +106,7 @@ class PipelineFinder:
             return pipeline_from(PIPELINES.get(name), name, parameters, self.seed)
 
 
-def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -> npt.NDArray[np.int64]:
+def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -> IntArray:
     """Draw the pipeline of each request of a workload, as an index into `weights`, shape (n,).
 
     The numbers come from a random stream of the workload's own, one per request, so that the first requests keep their
@@ -122,7 +122,7 @@ def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -
 class PipelineMix:
     """Several pipelines as one: each request runs the pipeline drawn for it, with that pipeline's model."""
 
-    def __init__(self, entries: Sequence[WeightedPipeline], drawn: npt.NDArray[np.int64], first_id: int) -> None:
+    def __init__(self, entries: Sequence[WeightedPipeline], drawn: IntArray, first_id: int) -> None:
         self.entries, self.drawn, self.first_id = list(entries), drawn, first_id
         self._index = memoryview(drawn)  # type: ignore[arg-type]  # faster than numpy's indexing of single elements
 

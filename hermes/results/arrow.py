@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import BoolArray
 from hermes.results.frames import Coded, Columns
 from hermes.units import unit_of
 
@@ -38,7 +39,7 @@ def arrow_table(columns: Columns) -> pa.Table:
     return with_units(pa.table({name: array(column) for name, column in columns.items()}))
 
 
-def numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def numbers(values: npt.NDArray[Any], missing: BoolArray | None = None) -> pa.Array:
     """Return an array of one dimension as an Arrow array, built from its buffers; missing: elements that are null."""
     import pyarrow as pa
 
@@ -47,7 +48,7 @@ def numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = No
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, content])
 
 
-def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+def _bits(values: BoolArray) -> pa.Buffer:
     import pyarrow as pa
 
     return pa.py_buffer(np.packbits(values, bitorder="little"))

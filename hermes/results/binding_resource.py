@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.reasons import GAVE_UP, NAMES, NEVER_FITS, Reason
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.steady import Window
@@ -56,8 +56,6 @@ STEPPING, FULL = 0.95, 0.9
 TURNED_AWAY = 0.05   # share of the requests: a limit on them binds from here on, if nothing else does
 DOUBLES = (Reason.SLOTS, Reason.KV_MEMORY, Reason.ADAPTERS, Reason.TOKEN_BUDGET)
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 Found = tuple[str, str, float]   # what, where, share of the time
 
 

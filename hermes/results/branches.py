@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import RunRecord
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["BranchMetrics", "BranchesByRequest", "branch_metrics", "branch_summary", "branches_by_request",
            "generations", "once_per_generation"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 FAR = np.iinfo(np.int64).max
 
 
@@ -49,7 +47,7 @@ class BranchMetrics:
     last_token_ns: IntArray
     tpot_s: FloatArray
     preemptions: IntArray
-    answer: npt.NDArray[np.bool_]
+    answer: BoolArray
 
 
 def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
@@ -30,8 +30,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["CAUSES", "CriticalPath", "breakdown", "critical_path"]
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 CAUSES = ("queue", "communication", "compute")
 

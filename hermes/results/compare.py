@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
 from hermes.results.compare_repetitions import beyond_noise, over_repetitions
@@ -35,7 +35,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _STATS = ("mean", "p50", "p90", "p99")
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}

@@ -20,15 +20,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.noise import t_quantile
 from hermes.results.steady import MIN_REQUESTS
 
 __all__ = ["noise_s"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 SLOTS = 100                 # of the autocorrelation
 MOST, FEWEST = 20, 5        # blocks

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
+
 __all__ = ["QUANTILES", "Distribution", "WeightedSample"]
 
-FloatArray = npt.NDArray[np.float64]
 
 QUANTILES = (50, 90, 95, 99)
 
@@ -36,7 +37,7 @@ class Distribution:
             keep = ~np.isnan(values)
             if not keep.all():
                 values, weights = values[keep], None if weights is None else weights[keep]
-        self._upto: npt.NDArray[np.int64] | None = None  # cumulative weights
+        self._upto: IntArray | None = None  # cumulative weights
         if weights is None:
             self._values = np.sort(values)
             self.count, self._total = len(values), float(values.sum())
@@ -46,7 +47,7 @@ class Distribution:
             self._values, self._upto = values[order], np.cumsum(weights[order], dtype=np.int64)
         self._divisor = divisor
 
-    def _at(self, rank: npt.NDArray[np.int64]) -> FloatArray:
+    def _at(self, rank: IntArray) -> FloatArray:
         """Return the values at 0-based ranks of the expanded sample."""
         index = rank if self._upto is None else np.searchsorted(self._upto, rank, side="right")
         return self._values[index].astype(np.float64)
@@ -100,10 +101,10 @@ class WeightedSample:
 
     def __init__(self, *, divisor: float) -> None:
         self._divisor = divisor
-        self._values: list[npt.NDArray[np.int64]] = []
-        self._weights: list[npt.NDArray[np.int64]] = []
+        self._values: list[IntArray] = []
+        self._weights: list[IntArray] = []
 
-    def add(self, values: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | None = None) -> None:
+    def add(self, values: IntArray, weights: IntArray | None = None) -> None:
         """Add integers, shape (n,), with weights of at least 1 (None: 1 each)."""
         if not len(values):
             return

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.record import RunRecord
 from hermes.results.usage import ClientUsage, covered_ns
 from hermes.units import NS_PER_S
 
 __all__ = ["Attribution", "attribute", "cost_summary", "energy_within", "per_million", "stage_energy"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 HOUR_S = 3600.0
 STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens",
                  "branch")

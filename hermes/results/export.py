@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, IntArray
 from hermes.config.files import file_digest
 from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.config.yaml_writer import to_yaml
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TRACE", "of_killed_run", "write_results", "write_table", "written_files"]
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 TRACE = "trace.json.gz"
 _ROWS = 1 << 20

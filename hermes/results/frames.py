@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import NAMES
 from hermes.core.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.branches import BranchMetrics
@@ -33,8 +34,6 @@ __all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "seconds"
 STATUSES = ["unfinished", "completed", "rejected"]
 TABLES = ("requests", "stages", "runs", "transfers", "clients", "utilisation", "steps", "token_steps")
 
-IntArray = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Coded:
@@ -47,7 +46,7 @@ class Coded:
 Columns = dict[str, Any]  # name -> array, list of str | None, or Coded
 
 
-def seconds(ns: IntArray, *, undefined: bool = False) -> npt.NDArray[np.float64]:
+def seconds(ns: IntArray, *, undefined: bool = False) -> FloatArray:
     """Convert nanoseconds to seconds; with `undefined`, negative values become NaN."""
     out = ns / NS_PER_S
     if undefined:
@@ -179,7 +178,7 @@ def _steps(record: RunRecord) -> Columns:
     }
 
 
-def step_decodes(record: RunRecord, client: int) -> npt.NDArray[np.bool_]:
+def step_decodes(record: RunRecord, client: int) -> BoolArray:
     """Return which steps of a client advance all its decoding sequences, shape (steps,)."""
     ticks = record.decode_steps[client] if record.decode_steps else None
     out = np.full(len(record.step_ends[client]), ticks is None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.breakdown import CriticalPath
 from hermes.results.distribution import Distribution
@@ -15,8 +15,6 @@ from hermes.results.steady import Window
 from hermes.units import NS_PER_S
 
 __all__ = ["summary_by_label"]
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def summary_by_label(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None,

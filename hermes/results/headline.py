@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, IntArray
 from hermes.core.noise import T_OF_20
 from hermes.core.record import RunRecord
 from hermes.results.energy import energy_within, per_million
@@ -22,7 +22,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["headline_summary"]
 
-BoolArray = npt.NDArray[np.bool_]
 
 RATE_BATCHES = 20
 HOUR_S = 3600.0
@@ -74,7 +73,7 @@ def _offered(record: RunRecord) -> float | None:
     return (len(times) - 1) * NS_PER_S / span if span else None
 
 
-def _inside(times: npt.NDArray[np.int64], start: int, end: int) -> BoolArray:
+def _inside(times: IntArray, start: int, end: int) -> BoolArray:
     return np.asarray((times > start) & (times <= end))
 
 

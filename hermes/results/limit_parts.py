@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray
 from hermes.core.reasons import NAMES, Reason
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.breakdown import CriticalPath
@@ -25,8 +25,6 @@ METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 FEWEST = 20
 LEAST = 0.01   # share of a part that is listed
 GENERATIONS = ("generate", "prefill", "decode")
-
-IntArray = npt.NDArray[np.int64]
 
 
 def nearest_limit(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, slo: dict[str, Any]
@@ -51,7 +49,7 @@ def nearest_limit(record: RunRecord, metrics: RequestMetrics, path: CriticalPath
             "parts": {f"{what} {where}": share for (what, where), share in shares.items()}}
 
 
-def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chosen: npt.NDArray[np.bool_], first: bool
+def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chosen: BoolArray, first: bool
            ) -> dict[tuple[str, str], float]:
     """Return nanoseconds by part and group of clients, of some requests; up to the first token if `first`."""
     stages = record.stages
@@ -78,7 +76,7 @@ def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chose
     return out
 
 
-def _steps(record: RunRecord, path: CriticalPath, chosen: npt.NDArray[np.bool_]) -> dict[tuple[str, str], float]:
+def _steps(record: RunRecord, path: CriticalPath, chosen: BoolArray) -> dict[tuple[str, str], float]:
     """Return the nanoseconds after the first token, of some requests: steps with prompts of others, other steps, and
     time without a step of the request (it waited, or its KV moved)."""
     stages, out = record.stages, dict[tuple[str, str], float]()

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from hermes.arrays import IntArray
 from hermes.config import ConfigModel, Duration
 from hermes.core.record import RunRecord
 from hermes.errors import InputError
@@ -20,8 +20,6 @@ from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within", "streamed"]
-
-IntArray = npt.NDArray[np.int64]
 
 
 class MeasureConfig(ConfigModel):

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution, WeightedSample
@@ -43,9 +44,6 @@ from hermes.units import NS_PER_S
 __all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",
            "tokens_within", "transfers_of_stages"]
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
 
 _FAR = np.iinfo(np.int64).max
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
 from hermes.config.columns import LARGEST, PER_S, TIMES, TOKENS, TOOLS, Unit, source, tool_of
 from hermes.config.files import json_lines, parquet_schema
@@ -32,7 +32,6 @@ from hermes.units import parse_number
 __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
            "mapping_from_options", "preset"]
 
-FloatArray = npt.NDArray[np.float64]
 
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
@@ -128,7 +127,7 @@ class Reference:
     """
 
     columns: dict[str, FloatArray]
-    ids: npt.NDArray[np.int64] | None
+    ids: IntArray | None
     itl_s: FloatArray | None
     count: int
 
@@ -266,7 +265,7 @@ def _parsed(table: Table, field: str, parse: Callable[[Any], T], expected: str) 
     return out
 
 
-def _ids(table: Table, mapping: ReferenceMapping) -> npt.NDArray[np.int64] | None:
+def _ids(table: Table, mapping: ReferenceMapping) -> IntArray | None:
     if mapping.join == "id" and mapping.id is None:
         raise InputError("a mapping of id, to join by it", field="mapping.id")
     values = _parsed(table, "id", _request_id, "a request number") if mapping.id is not None else None

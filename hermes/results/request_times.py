@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.errors import InputError
 from hermes.results.results import Results
 
@@ -88,7 +88,7 @@ def _between(runs: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
     return runs[(runs["end_s"] > begin + 1e-12) & (runs["start_s"] < end - 1e-12)]
 
 
-def _inside(runs: pd.DataFrame, begin: float, end: float) -> npt.NDArray[np.float64]:
+def _inside(runs: pd.DataFrame, begin: float, end: float) -> FloatArray:
     """Seconds of each run inside an interval."""
     return np.asarray(np.minimum(runs["end_s"].to_numpy(), end) - np.maximum(runs["start_s"].to_numpy(), begin))
 

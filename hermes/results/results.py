@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from hermes.results.frames import Columns
 
 __all__ = ["Results"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Results:
@@ -186,7 +185,7 @@ class Results:
         return self.record.step_ends[self.client_index(client)] / NS_PER_S
 
     @cached_property
-    def _stages_by_request(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _stages_by_request(self) -> tuple[IntArray, IntArray]:
         owner = self.record.stages["request"]
         order = np.argsort(owner, kind="stable")
         return order, np.searchsorted(owner[order], np.arange(len(self.record.arrival_ns) + 1))

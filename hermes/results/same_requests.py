@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.config.yaml_document import parse_yaml
 from hermes.core.record import STATUS_COMPLETED
 from hermes.results.results import Results
@@ -22,7 +22,6 @@ __all__ = ["ARRIVAL_TOLERANCE_S", "ServedRequests", "check_same", "served_reques
 ARRIVAL_TOLERANCE_S = 0.1
 """Largest difference of arrivals, counted from the first one: a load driver submits some milliseconds late."""
 
-FloatArray = npt.NDArray[np.float64]
 _WORDS = {"arrival_s": "arrivals", "prompt_tokens": "prompt tokens", "output_tokens": "output tokens"}
 
 
@@ -36,16 +35,16 @@ class ServedRequests:
         completed: Shape (requests,).
     """
 
-    ids: npt.NDArray[np.int64] | None
+    ids: IntArray | None
     arrival_s: FloatArray | None
     prompt_tokens: FloatArray | None
     output_tokens: FloatArray | None
-    completed: npt.NDArray[np.bool_]
+    completed: BoolArray
 
     def __len__(self) -> int:
         return len(self.completed)
 
-    def rows(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> ServedRequests:
+    def rows(self, chosen: IntArray | BoolArray) -> ServedRequests:
         """Return some of the requests, in the order of `chosen`."""
         columns = {name: None if (column := getattr(self, name)) is None else column[chosen]
                    for name in ("ids", *_WORDS)}

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.noise import T_OF_20
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.layout import format_s
@@ -34,9 +34,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["LATENCIES", "settling_summary"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 LATENCIES = 5.0        # p99s of E2E for which requests arrive after the warm-up
 KV_CHANGE = 0.2        # between the halves of the window, of their mean

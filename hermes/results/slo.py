@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from hermes.arrays import BoolArray, IntArray
 from hermes.config import ConfigModel, Duration
 from hermes.core.record import RunRecord
 from hermes.errors import InputError, Verbatim, suggest
@@ -27,8 +27,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "own_limits_missed", "slo_given", "slo_groups",
            "slo_summary", "slo_table", "within_slo", "without_limit"]
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 Percentile = Annotated[float, Field(ge=0, le=100)]
@@ -210,7 +208,7 @@ class SloGroup(NamedTuple):
 
 def slo_groups(slo: SloConfig, record: RunRecord) -> list[SloGroup]:
     """Return all requests by their limits: first those with only the run's limits, then groups by name."""
-    codes: dict[str, npt.NDArray[np.int64]] = {}
+    codes: dict[str, IntArray] = {}
     names: dict[str, list[str]] = {}
     for label, own in (("pipeline", slo.pipelines), ("workload", slo.workloads)):
         found, known = record.labels.get(label, (np.zeros(len(record.status), dtype=np.int64), [""]))

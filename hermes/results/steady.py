@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import RequestMetrics
@@ -35,9 +35,6 @@ from hermes.units import s_to_ns
 
 __all__ = ["Window", "find_window", "mean_stay", "mser"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 BATCHES, PER_BATCH = 100, 5
 MIN_REQUESTS = 100

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.core.reasons import GAVE_UP
-from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, IntArray, RunRecord
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path

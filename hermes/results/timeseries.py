@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.core.record import RunRecord
 from hermes.results.measure import streamed
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 
 __all__ = ["client_timeseries"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def client_timeseries(

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.frames import STATUSES
 from hermes.results.metrics import RequestMetrics
@@ -29,7 +29,6 @@ __all__ = ["MAX_TRACE_EVENTS", "trace_events", "write_trace"]
 MAX_TRACE_EVENTS = 200_000
 
 Event = dict[str, Any]
-IntArray = npt.NDArray[np.int64]
 
 _REQUESTS, _NETWORK, _FIRST_CLIENT = 1, 2, 3  # process ids; some viewers take 0 for the idle process
 _STEPS = 1  # thread of a client's runs

@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.core.record import STATUS_UNFINISHED, RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "window_ns"]
-
-IntArray = npt.NDArray[np.int64]
 
 
 def window_ns(record: RunRecord) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.network import LinkUse
 from hermes.core.record import RunRecord
 from hermes.results.usage import client_names, window_ns
@@ -29,9 +29,6 @@ __all__ = ["KINDS", "THRESHOLD", "WINDOWS", "Use", "bottlenecks", "resource_uses
 THRESHOLD = 0.95
 WINDOWS = 20
 KINDS = ("link", "tier", "machine", "client")
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

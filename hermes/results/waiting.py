@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.record import STATUS_UNFINISHED, ClientInfo, RunRecord
 from hermes.results.metrics import transfers_of_stages
 
 __all__ = ["Place", "client_groups", "merged", "overlaps", "waiting_places"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 GROWS = 0.02     # share of what arrives at a place that stays there: more is a growing queue
 NOISE = 3.0      # square roots of the queue that growth must exceed

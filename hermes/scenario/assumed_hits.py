@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.core.record import RunRecord
 from hermes.hardware.base import StepStats
 
 __all__ = ["hit_share", "overloads", "seconds_of_hits"]
 
-IntArray = npt.NDArray[np.int64]
 
 SAMPLES = 24   # stages whose hits are priced
 

@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Repricing", "fullest"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 SAMPLES = 24         # priced steps of each kind (with prompts, without) and group
 MORE_BATCH = 1.25    # factor of the batch by which the growth of a step's time is found
@@ -361,7 +359,7 @@ def _stretched(before: RequestMetrics, after: RequestMetrics) -> RequestMetrics:
                    tpot_s=2.0 * after.tpot_s - before.tpot_s)
 
 
-def _latencies(metrics: RequestMetrics, done: npt.NDArray[np.bool_]) -> dict[str, float | None]:
+def _latencies(metrics: RequestMetrics, done: BoolArray) -> dict[str, float | None]:
     answered = done & (metrics.ttft_ns >= 0)
     columns = {"ttft_p99": metrics.ttft_ns[answered] / NS_PER_S, "tpot_p99": metrics.tpot_s[done],
                "e2e_p99": metrics.e2e_ns[done] / NS_PER_S}

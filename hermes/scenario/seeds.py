@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.core.noise import T_OF_5
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.assumes import Assumed
@@ -93,7 +94,7 @@ def _in_order(record: RunRecord) -> npt.NDArray[np.intp]:
     return done[np.argsort(record.arrival_ns[done], kind="stable")]
 
 
-def _values(metrics: RequestMetrics, name: str, done: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+def _values(metrics: RequestMetrics, name: str, done: npt.NDArray[np.intp]) -> FloatArray:
     """Return a latency of requests, in seconds."""
     seconds = metrics.tpot_s if name == "tpot" else getattr(metrics, f"{name}_ns") / NS_PER_S
     return np.asarray(seconds[done])
@@ -105,7 +106,7 @@ def _random(workload: Any) -> bool:
     return workload.arrivals.kind in _DRAWN or not kinds <= {"fixed", "trace"}
 
 
-def _spread(values: npt.NDArray[np.float64], percentile: float) -> tuple[float, float]:
+def _spread(values: FloatArray, percentile: float) -> tuple[float, float]:
     """Return a percentile, and half of its 95% interval; zeros where there is nothing to spread."""
     known = values[~np.isnan(values) & (values >= 0)]
     if len(known) < PARTS * FEWEST:

@@ -15,7 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hermes.hardware.base import BATCH_STATS, STEP_STATS, HardwareModel, IntArray, StepStats
+from hermes.arrays import IntArray
+from hermes.hardware.base import BATCH_STATS, STEP_STATS, HardwareModel, StepStats
 from hermes.hardware.monotone import Batch, cheaper_steps
 
 __all__ = [

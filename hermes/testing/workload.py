@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
@@ -39,10 +39,10 @@ class _ComponentContract(ABC):
         """Return a component, equal at each call."""
 
     @abstractmethod
-    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         """Return the arrays of one draw, by name."""
 
-    def drawn(self, n: int, seed: int = 1) -> dict[str, npt.NDArray[np.int64]]:
+    def drawn(self, n: int, seed: int = 1) -> dict[str, IntArray]:
         """Return the arrays of a new component, drawn with a fresh stream."""
         return self.columns(self.make(), n, stream(seed, "contract"))
 
@@ -98,7 +98,7 @@ class ArrivalProcessContract(_ComponentContract):
     @abstractmethod
     def make(self) -> ArrivalProcess: ...
 
-    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {"times_ns": component.times_ns(n, rng)}
 
     def test_times_do_not_decrease_from_zero_on(self) -> None:
@@ -119,7 +119,7 @@ class LengthModelContract(_ComponentContract):
     @abstractmethod
     def make(self) -> LengthModel: ...
 
-    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {name: value for name, value in vars(component.draw(n, rng)).items() if isinstance(value, np.ndarray)}
 
     def test_lengths_are_token_counts(self) -> None:
@@ -135,7 +135,7 @@ class TokenCountsContract(_ComponentContract):
     @abstractmethod
     def make(self) -> TokenCounts: ...
 
-    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {"tokens": component.draw(n, rng)}
 
     def test_counts_are_token_counts(self) -> None:

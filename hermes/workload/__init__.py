@@ -4,18 +4,11 @@
 simulator reads.
 """
 
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.core.request_table import RequestTable
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.base import (
-    ArrivalProcess,
-    ClosedLoopProcess,
-    IntArray,
-    LengthModel,
-    Lengths,
-    TokenCounts,
-    seconds_to_ns,
-)
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, LengthModel, Lengths, TokenCounts, seconds_to_ns
 from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.workload import WorkloadConfig
 

@@ -13,19 +13,12 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import Duration, Rate, quantity
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
-from hermes.workload.base import (
-    ArrivalProcess,
-    ClosedLoopProcess,
-    FloatArray,
-    IntArray,
-    ThinkDistribution,
-    seconds_to_ns,
-    think_times_ns,
-)
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, ThinkDistribution, seconds_to_ns, think_times_ns
 from hermes.workload.replay import Replay
 
 __all__ = [

@@ -7,10 +7,11 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import IntArray
 from hermes.config import ConfigModel, Duration, Tokens
 from hermes.errors import InputError
 from hermes.units import s_to_ns
-from hermes.workload.base import MAX_TOKENS, IntArray
+from hermes.workload.base import MAX_TOKENS
 
 __all__ = ["Adapters", "Patience", "Prefixes", "Priorities", "Sessions"]
 

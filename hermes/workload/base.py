@@ -14,20 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim, inside
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = [
-    "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "Ends", "FloatArray", "IntArray", "LengthModel", "Lengths",
-    "ThinkDistribution", "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns", "think_times_ns",
-]
+__all__ = ["MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "Ends", "LengthModel", "Lengths", "ThinkDistribution",
+           "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns", "think_times_ns"]
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 ThinkDistribution = Literal["fixed", "exponential"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.errors import InputError
-from hermes.workload.base import MAX_TOKENS, IntArray
+from hermes.workload.base import MAX_TOKENS
 
 __all__ = ["branch_tokens", "scaled_outputs"]
 

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
 from hermes.core.request_table import Population
 from hermes.errors import InputError, Verbatim
-from hermes.workload.base import IntArray, inside
+from hermes.workload.base import inside
 from hermes.workload.lengths import Counts
 
 __all__ = ["Contexts", "zipf_weights"]
 
 
-def zipf_weights(keys: int, exponent: float) -> npt.NDArray[np.float64]:
+def zipf_weights(keys: int, exponent: float) -> FloatArray:
     """Return the probabilities of keys 0, 1, ..., shape (keys,), summing to 1: 1 / rank^exponent, normalised."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
     return np.asarray(weights / weights.sum())

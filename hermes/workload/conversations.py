@@ -17,17 +17,9 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.config import Duration, Tokens
-from hermes.workload.base import (
-    MAX_TOKENS,
-    Ends,
-    IntArray,
-    LengthModel,
-    Lengths,
-    ThinkDistribution,
-    inside,
-    think_times_ns,
-)
+from hermes.workload.base import MAX_TOKENS, Ends, LengthModel, Lengths, ThinkDistribution, inside, think_times_ns
 from hermes.workload.lengths import Counts
 
 __all__ = ["ConversationLengths"]

@@ -14,20 +14,11 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import Component, Shorthand, Tokens
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
-from hermes.workload.base import (
-    MAX_TOKENS,
-    Ends,
-    FloatArray,
-    IntArray,
-    LengthModel,
-    Lengths,
-    TokenCounts,
-    WorkloadComponent,
-    inside,
-)
+from hermes.workload.base import MAX_TOKENS, Ends, LengthModel, Lengths, TokenCounts, WorkloadComponent, inside
 from hermes.workload.profiles import WorkloadProfile, is_profile_path, load_workload_profile
 from hermes.workload.replay import Replay
 

@@ -11,7 +11,6 @@ from hermes.config import ConfigModel, Name
 __all__ = ["PipelineChoice", "Pipelines", "choices_of", "fields_of"]
 
 
-
 class PipelineChoice(ConfigModel):
     """A pipeline for a part of the requests. Any other key is a parameter of it: `{name: rag, documents: 10}`."""
 

@@ -13,11 +13,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
 from hermes.config.data_files import resource_dir
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
+from hermes.workload.base import MAX_TOKENS
 
 __all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_profile", "workload_profile_names"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.workload.base import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray
 
 __all__ = ["describe_arrivals", "describe_counts", "spearman"]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import IntArray
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.streams import stream
 from hermes.core.request_table import ANY_NUMBER, RequestTable
@@ -18,16 +19,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Adapters, Patience, Prefixes, Priorities, Sessions
-from hermes.workload.base import (
-    MAX_TOKENS,
-    ArrivalProcess,
-    ClosedLoopProcess,
-    Ends,
-    IntArray,
-    LengthModel,
-    Lengths,
-    inside,
-)
+from hermes.workload.base import MAX_TOKENS, ArrivalProcess, ClosedLoopProcess, Ends, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.config import ConfigModel
 from hermes.core.router import RouterContext
-from hermes.hardware.base import HARDWARE, IntArray, StepStats
+from hermes.hardware.base import HARDWARE, StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.routing.base import ROUTERS

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.testing.workload import ArrivalProcessContract
@@ -27,7 +28,7 @@ from hermes.workload.arrivals import (
     TraceArrivals,
     Uniform,
 )
-from hermes.workload.base import ArrivalProcess, IntArray
+from hermes.workload.base import ArrivalProcess
 from hermes.workload.traces import write_trace
 
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
-from hermes.workload.base import IntArray, TokenCounts
+from hermes.workload.base import TokenCounts
 from hermes.workload.lengths import (
     LENGTHS,
     TOKEN_COUNTS,

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.calibration.accuracy.served import Case, Row, replay, trust_of_steps
 from hermes.calibration.fit.watts import ServedLoad, fit_watts
 from hermes.clients.resources import power_model
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray
 from hermes.hardware.composed import Composed
 from hermes.hardware.devices import DeviceDescription, DevicePower
 from hermes.hardware.files import names_in

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hermes.arrays import FloatArray
 from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.terms import told_apart
 from hermes.calibration.steps import STATS, MeasuredSteps
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray
 from hermes.hardware.monotone import cheaper_steps, unproved
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import PhaseProfile, Profile

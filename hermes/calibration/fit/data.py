@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.steps import STATS, phase_of
 from hermes.core.noise import Spread, spread
-from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import Noise
 from hermes.hardware.terms import feature_columns
 

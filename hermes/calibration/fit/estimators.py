@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 from sklearn.model_selection import LeaveOneGroupOut
 
-from hermes.hardware.base import FloatArray
+from hermes.arrays import FloatArray
 
 __all__ = ["HUBER", "held_out", "held_out_parts", "solve", "weighted_median"]
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.calibration.comparison import Errors, compare_times
 from hermes.calibration.fit.estimators import solve
 from hermes.calibration.kernel_files import coded
 from hermes.calibration.terms import MeasuredTerms
 from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray, StepStats
+from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Beside
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DevicePower

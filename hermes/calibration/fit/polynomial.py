@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.estimators import HUBER, held_out, held_out_parts, solve
 from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
-from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.terms import Term, evaluate, term_text
 
 __all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fit_terms", "fold_count", "unseen"]

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from hermes.arrays import FloatArray
 from hermes.calibration.comparison import compare_times
 from hermes.calibration.fit.checks import excluded_lines, flat_beyond, limits_of, refuse_falling
 from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
@@ -28,7 +29,6 @@ from hermes.calibration.fit.estimators import weighted_median
 from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
 from hermes.calibration.steps import STATS, MeasuredSteps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import (
     FitError,
     GroupError,

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.hardware.adjusted import AdjustedModel, StepAdjustment, decodes_alone, prompts_alone
-from hermes.hardware.base import BATCH_STATS, FloatArray, HardwareModel, IntArray, StepStats
+from hermes.hardware.base import BATCH_STATS, HardwareModel, StepStats
 from hermes.units import NS_PER_S
 
 __all__ = ["NAMES", "Phases", "phases_of"]

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.api import simulate
+from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.fit.requests import RequestFit, client_of, fit_requests, overrides_of
-from hermes.hardware.base import FloatArray, IntArray
 from hermes.results.compare import compare
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference
 from hermes.results.results import Results

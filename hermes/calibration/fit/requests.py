@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.fit.request_phases import NAMES, Phases, phases_of
 from hermes.clients.config import LLMClientConfig
 from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import FloatArray, IntArray
 from hermes.results.reference import Reference
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build

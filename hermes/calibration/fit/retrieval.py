@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hermes.arrays import IntArray
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.retrieval import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.base import IntArray
 from hermes.services.retrieval_costs import (
     CANDIDATES,
     COARSE_FEATURES,

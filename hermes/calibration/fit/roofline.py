@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.comparison import compare_times
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, phase_of
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, HeldOut
 from hermes.hardware.models import ModelDescription, load_model, precision

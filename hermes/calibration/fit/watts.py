@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from hermes.arrays import FloatArray
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray
 from hermes.hardware.devices import DevicePower
 from hermes.hardware.power import limited_compute, watts
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.errors import InputError
 
 __all__ = ["METHODS", "Fusion", "LearnedFusion", "Ranking", "adaptive_alpha", "fuse", "min_max", "z_scores"]
 
-Scores = npt.NDArray[np.float64]
+Scores = FloatArray
 
 
 @dataclass(frozen=True)

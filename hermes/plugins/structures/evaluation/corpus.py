@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.arrays import FloatArray, IntArray
+
 __all__ = ["Corpus", "CorpusConfig", "Query", "make_corpus"]
 
 Vectors = npt.NDArray[np.float32]
@@ -97,7 +99,7 @@ class _World:
         weights = 1.0 / np.arange(1, c.filler_words + 1)
         self.filler = weights / weights.sum()
 
-    def words_of(self, concepts: npt.NDArray[np.int64]) -> list[str]:
+    def words_of(self, concepts: IntArray) -> list[str]:
         """Return a word for each concept, one of its synonyms."""
         chosen = self.rng.integers(0, self.config.synonyms, len(concepts))
         return [f"c{concept}x{word}" for concept, word in zip(concepts.tolist(), chosen.tolist(), strict=True)]
@@ -105,7 +107,7 @@ class _World:
     def fillers(self, count: int) -> list[str]:
         return [f"f{word}" for word in self.rng.choice(self.config.filler_words, size=count, p=self.filler).tolist()]
 
-    def noise(self) -> npt.NDArray[np.float64]:
+    def noise(self) -> FloatArray:
         return np.asarray(self.rng.standard_normal(self.config.dims) / np.sqrt(self.config.dims))
 
 

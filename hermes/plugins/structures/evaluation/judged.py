@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.errors import InputError
 from hermes.plugins.structures.evaluation.corpus import Query
 from hermes.plugins.structures.evaluation.measures import MEASURES, PairedTest, paired_test
@@ -20,7 +20,7 @@ __all__ = ["Judged", "judge"]
 class Judged:
     """Scores of fusions: method -> measure -> value of each judged query, shape (queries,)."""
 
-    scores: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
+    scores: Mapping[str, Mapping[str, FloatArray]]
 
     def mean(self, method: str, measure: str) -> float:
         """Return the mean over the queries."""
@@ -40,7 +40,7 @@ def judge(queries: Sequence[Query], dense: Sequence[Ranking], sparse: Sequence[R
     learned = LearnedFusion().fit([
         (d, s, set(query.relevant)) for query, d, s in zip(queries[:half], dense, sparse, strict=False)])
     methods: dict[str, Fusion] = {**METHODS, "learned": learned}
-    scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {}
+    scores: dict[str, dict[str, FloatArray]] = {}
     for name, method in methods.items():
         rankings = [fuse(method, d, s, len(query.words), top_k)
                     for query, d, s in zip(queries[half:], dense[half:], sparse[half:], strict=True)]

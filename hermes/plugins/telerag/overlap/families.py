@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hermes.arrays import FloatArray
 from hermes.config import Registry
 from hermes.errors import InputError
 
 __all__ = ["FAMILIES", "Family", "Gaussian", "Moved", "Noise", "Redraw", "make_family"]
 
-Floats = npt.NDArray[np.float64]
+Floats = FloatArray
 
 _STRATIFIED = 32    # fewest queries for strata
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from hermes.arrays import IntArray
 
 __all__ = ["Ints", "lognormal_sizes"]
 
-Ints = npt.NDArray[np.int64]
+Ints = IntArray
 
 
 def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.random.Generator) -> Ints:
