@@ -3,8 +3,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.config import Rate
-from hermes.workload import ARRIVALS, ArrivalProcess, IntArray, seconds_to_ns
+from hermes.workload import ARRIVALS, ArrivalProcess, seconds_to_ns
 
 
 @ARRIVALS.register("ramp")

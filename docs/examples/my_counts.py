@@ -3,8 +3,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.config import Tokens
-from hermes.workload import TOKEN_COUNTS, IntArray, TokenCounts
+from hermes.workload import TOKEN_COUNTS, TokenCounts
 
 
 @TOKEN_COUNTS.register("two_sizes")

@@ -4,7 +4,6 @@
 simulator reads.
 """
 
-from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.core.request_table import RequestTable
 from hermes.workload.arrivals import ARRIVALS
@@ -13,6 +12,6 @@ from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.workload import WorkloadConfig
 
 __all__ = [
-    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "ArrivalProcess", "ClosedLoopProcess", "IntArray", "LengthModel", "Lengths",
+    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "ArrivalProcess", "ClosedLoopProcess", "LengthModel", "Lengths",
     "RequestTable", "TokenCounts", "WorkloadConfig", "seconds_to_ns", "stream",
 ]
