@@ -11,6 +11,7 @@ import vl_convert
 
 from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
+from hermes.results.compare import compare
 from hermes.results.compare_verdict import FIGURES, SLO_TEXT
 from hermes.results.layout import format_number, format_s
 from hermes.results.results import Results
@@ -21,7 +22,6 @@ from hermes.results.time_charts import Runs, over_time
 __all__ = ["MOST_BYTES", "Section", "page", "runs_page"]
 
 MOST_BYTES = 2 * 10**6
-JUDGED = 0.01   # smallest relative difference that is called better or worse
 Section = tuple[str, str]   # title, HTML
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
 # place in the summary -> name, and which way is better: more (1), less (-1), neither (0)
@@ -119,9 +119,13 @@ def _figure(run: Results, path: str) -> float | None:
 
 
 def _compared(runs: Runs) -> str:
+    """Return the figures of the runs in a table; `hermes.results.compare` says what is beyond the noise of a seed."""
     passed = [run.summary["slo"]["pass"] for _, run in runs]
     rows = [["SLO", *(SLO_TEXT[one] + (_judged(one) if one is (not passed[0]) else "") for one in passed)]]
-    for path, (label, better) in _COMPARED.items():
+    tables = [compare(run, runs[0][1], allow_different_requests=True) for _, run in runs[1:]]
+    noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
+              | {row.name: row.noise for row in table.totals} for table in tables]
+    for path, (label, way) in _COMPARED.items():
         values = [_figure(run, path) for _, run in runs]
         if all(value is None for value in values):
             continue
@@ -129,14 +133,17 @@ def _compared(runs: Runs) -> str:
         for number, value in enumerate(values):
             text = format_s(value) if path.startswith("latency.") else format_number(value)
             if number and value is not None and first:
-                change = value / first - 1
-                text += f" ({change:+.1%})" + (_judged(change * better > 0) if better and abs(change) >= JUDGED else "")
+                text += f" ({value / first - 1:+.1%})"
+                noise = noises[number - 1].get(path)
+                if way and noise is not None and abs(value - first) > noise:
+                    text += _judged((value - first) * way > 0)
             cells.append(text)
         rows.append(cells)
     head = "".join(f"<th>{escape(name)}</th>" for name, _ in runs)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="full"><tr><th></th>{head}</tr>{body}</table></div>' + (
-        f'<p class="dim">Differences to {escape(runs[0][0])}; better or worse from {JUDGED:.0%} on.</p>')
+        f'<p class="dim">Differences to {escape(runs[0][0])}. Better or worse: beyond what another seed may do. '
+        'No word: within it, or it is unknown (<code>hermes compare</code> says which).</p>')
 
 
 def _judged(better: bool) -> str:

@@ -15,8 +15,9 @@ from hermes.cli import main
 from hermes.explore import open_sweep, run_sweep
 from hermes.explore.sweep_report import sweep_page
 from hermes.results.brief import brief
+from hermes.results.compare import compare
 from hermes.results.layout import format_s
-from hermes.results.report_page import JUDGED, MOST_BYTES, runs_page
+from hermes.results.report_page import MOST_BYTES, runs_page
 
 
 def scenario(**more: Any) -> dict[str, Any]:
@@ -80,18 +81,25 @@ def rows(page: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in found}
 
 
-def test_two_runs_side_by_side_are_judged(text: str) -> None:
-    summaries = [simulate(scenario(seed=seed)).summary for seed in (1, 2)]
-    found = rows(text)
+def test_two_runs_side_by_side_are_judged_by_noise() -> None:
+    steady = {"workload": {"requests": 1500, "arrivals": {"kind": "poisson", "rate": 8},
+                           "lengths": {"kind": "fixed", "prompt": 300, "output": 20}}}
+    slow = [{"model": "llama-3.1-8b", "device": "l40s", "count": 2}]
+    first, seeded, slower = (simulate(scenario(**steady, **more)) for more in ({}, {"seed": 2}, {"clients": slow}))
+    found = rows(runs_page([("first", first), ("seed", seeded), ("l40s", slower)]))
     assert [cell.split(" <")[0] for cell in found["SLO"]] == [
-        {True: "met", False: "MISSED"}[one["slo"]["pass"]] for one in summaries]
-    for name, path in (("TTFT p50", "ttft_s"), ("E2E p50", "e2e_s"), ("TPOT p50", "tpot_s")):
-        first, second = (one["latency"][path]["p50"] for one in summaries)
-        change = second / first - 1
-        judged = "" if abs(change) < JUDGED else "worse" if change > 0 else "better"
-        assert re.findall(r"better|worse", found[name][1])[:1] == ([judged] if judged else [])
-        assert f"({change:+.1%})" in found[name][1], "the sign with the colour"
-    price = summaries[0]["headline"]["per_million_output_tokens_dollars"]
+        {True: "met", False: "MISSED"}[run.summary["slo"]["pass"]] for run in (first, seeded, slower)]
+    for number, run in ((1, seeded), (2, slower)):
+        table = compare(run, first, allow_different_requests=True)
+        for name, metric, stat in (("TTFT p50", "ttft", "p50"), ("E2E p99", "e2e", "p99"), ("TPOT p50", "tpot", "p50")):
+            (row,) = (one for one in table.rows if (one.metric, one.stat) == (metric, stat))
+            assert row.noise_s is not None
+            assert row.difference_s is not None
+            judged = "" if abs(row.difference_s) <= row.noise_s else "worse" if row.difference_s > 0 else "better"
+            assert re.findall(r"better|worse", found[name][number])[:1] == ([judged] if judged else [])
+            assert f"({row.error:+.1%})" in found[name][number], "the sign with the colour"
+            assert judged == ("worse" if run is slower else ""), "a seed is no difference, a slower card is one"
+    price = first.summary["headline"]["per_million_output_tokens_dollars"]
     assert found["$ per million generated tokens"][0] == f"{price:.4g}"
 
 
