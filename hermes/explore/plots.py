@@ -25,7 +25,7 @@ __all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "sweep_chart"]
 
 MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
 WIDE = 16   # largest over smallest value: above, an axis is logarithmic
-NAME = 22
+NAME = 26
 MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text
 GOOD, OFFERED, TOKENS = "headline.goodput_per_s", "headline.offered_per_s", "headline.output_tokens_per_s"
 
@@ -70,20 +70,27 @@ def sweep_chart(sweep: SweepResults) -> Chart:
     frame = pd.DataFrame(rows).assign(label=[labels(row, varying) or sweep.name for row in rows],
                                       misses=pd.Series([missed(row) for row in rows], dtype=object))
     answer, seen = _answer(frame)
-    failed, count = len(sweep.failed()), frame["label"].nunique()
+    failed, count, unsettled = len(sweep.failed()), frame["label"].nunique(), int(_unsettled(frame).sum())
     said = [f"{len(rows) + failed} of {len(sweep)} points finished" if len(rows) + failed < len(sweep)
             else f"{len(sweep)} points"] + ([f"{failed} failed"] if failed else [])
     panels = []
+    heat = len(numbers) == len(varying) == 2 and frame[numbers[1]].nunique() > 2
+    curves = bool(numbers) and not heat
     for measure in _measures(frame, varying):
-        if len(numbers) == len(varying) == 2 and frame[numbers[1]].nunique() > 2:
+        if heat:
             panels.append(_heat(measure, numbers, answer))
-        elif numbers:
+        elif curves:
             panels.append(_curves(measure, numbers[0], [name for name in varying if name != numbers[0]], answer))
         else:
             panels.append(_bars(measure, answer))
             said += [f"the first {MAX_BARS} are drawn"] if count > MAX_BARS and len(panels) == 1 else []
     said += ["the mark is the point named above"] if answer else []
+    said += [f"{unsettled} did not settle{', hollow' if curves else ''}: no verdict on the SLO"] if unsettled else []
     return Chart(f"{sweep.name}: {seen}", "; ".join(said), panels)
+
+
+def _unsettled(frame: pd.DataFrame) -> pd.Series[bool]:
+    return frame["misses"].str.startswith("did not settle").eq(True)
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -112,6 +119,7 @@ def _measures(frame: pd.DataFrame, varying: Sequence[str]) -> list[Measure]:
                  "y2": values.groupby(groups, sort=False).max(),
                  "companion": _numbers(frame, companion).groupby(groups, sort=False).mean()}
         table = frame.groupby("label", sort=False)[list(varying)].first().assign(
+            unsettled=_unsettled(frame).groupby(groups, sort=False).any(),
             **{key: series * factor for key, series in found.items()})
         if values.notna().any():
             measures.append(Measure(name, unit, table, "offered" if companion == OFFERED else "p50",
@@ -132,7 +140,7 @@ def _answer(frame: pd.DataFrame) -> tuple[str | None, str]:
         return best, f"{best} gives the most output tokens of a device"
     met = points[frame.groupby("label", sort=False)["misses"].count() == 0].dropna(subset=[GOOD])
     if met.empty:
-        unsettled = frame["misses"].str.startswith("did not settle").sum()
+        unsettled = _unsettled(frame).sum()
         return None, "no point meets the SLO" + (f"; {unsettled} of {len(frame)} did not settle" if unsettled else "")
     if len(points) == 1:
         return None, f"meets the SLO, {points[GOOD].iloc[0]:.3g}/s within it"
@@ -169,12 +177,13 @@ def _curves(measure: Measure, x: str, others: Sequence[str], answer: str | None)
     y = _axis(measure.unit, values)
     layers, ends = [Layer("rule", pd.DataFrame({"y": near}))] if near else [], []
     for rows, mark in lines:
-        line = rows[["x", "y", "name"]].dropna().rename(columns={"name": "series"})
+        line = rows[["x", "y", "name", "unsettled"]].dropna().rename(columns={"name": "series"})
+        unsettled = line.pop("unsettled").astype(bool)
         if mark == "line":
             if (rows["y2"] > rows["low"]).any():
                 layers.append(Layer("area", rows[["x", "low", "y2", "name"]].dropna().set_axis(
                     ["x", "y", "y2", "series"], axis=1)))
-            layers.append(Layer("point", line))
+            layers += [Layer("point", line[~unsettled]), Layer("open", line[unsettled])]
         layers.append(Layer("dash" if mark == "dash" else "line", line))
         ends.append(line.tail(1))
     last = pd.concat(ends).drop_duplicates("series").assign(x=table["x"].max())

@@ -252,8 +252,10 @@ def speed(tried: Tried) -> tuple[float, float] | None:
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the simulations that no other beats in both speeds, from the fastest user on."""
-    points = [(found, one) for one in tried if (found := speed(one)) is not None]
+    """Return the simulations that no other beats in both speeds, from the fastest user on: of those that meet the SLO,
+    if any does (an overloaded device is the fastest)."""
+    meet = [one for one in tried if not one.misses]
+    points = [(found, one) for one in meet or tried if (found := speed(one)) is not None]
     points.sort(key=lambda point: (-point[0][0], -point[0][1], point[1].label))
     best, out = 0.0, []
     for (_user, device), one in points:

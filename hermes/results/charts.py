@@ -22,8 +22,8 @@ __all__ = ["GREY", "PALETTE", "VEGA_LITE", "Axis", "Chart", "Layer", "Panel", "S
            "panel_spec", "specification", "theme"]
 
 Spec = dict[str, Any]   # Any: Vega-Lite is JSON
-Mark = Literal["line", "step", "dash", "area", "bar", "tick", "point", "ring", "cell", "box", "rule", "span", "text",
-               "above"]
+Mark = Literal["line", "step", "dash", "area", "bar", "tick", "point", "open", "ring", "cell", "box", "rule", "span",
+               "text", "above"]
 
 VEGA_LITE = "6.1"
 WIDTH, HEIGHT = 440, 130   # of a panel, in pixels of an image that stays readable 390 pixels wide
@@ -38,6 +38,7 @@ _MARKS: dict[Mark, Spec] = {
     "dash": {"type": "line", "strokeDash": [4, 3]}, "area": {"type": "area", "opacity": 0.22}, "bar": {"type": "bar"},
     "tick": {"type": "tick", "thickness": 2.5, "size": 14},
     "point": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+    "open": {"type": "point", "filled": False, "size": 60, "strokeWidth": 2},
     "ring": {"type": "point", "filled": False, "size": 230, "strokeWidth": 2.5}, "cell": {"type": "rect"},
     "box": {"type": "rect", "filled": False, "strokeWidth": 3}, "rule": {"type": "rule", "strokeDash": [5, 4]},
     "span": {"type": "rect", "opacity": 0.09}, "text": {"type": "text"},

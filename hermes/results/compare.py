@@ -162,7 +162,7 @@ class CompareTable:
         if self.verdict is not None:   # two runs: by how much in seconds, and how much of that is chance
             first = [self.verdict, *([self.unranked] if self.unranked else [])]
             notes = [*first, *notes, "noise: a difference up to this, either way, may be the seed's",
-                     *self._unknown(), "latencies are those of all completed requests"]
+                     *self.unknown_noise(), "latencies are those of all completed requests"]
         elif self.repetitions > 1:
             notes = [beyond_noise(self.rows, self.repetitions), *notes]
         if self.verdict is not None or self.repetitions > 1:
@@ -205,7 +205,7 @@ class CompareTable:
             return text
         return Marked(text, "green" if way * difference > 0 else "red")
 
-    def _unknown(self) -> list[str]:
+    def unknown_noise(self) -> list[str]:
         """Return why latencies of two runs have no known noise."""
         if self.unsettled:
             return [f"noise unknown: {one}; compare longer runs, or several seeds" for one in self.unsettled]
@@ -239,10 +239,12 @@ def _size(error: float | None) -> str:
 def compare(
     run: str | os.PathLike[str] | Results, reference: str | os.PathLike[str] | Results,
     mapping: ReferenceMapping | str | None = None, *, allow_different_requests: bool = False,
+    names: tuple[str, str] | None = None,
 ) -> CompareTable:
     """Compare a run (its folder, or `Results`) with a reference: a file, an observation, or another run.
 
     mapping: Columns of the reference, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
+    names: Of two runs; None takes those of their folders.
     Raises `InputError` for files that cannot be read (with file, line and column), if nothing can be compared, and if
     the two sides have different requests, unless these are allowed.
     """
@@ -256,7 +258,7 @@ def compare(
         if mapping is not None:
             raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")
         other = reference if isinstance(reference, Results) else open_run(reference)
-        return _compare_runs(results, other, _names(run, reference), allow_different_requests)
+        return _compare_runs(results, other, names or _names(run, reference), allow_different_requests)
     return _compare_file(results, os.fspath(reference), mapping, allow_different_requests)
 
 

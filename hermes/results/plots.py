@@ -99,10 +99,10 @@ def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None)
         axis.fill_between(x, y, data["y2"], color=colour, alpha=0.22, linewidth=0)
     elif mark == "bar":
         axis.barh(y, data["x2"] - x, left=x, color=colour)
-    elif mark in ("tick", "point", "ring", "box"):
-        style = {"tick": "|", "point": "o", "ring": "o", "box": "s"}[mark]
+    elif mark in ("tick", "point", "open", "ring", "box"):
+        style = {"tick": "|", "point": "o", "open": "o", "ring": "o", "box": "s"}[mark]
         axis.plot(x, y, style, color=colour or "0.2", markersize={"ring": 14, "box": 30}.get(mark, 6),
-                  fillstyle="none" if mark in ("ring", "box") else "full")
+                  fillstyle="none" if mark in ("open", "ring", "box") else "full")
     elif mark == "rule":
         draw_rule = axis.axhline if x is None else axis.axvline
         draw_rule((y if x is None else x)[0], color="0.2", linestyle="--", linewidth=1)

@@ -122,7 +122,9 @@ def _compared(runs: Runs) -> str:
     """Return the figures of the runs in a table; `hermes.results.compare` says what is beyond the noise of a seed."""
     passed = [run.summary["slo"]["pass"] for _, run in runs]
     rows = [["SLO", *(SLO_TEXT[one] + (_judged(one) if one is (not passed[0]) else "") for one in passed)]]
-    tables = [compare(run, runs[0][1], allow_different_requests=True) for _, run in runs[1:]]
+    first_name, first_run = runs[0]
+    tables = [compare(run, first_run, allow_different_requests=True, names=(name, first_name))
+              for name, run in runs[1:]]
     noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
               | {row.name: row.noise for row in table.totals} for table in tables]
     for path, (label, way) in _COMPARED.items():
@@ -141,9 +143,10 @@ def _compared(runs: Runs) -> str:
         rows.append(cells)
     head = "".join(f"<th>{escape(name)}</th>" for name, _ in runs)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table class="full"><tr><th></th>{head}</tr>{body}</table></div>' + (
-        f'<p class="dim">Differences to {escape(runs[0][0])}. Better or worse: beyond what another seed may do. '
-        'No word: within it, or it is unknown (<code>hermes compare</code> says which).</p>')
+    told = [f"Differences to {first_name}. Better or worse: beyond what another seed may do.",
+            *dict.fromkeys(note for table in tables for note in table.unknown_noise())]
+    return f'<div class="scroll"><table class="full"><tr><th></th>{head}</tr>{body}</table></div>' + "".join(
+        f'<p class="dim">{escape(text)}</p>' for text in told)
 
 
 def _judged(better: bool) -> str:

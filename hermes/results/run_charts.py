@@ -187,18 +187,21 @@ def utilisation(runs: Runs) -> list[Panel]:
         if len(rest):
             rows.append((rest["utilisation"].mean(), f"mean of {len(rest)} others", "others", np.nan))
         bars = pd.DataFrame(rows, columns=["x2", "y", "series", "peak"]).assign(x=0.0)
-        limit = pd.DataFrame({"x": [THRESHOLD], "label": [f"binds from {THRESHOLD:.0%}"]})
         labels = [f"{value:.0%}" for value in bars["x2"]]
         places = bars["x2"].where(bars["peak"] > bars["x2"] + 0.15, bars[["x2", "peak"]].max(axis=1))
+        layers = [Layer("bar", bars.drop(columns="peak")),
+                  Layer("tick", bars[["peak", "y"]].rename(columns={"peak": "x"}).dropna()),
+                  Layer("text", bars.assign(x=places, label=labels)[["x", "y", "label"]])]
+        kinds = [f"{kind}s" for kind in RESOURCES if kind != "client" and (frame["kind"] == kind).any()]
+        if kinds:   # a client with a step under way may have room for more in its steps
+            limit = pd.DataFrame({"x": [THRESHOLD], "label": [f"{', '.join(kinds)} bind from {THRESHOLD:.0%}"]})
+            layers += [Layer("rule", limit), Layer("above", limit, "right")]
+        what = "Most used resources" if kinds else "Time with a step under way"
         panels.append(Panel(
-            f"Most used resources{f' of {run}' if len(runs) > 1 else ''}; tick: the busiest twentieth",
+            f"{what}{f' of {run}' if len(runs) > 1 else ''}; tick: the busiest twentieth",
             Axis("share of the window in use", domain=(0.0, 1.3), percent=True),
-            Axis("", "category", tuple(bars["y"])),
-            [Layer("bar", bars.drop(columns="peak")),
-             Layer("tick", bars[["peak", "y"]].rename(columns={"peak": "x"}).dropna()), Layer("rule", limit),
-             Layer("above", limit, "right"),
-             Layer("text", bars.assign(x=places, label=labels)[["x", "y", "label"]])],
-            said="Bars: mean over the window; ticks: its busiest twentieth.", height=20 + 22 * len(bars), legend=True,
+            Axis("", "category", tuple(bars["y"])), layers, height=20 + 22 * len(bars), legend=bool(kinds),
+            said="Bars: mean over the window; ticks: its busiest twentieth. A busy client may have room for more.",
             colours=RESOURCES))
     return panels
 

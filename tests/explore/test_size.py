@@ -152,12 +152,16 @@ def test_a_scenario_gives_the_price_of_its_own_device_only():
     assert hourly(found.ranked[0]) == 3.0 * found.ranked[0].devices
 
 
-def test_the_front_is_beaten_by_nothing(sized):
-    kept = front(sized.tried)
-    assert kept
-    for one, other in itertools.product(kept, sized.tried):
-        if (mine := speed(one)) is not None and (theirs := speed(other)) is not None:
-            assert not (theirs[0] > mine[0] and theirs[1] > mine[1])
+def test_no_other_that_meets_the_slo_beats_the_front(sized):
+    meet, miss = ([one for one in sized.tried if bool(one.misses) is missed] for missed in (False, True))
+    assert meet
+    assert miss
+    for kept, others in ((front(sized.tried), meet), (front(miss), miss)):
+        assert kept
+        assert set(map(id, kept)) <= set(map(id, others)), "of those that miss only if none meets"
+        for one, other in itertools.product(kept, others):
+            if (mine := speed(one)) is not None and (theirs := speed(other)) is not None:
+                assert not (theirs[0] > mine[0] and theirs[1] > mine[1])
 
 
 def test_a_model_that_does_not_fit_is_said():
