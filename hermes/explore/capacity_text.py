@@ -18,14 +18,15 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
     first = found.answers[0]
     out = [("capacity", _headline(found)), ("keeps", limits)]
     at, beyond = first.at(first.load), first.at(first.next_load)
+    seed = f"seed {first.trials[0].seed}: " if len(found.answers) > 1 else ""
     if at is not None:
-        out.append((f"at {_load(found, at)}", _figures(at)))
+        out.append((f"at {_load(found, at)}", seed + _figures(at)))
         out.append(("binds", _binds(at, beyond)))
         stops = limit_of_row((beyond if beyond is not None and beyond.misses is not None else at).row)
         if stops is not None:
             out.append(("stops", stops))
     if beyond is not None and beyond.misses is not None:
-        out.append((f"at {_load(found, beyond)}", f"misses: {beyond.misses}"))
+        out.append((f"at {_load(found, beyond)}", f"{seed}misses: {beyond.misses}"))
     if not first.complete:
         out.append(("warning", f"the search ended after {counted(len(first.trials), 'run')}; "
                                "more narrow it down: --runs"))
@@ -52,6 +53,8 @@ def _headline(found: Capacity) -> str:
     if found.half_width is not None:
         low, high = found.value - found.half_width, found.value + found.half_width
         text += f" (95% interval {low:.4g} to {high:.4g}, {counted(len(found.answers), 'seed')})"
+    elif len(found.answers) == 1:
+        text += " (one seed, hence no interval)"
     return f"{text}, {runs}"
 
 

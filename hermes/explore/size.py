@@ -333,8 +333,8 @@ def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried)
     while (level := bracket.choose()) is not None and len(bracket.known) < MOST_LOADS:
         load = axis.load(level)
         label = f"{best.label} at {load:g} times the load"
-        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients),
-                                  trials.scenario.seed)})[label]
+        seed = trials.scenario.seed if best.seed is None else best.seed   # that of the answer's figures
+        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients), seed)})[label]
         bracket.known[level] = missed(row) is None
     return RATIO ** (bracket.meets_up_to or 0) - 1.0
 

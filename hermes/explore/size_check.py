@@ -7,6 +7,10 @@ three more seeds and longer arrivals decide. If one of them misses, the layout g
 is then the cheapest is checked. If all seeds meet it, one client less is simulated likewise, until a seed misses,
 unless the search saw it miss for certain; if all seeds meet the SLO with it, it is the answer.
 
+The search has one seed. Another layout whose answer is a client more than it needs must not lose by that: where it
+would cost no more than the answer with one client less, and the search did not see it miss for certain, it is simulated
+with the other seeds too.
+
 Bursts that take a latency beyond its limit may be so rare that these simulations have none of them. So an answer of
 little headroom, of load or of a latency, is simulated with three seeds more, for up to three times as long. These do
 not change it, but say whether it is within noise.
@@ -106,6 +110,11 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
             seen[tried.label] = known
         return known
 
+    def open_(one: Tried) -> bool:
+        """Whether the search leaves it open that these clients, one less than an answer, meet the SLO."""
+        return not _misses_by_far(sizing, one) and (
+            len(one.clients) > 1 or one.clients[0] >= (bounds or {}).get(one.kind, 1))
+
     for _ in range(MOST_ROUNDS):
         if not sizing.meets:
             return sizing
@@ -115,11 +124,15 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
             more = _more(now, max_devices)
             sizing = _changed(sizing, best, None if more is None else verdicts(more))
             continue
-        fewer = [verdicts(one, all_seeds=False) for one in _fewer(best)
-                 if not _misses_by_far(sizing, one)
-                 and (len(one.clients) > 1 or one.clients[0] >= (bounds or {}).get(one.kind, 1))]
+        fewer = [verdicts(one, all_seeds=False) for one in _fewer(best) if open_(one)]
         better = next((one for one in fewer if one.met == SEEDS), None)
         if better is None:
+            cheaper = next(((other, found) for other in sizing.meets[1:] for one in _fewer(other)
+                            if _no_dearer(one, best) and open_(one)
+                            and (found := verdicts(one, all_seeds=False)).met == SEEDS), None)
+            if cheaper is not None:
+                sizing = _changed(sizing, *cheaper)
+                continue
             own = _searched(sizing, best)   # the figures of the scenario's own seed, if it meets the SLO with it
             sizing = _changed(sizing, best, now if own is None or own.misses else replace(now, tried=own))
             clear = [Verdicts(known, [known.misses], None) for one in _fewer(best)
@@ -217,6 +230,14 @@ def _fewer(tried: Tried) -> list[Tried]:
     smaller = [tuple(count - (i == side) for i, count in enumerate(tried.clients))
                for side in range(len(tried.clients))]
     return [replace(tried, clients=numbers) for numbers in smaller if min(numbers) >= 1]
+
+
+def _no_dearer(tried: Tried, best: Tried) -> bool:
+    """Whether these clients cost no more than the best ones; without prices: have no more devices."""
+    prices = tried.kind.price, best.kind.price
+    if None in prices:
+        return prices == (None, None) and tried.devices <= best.devices
+    return tried.devices * (tried.kind.price or 0.0) <= best.devices * (best.kind.price or 0.0)
 
 
 def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:

@@ -1,7 +1,7 @@
 """How far the answer of `hermes size` moves where step times lie at the ends of their range.
 
 The answer's own simulation says how far its step times are trusted (`hermes.scenario.step_sources`). With all of them
-at the low end, and at the high end, the search goes on from the answer, with the scenario's own seed: "28 (26 to 32)".
+at the low end, and at the high end, the search goes on from the answer, with the seed of its figures: "28 (26 to 32)".
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def with_range(trials: Trials, sizing: Sizing, changes: Changes, max_devices: in
     if why := _unsearched(best, changes):
         return StepRange(kind, low, high, why=why)
     fewest, most = (_clients(trials, best, changes, factor, max_devices // best.kind.devices) for factor in (low, high))
-    return StepRange(kind, low, high, fewest, most)
+    # one seed may ask for more than the answer, which others confirm: shorter steps need no more, longer ones no less
+    answer = sum(best.clients)
+    fewest = answer if fewest is None else min(fewest, answer)
+    return StepRange(kind, low, high, fewest, None if most is None else max(most, answer))
 
 
 def _unsearched(best: Tried, changes: Changes) -> str:
@@ -94,6 +97,6 @@ def _clients(trials: Trials, best: Tried, changes: Changes, factor: float, most:
         engines = [{**one, **adjust} for one in settings["clients"][:len(numbers)]]
         label = f"{replace(best, clients=numbers).label}, steps x {factor:.4g}"
         wanted = {**settings, "clients": [*engines, *settings["clients"][len(numbers):]]}
-        row = trials.run({label: (wanted, trials.scenario.seed)})[label]
+        row = trials.run({label: (wanted, trials.scenario.seed if best.seed is None else best.seed)})[label]
         bracket.known[level] = missed(row) is None
     return None if bracket.meets_up_to is None else -bracket.meets_up_to

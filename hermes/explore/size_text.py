@@ -40,13 +40,16 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         dollars = f", ${price:,.4g} an hour" if price is not None else ""
         fewest = "" if sizing.ranked else "; no device has a price: the fewest devices, which need not cost least"
         number = f"{counted(best.devices, 'device')}{_ends(best, sizing.steps)}"
-        out.append(("answer", f"{best.label}: {number}{dollars}{fewest}"))
+        near = sizing.check is not None and sizing.check.within_noise
+        noise = "; within noise, a client more is safe" if near else ""
+        out.append(("answer", f"{best.label}: {number}{dollars}{fewest}{noise}"))
+        out += [("instead", text) for text in _instead(sizing)]
         if sizing.steps is not None:
             out.append(("range", _range(sizing.steps)))
         if sizing.headroom is not None:
             nearest = nearest_to_limit(best.row)
-            near = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
-            out.append(("headroom", f"{sizing.headroom:.0%} more load{near}; binds: {_binds(best)}"))
+            limit = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
+            out.append(("headroom", f"{sizing.headroom:.0%} more load{limit}; binds: {_binds(best)}"))
         stops = limit_of_row(best.row)
         if stops is not None:
             out.append(("stops", stops))
@@ -69,6 +72,18 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     out += left_out(sizing.left)
     if sizing.ranked:
         out.append(("prices", "; ".join(_prices(sizing))))
+    return out
+
+
+def _instead(sizing: Sizing) -> list[str]:
+    """Return the cheapest layout of each other device."""
+    best = {tried.kind.device: tried for tried in reversed(sizing.ranked)}
+    best.pop(sizing.meets[0].kind.device, None)
+    out = []
+    for tried in sorted(best.values(), key=sizing.ranked.index):
+        million = tried.row.get("headline.per_million_answer_tokens_dollars")
+        out.append(f"{tried.label}: {counted(tried.devices, 'device')}, ${hourly(tried):,.4g} an hour"
+                   + ("" if million is None else f", ${million:.3g}/M"))
     return out
 
 
@@ -144,8 +159,8 @@ def _checked(sizing: Sizing) -> list[tuple[str, str]]:
         text += f"; {one.tried.label}: {one.met} of {len(one.misses)}, {one.tried.misses}"
     out = [("checked", text)]
     if check.within_noise:
-        at = "" if check.near is None else f": {limit_name(check.near)} is too near to its limit"
-        out.append(("warning", f"within noise{at}; a client more is safe"))
+        at = "a seed misses the SLO" if check.near is None else f"{limit_name(check.near)} is too near to its limit"
+        out.append(("warning", f"within noise: {at}; a client more is safe"))
     return out
 
 
@@ -233,7 +248,8 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
         head = f"layout of {device}"
         rows = [(row[0].replace(f" {device} ", " ", 1), *row[1:]) for row in rows]
     return Section(title, (head, "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}", "good/s", "used"),
-                   rows, "$/M: per million tokens of answers; used: the latency nearest to its limit, as a share of it")
+                   rows, "$/M: per million tokens of answers; used: the latency nearest to its limit, as a share "
+                         "of it; other seeds checked the answer, and layouts that might cost no more")
 
 
 def _short(value: float | None) -> str:

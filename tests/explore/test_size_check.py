@@ -33,7 +33,8 @@ class Seeds:
         for label, (settings, seed) in wanted.items():
             self.ran.append(label)
             self.lengths[label] = times
-            out[label] = row(ok=seed <= self.meets.get(settings["n"], 0), share=self.share, used=self.used)
+            out[label] = row(ok=seed <= self.meets.get(settings["n"], 0), share=self.share, used=self.used) | {
+                "cost.dollars_per_hour": 4.0 * settings["devices"]}
         return out
 
 
@@ -44,7 +45,10 @@ def sizing(clients: int, known: dict[int, dict[str, Any]]) -> Sizing:
 
 
 def checked(seeds: Seeds, start: Sizing, most: int = 8) -> Sizing:
-    return check_answer(seeds, start, lambda kind, numbers: {"n": numbers[0]}, most)  # type: ignore[arg-type]
+    def changes(kind: Kind, numbers: tuple[int, ...]) -> dict[str, int]:
+        return {"n": numbers[0], "devices": numbers[0] * kind.devices}
+
+    return check_answer(seeds, start, changes, most)  # type: ignore[arg-type]
 
 
 def test_a_seed_that_misses_adds_a_client() -> None:
@@ -102,7 +106,7 @@ def test_little_headroom_takes_longer_simulations() -> None:
     """Bursts may be so rare that three seeds have none: the fourth misses, and the answer stays, within noise."""
     def longer(seeds: Seeds, headroom: float) -> Any:
         found = checked(seeds, sizing(2, {2: row(ok=True), 1: row(ok=False, share=0.5)}))
-        return with_longer(seeds, found, lambda kind, n: {"n": n[0]}, headroom)  # type: ignore[arg-type]
+        return with_longer(seeds, found, lambda kind, n: {"n": n[0], "devices": n[0]}, headroom)  # type: ignore[arg-type]
 
     near = longer(Seeds({2: 3}, share=0.0004), 0.04)
     assert (near.longer.met, len(near.longer.misses), near.within_noise) == (0, 3, True)
@@ -111,3 +115,29 @@ def test_little_headroom_takes_longer_simulations() -> None:
     assert (safe.longer.met, len(safe.longer.misses), safe.within_noise) == (3, 3, False)
     assert longer(Seeds({2: 3}), 0.06).longer is None
     assert longer(Seeds({2: 6}, used=0.96), 0.06).longer is not None
+
+
+def test_a_layout_that_might_cost_no_more_is_checked_with_one_client_less() -> None:
+    """The search's seed gave another layout a client too many: it must not lose by that."""
+    kinds = {"tp1": Kind("h100-sxm", 1, price=4.0), "tp2": Kind("h100-sxm", 2, price=4.0)}
+
+    def start(less: dict[str, Any]) -> Sizing:
+        known = {"tp1": {3: row(ok=True), 2: row(ok=False, share=0.2)}, "tp2": {2: row(ok=True), 1: less}}
+        found = []
+        for name, rows in known.items():
+            tried = [Tried(kinds[name], (n,), None if one["slo.pass"] else "TTFT p99 1 s",
+                           one | {"cost.dollars_per_hour": 4.0 * n * kinds[name].devices}) for n, one in rows.items()]
+            found.append(Found(kinds[name], "mixed", tried[0], tried))
+        return Sizing("x", None, {}, found, [])  # type: ignore[arg-type]
+
+    def labels(less: dict[str, Any], meets: int) -> tuple[list[str], list[str]]:
+        seeds = Seeds({3: 3, 2: 3, 1: meets})
+        found = checked(seeds, start(less))
+        return [one.label for one in found.meets], seeds.ran
+
+    near = row(ok=False, share=0.011) | {"cost.dollars_per_hour": 8.0}
+    found, ran = labels(near, 3)
+    assert found == ["1 x h100-sxm TP2", "3 x h100-sxm TP1"], "two devices do, with every other seed"
+    assert labels(near, 2)[0] == ["3 x h100-sxm TP1", "2 x h100-sxm TP2"]
+    assert len(ran) == 6
+    assert len(labels(row(ok=False, share=0.2), 3)[1]) == 3, "a miss by far is no question of seeds"
