@@ -11,9 +11,9 @@ import difflib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = [
     "HermesError", "InputError", "InputWarning", "Verbatim", "inside", "printable", "shown", "suggest", "warn_all",
@@ -98,6 +98,18 @@ def show_warning(
 ) -> None:
     """Print a warning as one line on stderr, without the place in the code that issued it (`warnings.showwarning`)."""
     print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
+
+
+def shown_once() -> Callable[..., None]:
+    """Return `show_warning` without the texts that it has printed before."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *rest: Any) -> None:   # Any: the others of `show_warning`, unused
+        if str(message) not in shown:
+            shown.add(str(message))
+            show_warning(message, *rest)
+
+    return show
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from hermes import __version__
 from hermes.cli.groups import Groups
 from hermes.cli.paths import plugins_as_overrides, refuse_empty_names, without_plugins
 from hermes.cli.streams import guarded_streams, silence_stdout
-from hermes.errors import HermesError, InputWarning, printable, show_warning
+from hermes.errors import HermesError, InputWarning, printable, shown_once
 
 __all__ = ["MODULES", "app", "command", "main"]
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(100_000)
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
-        warnings.showwarning = show_warning
+        warnings.showwarning = shown_once()
         return _run(sys.argv[1:] if arguments is None else list(arguments))
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,7 +20,7 @@ from hermes.api import run_built
 from hermes.config.data_files import files_noted
 from hermes.config.writing import replacing
 from hermes.config.yaml_document import as_node
-from hermes.errors import InputError, Verbatim, warn_all
+from hermes.errors import InputError, InputWarning, Verbatim, warn_all
 from hermes.explore.built import Built
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.hashing import text_digest, unnamed
@@ -73,6 +74,7 @@ class Outcome:
         files, seed, digest, stored: Of a check: the files that were read, the scenario's seed, the digest of its
             resolved text without name and description, and its text for `Job.stored_in`.
         kept: Whether the worker keeps the simulation that the check built.
+        warnings: Texts of its `InputWarning`s, to be issued where all outcomes arrive: several may have the same.
         error: Expected, found (as text), field and file of an `InputError`, if that was the failure.
         wall_s, cpu_s: Time taken; differs between equal jobs.
     """
@@ -86,6 +88,7 @@ class Outcome:
     digest: str = ""
     stored: str = ""
     kept: bool = False
+    warnings: list[str] = field(default_factory=list)
     error: dict[str, Any] | None = None
     traceback: str | None = None
     wall_s: float = 0.0
@@ -107,7 +110,14 @@ def perform(job: Job, built: Built | None = None) -> Outcome:
     gc.freeze()   # the collector need not visit objects that exist already
     try:
         work: Callable[[Job, Built | None], dict[str, Any]] = _check if job.task == "check" else _run
-        said = {"status": "ok", **work(job, built)}
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always", InputWarning)
+            done = work(job, built)
+        for one in issued:
+            if not issubclass(one.category, InputWarning):
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        said = {"status": "ok", "warnings": list(dict.fromkeys(
+            str(one.message) for one in issued if issubclass(one.category, InputWarning))), **done}
     except InputError as error:
         found = error.found if error.found is ... else _plain(error.found)
         said = {"status": "failed", "reason": str(error), "error": {

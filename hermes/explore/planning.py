@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, warn_all
 from hermes.explore.config import Sweep
 from hermes.explore.executor import Executor, InProcess
 from hermes.explore.hashing import Digests, point_hash, portable_name
@@ -169,6 +169,7 @@ class _Checks:
         try:
             for done, outcome in enumerate(engine.run(self._jobs(first)), 1):
                 point = first[outcome.key]
+                warn_all(outcome.warnings)
                 if outcome.status == "failed":
                     self._wrong.append((point, outcome))
                     continue

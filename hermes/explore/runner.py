@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes import __version__
 from hermes.config.registry import plugin_modules
-from hermes.errors import InputError
+from hermes.errors import InputError, warn_all
 from hermes.explore.config import Sweep, load_sweep
 from hermes.explore.executor import Executor, executor
 from hermes.explore.figures import load_extract
@@ -125,6 +125,7 @@ def _run_points(sweep: Sweep, folder: Folder, engine: Executor, code: str, progr
     for done, outcome in enumerate(engine.run(_jobs(plan, waiting, folder)), before + 1):
         folder.write_outcome(outcome.key, outcome.status, outcome.reason, outcome.figures, keep,
                              (outcome.wall_s, outcome.cpu_s, outcome.traceback))
+        warn_all(outcome.warnings)
         if progress is not None:
             progress("run", done, before + len(waiting))
     folder.write_results(merged(folder, manifest), json.dumps({"of": _digest(sweep, code), "files": plan.files}))

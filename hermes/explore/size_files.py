@@ -43,15 +43,17 @@ def from_options(model: str | None, workload: str | None, rate: str | None, over
     """
     if model is None or workload is None or rate is None:
         name = "--model" if model is None else "--workload" if workload is None else "--rate"
-        raise InputError(Verbatim("missing: give a scenario, or --model, --workload and --rate"), field=name)
+        missing = "missing: give --model, --workload and --rate, or a scenario with lengths of your own"
+        raise InputError(Verbatim(missing), field=name)
     per_s = rate_option(rate)
     lengths: dict[str, Any] = {"kind": "empirical", "profile": workload}
     if workload.endswith(TRACES):
         lengths = {"kind": "trace", "path": workload, "repeat": True}
     elif workload not in workload_profile_names():
         names = workload_profile_names()
-        raise InputError(f"a workload profile ({', '.join(names)}) or a trace file ({' or '.join(TRACES)})", workload,
-                         field="--workload", suggestion=suggest(workload, names))
+        raise InputError(f"a workload profile ({', '.join(names)}) or a trace file ({' or '.join(TRACES)}); or give a "
+                         "scenario with lengths of your own", workload, field="--workload",
+                         suggestion=suggest(workload, names))
     requests = int(min(max(per_s * WINDOW_S, FEWEST), MOST))
     node = as_node({
         "name": f"{Path(model).stem if '/' in model else model} at {per_s:g} per s",

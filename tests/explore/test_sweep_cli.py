@@ -82,3 +82,13 @@ def test_a_folder_that_cannot_be_written(folder, write, call):
     code, _, wrong = call(write(""), "-o", folder / "closed" / "out", "--workers", 0)
     assert code == 2
     assert wrong.count("\n") == 1
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_warning_of_several_points_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str],
+                                                     workers: str) -> None:
+    file = tmp_path / "cards.yaml"
+    file.write_text("name: cards\nscenario: quickstart\nseeds: [1, 2]\ngrid: {workload.requests: [20, 21, 22]}\n")
+    clients = "clients=[{model: llama-3.1-8b, device: l40s, parallel: {tp: 2}}]"
+    assert main(["sweep", str(file), "-o", str(tmp_path / "out"), "-q", "--workers", workers, "--set", clients]) == 0
+    assert capfd.readouterr().err.count("have no NVLink") == 1
