@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings
-from hermes.calibration.collect.session import CollectorError, machine, main
+from hermes.calibration.collect.session import Collector, CollectorError, machine, main
 
 __all__ = ["IvfData", "IvfEngine", "OverlapIndex", "generated", "of_file"]
 
@@ -142,11 +142,12 @@ class OverlapIndex:
         return rows[1:]
 
 
-class IvfEngine:
+class IvfEngine(Collector):
     """One index and what is measured of it."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         """Raises `CollectorError` for data that does not fit, or without faiss."""
+        super().__init__(plan)
         told = plan["settings"]
         try:
             data = of_file(Path(told["rewrites_file"])) if told["rewrites_file"] else generated(
@@ -185,9 +186,6 @@ class IvfEngine:
             "curves": {name: {"overlap": curve.overlap.tolist(), "error": curve.error.tolist()}
                        for name, curve in curves.items()},
         }
-
-    def close(self) -> None:
-        """Nothing outlives the process."""
 
 
 if __name__ == "__main__":

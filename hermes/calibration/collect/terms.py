@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.session import CollectorError, PointFailed, cpu_name, main
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, cpu_name, main
 from hermes.calibration.collect.terms_numpy import NumpyBackend
 from hermes.calibration.collect.terms_timing import Backend
 
@@ -30,12 +30,12 @@ __all__ = ["TermsCollector", "open_collector"]
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class TermsCollector:
+class TermsCollector(Collector):
     """Measures points of a plan (the `Engine` of a session)."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         """Open the backend. Raises `CollectorError` for a plan this machine cannot serve."""
-        self.plan = plan
+        super().__init__(plan)
         self.repetitions, self.sample_s = int(plan["repetitions"]), float(plan["sample_s"])
         self.backend = _backend(plan)
         gc.collect()
@@ -63,9 +63,6 @@ class TermsCollector:
             raise PointFailed("out of memory") from None
         finally:
             gc.enable()
-
-    def close(self) -> None:
-        """Release nothing."""
 
 
 def _backend(plan: dict[str, Any]) -> Backend:

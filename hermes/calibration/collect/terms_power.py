@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hermes.calibration.collect.nvml import PowerMeter
+from hermes.calibration.collect.nvml import energy_counter
 from hermes.calibration.collect.session import PointFailed
 
 __all__ = ["between_events", "held"]
@@ -35,29 +35,28 @@ def between_events(run: Run) -> float:
 def held(point: dict[str, Any], hold_s: float, dtype: Any) -> dict[str, Any]:
     """Hold the load of a point and return its row: `power_w`, and `rate` in bytes/s moved or flop/s computed.
 
-    Raises `PointFailed` where NVML does not answer.
+    Raises `PointFailed` where NVML has no energy counter, or it stands still (it moves every 20 to 100 ms).
     """
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", "")
-    meter = PowerMeter.open(0, f"GPU-{uuid}" if uuid else "")
-    if meter is None:
-        raise PointFailed("not available: NVML does not answer")
+    joules = energy_counter(f"GPU-{uuid}" if uuid else "")
+    if joules is None:
+        raise PointFailed("not available: NVML has no energy counter of this device")
     load, share = point["load"], point.get("share", 0.0)
     burst, amount = _burst(load, dtype)
-    bursts, began = 0, time.perf_counter()
-    with meter.over() as measured:
-        while (passed := time.perf_counter() - began) < hold_s:
-            if load == "idle":
-                time.sleep(hold_s - passed)
-                continue
-            start = time.perf_counter()
-            burst()
-            torch.cuda.synchronize()
-            bursts += 1
-            time.sleep((time.perf_counter() - start) * (1.0 / share - 1.0))
-    seconds = time.perf_counter() - began
-    if measured.mean_w is None:
-        raise PointFailed("not available: NVML gave no reading")
-    return {"repetition": 0, "time_s": seconds, "power_w": measured.mean_w, "rate": bursts * amount / seconds}
+    bursts, before, began = 0, joules(), time.perf_counter()
+    while (passed := time.perf_counter() - began) < hold_s:
+        if load == "idle":
+            time.sleep(hold_s - passed)
+            continue
+        start = time.perf_counter()
+        burst()
+        torch.cuda.synchronize()
+        bursts += 1
+        time.sleep((time.perf_counter() - start) * (1.0 / share - 1.0))
+    seconds, used = time.perf_counter() - began, joules() - before
+    if used <= 0.0:
+        raise PointFailed("not available: NVML's energy counter stood still")
+    return {"repetition": 0, "time_s": seconds, "power_w": used / seconds, "rate": bursts * amount / seconds}
 
 
 def _burst(load: str, dtype: Any) -> tuple[Run, float]:

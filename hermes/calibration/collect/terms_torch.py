@@ -18,7 +18,6 @@ import torch.nn.functional as F  # noqa: N812
 from hermes.calibration.collect.session import CollectorError, PointFailed
 from hermes.calibration.collect.terms_power import between_events, held
 from hermes.calibration.collect.terms_timing import Operator, copies_of, host_cache_bytes
-from hermes.calibration.collect.torch_graphs import graph_record
 
 __all__ = ["TorchBackend"]
 
@@ -215,6 +214,22 @@ class TorchBackend:
 
 def _shape_of(point: dict[str, Any]) -> _Shape:
     return _Shape(point["heads"], point["kv_heads"], point["head_dim"])
+
+
+def graph_record(run: Call) -> Call:
+    """Record a CUDA graph, after two runs on a side stream that let libraries allocate what they keep; return its
+    replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Call = graph.replay
+    return replay
 
 
 def _top_p(logits: Tensor) -> Tensor:

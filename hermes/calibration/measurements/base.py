@@ -84,7 +84,9 @@ class Measurement(ConfigModel):
         """Return the points and their time, for `--dry-run`."""
         rows = [[point["name"], float(point.get("estimate_s", 0.0))] for point in plan.points]
         return Shown({"points": plan.points, "estimate_s": round(plan.estimate_s, 1)},
-                     [Section("", ["point", "estimate (s)"], rows), f"time: about {plan.estimate_s:.0f} s"])
+                     [
+            Section("", ["point", "estimate (s)"], rows),
+            f"{len(plan.points)} points; time: about {plan.estimate_s:.0f} s (an estimate; corrected while measuring)"])
 
     def collect(self, plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
                 on_progress: OnProgress = None) -> Measured:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -71,36 +70,15 @@ class LlmMeasurement(Measurement):
         return vllm_plan(request_for(**given, base_dir=base_dir))
 
     def show_plan(self, plan: PointPlan) -> Shown:
-        """Return the points with their levels, the memory and the time."""
+        """Return the points, the memory and the time."""
         assert isinstance(plan, Plan)
-        levels: Counter[int] = Counter()
-        seconds: Counter[int] = Counter()
-        for point in plan.points:
-            levels[point["level"]] += 1
-            seconds[point["level"]] += point["estimate_s"]
-        memory = plan.memory
-        data: dict[str, Any] = {
-            "engine": plan.engine, "model": plan.model.name, "device": plan.device, "hardware": plan.hardware,
-            "dtype": plan.dtype, "tensor_parallel": plan.tensor_parallel, "points": len(plan.points),
-            "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "estimate_s": round(plan.estimate_s, 1),
-            "memory": {**memory.model_dump(), "total_bytes": memory.total_bytes} if memory else None,
-            "levels": {level: {"points": n, "estimate_s": round(seconds[level], 1)} for level, n in levels.items()},
-            "grid": [point["name"] for point in plan.points],
-        }
-        parts: list[Part] = [
-            Section("", ["level", "point", "estimate (s)"],
-                  [[p["level"], p["name"], float(p["estimate_s"])] for p in plan.points]),
-            f"{plan.engine}, {plan.model.name}, {plan.dtype}, tp {plan.tensor_parallel}, {plan.device} "
-            f"({plan.hardware}): {len(plan.points)} points, {plan.repetitions} repetitions each",
-        ]
-        if memory:
-            sizes = ", ".join(f"{what} {size / 2**30:.2f} GiB" for what, size in (
-                ("weights", memory.weights_bytes), ("KV", memory.kv_bytes), ("activations", memory.activation_bytes)))
-            of = f" of {memory.capacity_bytes / 2**30:.1f}" if memory.capacity_bytes else ""
-            parts.append(f"memory of the device: {sizes}; {memory.total_bytes / 2**30:.2f}{of} GiB")
-        parts.append(f"time: about {plan.estimate_s:.0f} s, {plan.warmup_s:.0f} s of warm-up included (a roofline's "
-                     "estimate; corrected while measuring)")
-        return Shown(data, parts)
+        assert plan.memory is not None
+        shown, memory = super().show_plan(plan), plan.memory
+        sizes = ", ".join(f"{what} {size / 2**30:.2f} GiB" for what, size in (
+            ("weights", memory.weights_bytes), ("KV", memory.kv_bytes), ("activations", memory.activation_bytes)))
+        of = f" of {memory.capacity_bytes / 2**30:.1f}" if memory.capacity_bytes else ""
+        return Shown({**shown.data, "memory": {**memory.model_dump(), "total_bytes": memory.total_bytes}}, [
+            *shown.parts, f"memory of the device: {sizes}; {memory.total_bytes / 2**30:.2f}{of} GiB"])
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
