@@ -4,29 +4,36 @@ Most servers can be observed only from outside: when a request was sent, when it
 times tell a factor for prompts, one for decodes, a fixed time of each step, and the front end; not which operator or
 link is slow. Simulate the requests with the figures so far, sum the steps of each request's two phases
 (`request_phases`), solve for figures of smaller relative errors, none negative, and repeat. Requests that are resampled
-say how certain a figure is; those that they do not tell are left as they were.
+say how certain a figure is; those that they do not tell are left as they were. Errors are those on requests that a
+fit did not see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from hermes.api import simulate
 from hermes.calibration.fit.request_phases import NAMES, Phases, phases_of
 from hermes.clients.config import LLMClientConfig
 from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray, IntArray
-from hermes.results.reference import Reference
+from hermes.results.compare import compare
+from hermes.results.distribution import Distribution
+from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference
+from hermes.results.results import Results
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
 
-__all__ = ["Figures", "RequestFit", "Told", "client_of", "fit_requests", "overrides_of"]
+__all__ = ["Figures", "FittedRequests", "HeldOut", "RequestFit", "Told", "client_of", "fit_file", "fit_requests",
+           "overrides_of"]
 
 SIMULATIONS = 30      # at most, between two decisions about which figures are told
 SETTLED = 0.003       # relative change of a figure that is not worth another simulation
@@ -38,6 +45,10 @@ OWN = 0.01             # share of a figure's column that is its own, below which
 LEAVE_FIRST = ("per_prompt_token_s", "per_seq_s", "fixed_s", "front_end_s", "decodes", "prompts")
 LEAST = 1e-3           # a relative error that is never large
 LOWEST = np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.01])   # of each figure: a factor of 0 is none, and not told
+
+EVERY = 3   # every third request is held out
+STATISTICS = ("mean", "p50", "p90", "p99")
+METRICS = ("ttft", "tpot", "e2e")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,6 +103,27 @@ class RequestFit:
         return self.simulations < SIMULATIONS
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """One figure of the requests that were held out, in seconds: observed, and simulated before and after the fit."""
+
+    metric: str
+    statistic: str
+    observed_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class FittedRequests:
+    """The fit on all requests, the scenario with its figures, and the errors of a fit without the held-out ones."""
+
+    fit: RequestFit
+    scenario: Scenario
+    held_out: tuple[HeldOut, ...]
+    held_out_requests: int
+
+
 def client_of(scenario: Scenario) -> LLMClientConfig:
     """Return the one kind of client. Raises `InputError` for scenarios with several."""
     clients = [config for config in scenario.clients if isinstance(config, LLMClientConfig)]
@@ -120,6 +152,45 @@ def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
         "clients.0.adjust": {"prompts": figures.prompts, "decodes": figures.decodes, "fixed": figures.fixed_s,
                              "per_seq": figures.per_seq_s},
     }
+
+
+def fit_file(
+    scenario: Scenario, path: Path, mapping: ReferenceMapping | None = None, told: Callable[[str], None] | None = None,
+) -> FittedRequests:
+    """Fit a scenario to a file of observed requests. Raises `InputError` if they are not the scenario's requests."""
+    observed = load_reference(path, mapping or guess_mapping(path))
+    client = client_of(scenario)
+    before = simulate(scenario)
+    compare(before, path, mapping)   # refuses other requests
+    some = fit_requests(scenario, observed, _fitted_on, told)
+    after = simulate(load_scenario(scenario, overrides_of(some.figures, client)))
+    whole = fit_requests(scenario, observed, None, told)
+    rows, count = _errors(observed, before, after)
+    return FittedRequests(whole, load_scenario(scenario, overrides_of(whole.figures, client)), rows, count)
+
+
+def _fitted_on(numbers: IntArray) -> Mask:
+    return np.asarray(numbers % EVERY > 0)
+
+
+def _errors(observed: Reference, *runs: Results) -> tuple[tuple[HeldOut, ...], int]:
+    """Return figures of the requests that were held out and that all sides completed."""
+    ids = observed.ids
+    assert ids is not None   # the fit asked for them
+    chosen = ~_fitted_on(ids) & np.isfinite(observed.columns["e2e"])
+    sides = [run.columns("requests") for run in runs]
+    for side in sides:
+        chosen &= np.isfinite(np.asarray(side["e2e_s"], dtype=np.float64)[ids])
+    rows = []
+    for metric in METRICS:
+        if metric not in observed.columns:
+            continue
+        values = np.array([observed.columns[metric][chosen],
+                           *(np.asarray(side[f"{metric}_s"], dtype=np.float64)[ids[chosen]] for side in sides)])
+        known = np.all(np.isfinite(values), axis=0)
+        stats = [Distribution(column[known]).stats() for column in values]
+        rows += [HeldOut(metric, name, *(each[name] for each in stats)) for name in STATISTICS if known.any()]
+    return tuple(rows), int(chosen.sum())
 
 
 def fit_requests(
