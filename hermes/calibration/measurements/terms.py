@@ -14,7 +14,7 @@ from hermes.calibration.measurements.base import FitOptions, Measurement, Shown,
 from hermes.calibration.plan import PointPlan, request_for
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps
-from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms, save_terms
+from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
 from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, Count, TermsPlan, terms_plan, terms_table
 from hermes.config import Bytes
 from hermes.config.yaml_writer import to_flow
@@ -100,7 +100,7 @@ class TermsMeasurement(Measurement):
              measured: Measured | None = None) -> Shown:
         """Write measured terms. Raises `InputError`."""
         terms = pack_terms(journal, output.stem, command, clock)
-        save_terms(terms, output)
+        terms.save(output)
         header = terms.header
         data: dict[str, Any] = {
             "terms": str(output), "rows": len(terms.rows), "points": header.planned, "measured": header.measured,
