@@ -13,6 +13,7 @@ import datetime
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +25,7 @@ from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.link import LinkFile, LinkPlan, LinkProvenance, MeasuredLink, SizeError
 from hermes.calibration.records import read_records
 from hermes.config.files import open_file, read_json, read_text
+from hermes.config.tables import lookup
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.links import CollectiveTimes, LinkDescription
@@ -64,13 +66,15 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
     anything to fit.
     """
     plan, found = read_records(journal, LinkPlan)
-    environment, best = found.environment, _best_attempts(found.points)
+    environment, best = found.environment, {record["point"]: record["rows"] for record in found.best_attempts()}
     groups: dict[tuple[str, str], list[SizeError]] = {}
     for point in plan.points:
         if point["name"] in best:
-            median_s, cv, noise = best[point["name"]]
-            groups.setdefault((point["path"], point.get("memory", "")), []).append(
-                SizeError(bytes=point["bytes"], median_s=median_s, cv=cv, noise=noise))
+            rows = steady(best[point["name"]])   # all of them contended, or none
+            times = spread(row["time_s"] for row in rows)
+            groups.setdefault((point["path"], point.get("memory", "")), []).append(SizeError(
+                bytes=point["bytes"], median_s=times.p50, cv=times.cv,
+                noise="contended" if contended(rows[0]) else times.verdict))
     fits = {" ".join(key).strip(): fit_link(*key, times) for key, times in groups.items()}
     links = [link for link in fits.values() if link is not None]
     notes = [f"{label}: no link fitted: fewer than two sizes, or times that do not grow with the bytes"
@@ -88,20 +92,6 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
         cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
         clock="CUDA events (device paths), CPU clock (memory), wall clock (disk)", collected_by=command,
         source="measured by hermes.calibration.collect.link", environment=environment, notes=notes))
-
-
-def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, str]]:
-    """Return (median seconds, cv, noise) of each point: of several attempts the steadiest, best an uncontended one."""
-    found: dict[str, tuple[float, float, str]] = {}
-    for record in records:
-        if record["rows"]:
-            rows = steady(record["rows"])   # all of them contended, or none
-            times = spread(row["time_s"] for row in rows)
-            this = times.p50, times.cv, "contended" if contended(rows[0]) else times.verdict
-            before = found.setdefault(record["point"], this)
-            if (this[2] == "contended", this[1]) < (before[2] == "contended", before[1]):
-                found[record["point"]] = this
-    return found
 
 
 # -- output of other tools ---------------------------------------------------------------------------------------------
@@ -125,88 +115,81 @@ def of_tool(path: Path, name: str, command: str) -> LinkFile | LinkDescription |
     if tool == "nccl-tests":
         return _nccl(read_text(path), path, name)
     read = {"nvbandwidth": _nvbandwidth, "fio": _fio}.get(tool or "")
-    return None if read is None else read(read_json(path), path, name, command)
+    return None if read is None else read(_Answer(path), name, command)
 
 
-def _value(data: Any, *keys: str | int, file: Path) -> Any:
-    """Return what lies under the keys. Raises `InputError` naming the place."""
-    for depth, key in enumerate(keys):
+class _Answer:
+    """The output of a tool in JSON, read by places such as `jobs.0.read`. Raises `InputError` naming them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.data = path, read_json(path)
+
+    def value(self, place: str) -> Any:
         try:
-            data = data[key]
-        except (KeyError, IndexError, TypeError):
-            raise InputError("a value (required)", file=str(file), field=".".join(map(str, keys[:depth + 1]))) from None
-    return data
+            return lookup(self.data, place)
+        except KeyError:
+            raise InputError("a value (required)", file=str(self.path), field=place) from None
+
+    def items(self, place: str, kind: type = dict) -> list[Any]:
+        """Return the list of mappings, or of `kind`."""
+        found = self.value(place)
+        if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+            raise InputError("a list of results", found, file=str(self.path), field=place)
+        return found
+
+    def number(self, place: str) -> float:
+        """Return the number, above 0; nvbandwidth writes numbers as text."""
+        with suppress(TypeError, ValueError):
+            if 0 < (number := float(self.value(place))) < math.inf:
+                return number
+        raise InputError("a number above 0", self.value(place), file=str(self.path), field=place)
+
+    def file(self, links: list[MeasuredLink], tool: str, name: str, command: str, device: str, note: str) -> LinkFile:
+        return LinkFile(name=name, links=links, provenance=LinkProvenance(
+            cpu="not stated", device=device, date=datetime.date.today(), clock=f"that of {tool}",
+            collected_by=command, source=f"{self.path.name} of {tool}", notes=[note]))
 
 
-def _items(data: Any, *keys: str | int, file: Path, kind: type = dict) -> list[Any]:
-    """Return the list of mappings (or of `kind`) under the keys. Raises `InputError` naming the place."""
-    found = _value(data, *keys, file=file)
-    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
-        raise InputError("a list of results", found, file=str(file), field=".".join(map(str, keys)))
-    return found
-
-
-def _number(data: Any, *keys: str | int, file: Path) -> float:
-    """Return the number under the keys, above 0; nvbandwidth writes numbers as text. Raises `InputError`."""
-    found = _value(data, *keys, file=file)
-    try:
-        number = float(found)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError("a number above 0", found, file=str(file), field=".".join(map(str, keys)))
-    return number
-
-
-def _file(
-    links: list[MeasuredLink], tool: str, path: Path, name: str, command: str, device: str, note: str,
-) -> LinkFile:
-    return LinkFile(name=name, links=links, provenance=LinkProvenance(
-        cpu="not stated", device=device, date=datetime.date.today(), clock=f"that of {tool}", collected_by=command,
-        source=f"{path.name} of {tool}", notes=[note]))
-
-
-def _nvbandwidth(data: Any, path: Path, name: str, command: str) -> LinkFile:
+def _nvbandwidth(answer: _Answer, name: str, command: str) -> LinkFile:
     links = []
-    for number, test in enumerate(_items(data, "nvbandwidth", "testcases", file=path)):
+    for number, test in enumerate(answer.items("nvbandwidth.testcases")):
         if test.get("name") in _NVBANDWIDTH and test.get("status") == "Passed":
-            place = "nvbandwidth", "testcases", number, "bandwidth_matrix"
-            rows = _items(data, *place, file=path, kind=list)
-            rates = [_number(data, *place, row, column, file=path) for row, cells in enumerate(rows)
+            place = f"nvbandwidth.testcases.{number}.bandwidth_matrix"
+            rates = [answer.number(f"{place}.{row}.{column}") for row, cells in enumerate(answer.items(place, list))
                      for column, cell in enumerate(cells) if cell != "N/A"]
             if rates:
                 links.append(MeasuredLink(path=_NVBANDWIDTH[test["name"]], memory="pinned", latency=None,  # type: ignore[arg-type]  # one of its names
                                           bandwidth=median(rates) * 1e9))
     if not links:
-        raise InputError(f"a test that passed: {', '.join(_NVBANDWIDTH)}", file=str(path),
+        raise InputError(f"a test that passed: {', '.join(_NVBANDWIDTH)}", file=str(answer.path),
                          field="nvbandwidth.testcases")
-    root = data["nvbandwidth"]
+    root = answer.data["nvbandwidth"]
     devices = [str(one) for one in root.get("GPU Device list", [])]
-    return _file(links, f"nvbandwidth {root.get('version', '')}".strip(), path, name, command, "; ".join(devices),
-                 "nvbandwidth copies one size: bandwidths, medians over the devices, and no latency")
+    return answer.file(links, f"nvbandwidth {root.get('version', '')}".strip(), name, command, "; ".join(devices),
+                       "nvbandwidth copies one size: bandwidths, medians over the devices, and no latency")
 
 
-def _fio(data: Any, path: Path, name: str, command: str) -> LinkFile:
-    shared, found = data.get("global options", {}), []
-    for number, job in enumerate(_items(data, "jobs", file=path)):
-        keys = ("jobs", number, "read")
-        if not _value(data, *keys, "total_ios", file=path):
+def _fio(answer: _Answer, name: str, command: str) -> LinkFile:
+    shared, found = answer.data.get("global options", {}), []
+    for number, job in enumerate(answer.items("jobs")):
+        read = f"jobs.{number}.read"
+        if not answer.value(f"{read}.total_ios"):
             continue
         options = {**shared, **job.get("job options", {})}
         for key in ("iodepth", "numjobs"):
             if str(options.get(key, "1")) != "1":
                 raise InputError(f"{key} of 1: reads that wait for each other have no latency of their own",
-                                 options[key], file=str(path), field=f"jobs.{number}.job options.{key}")
-        size, mean = (_number(data, *keys, *more, file=path) for more in (("io_bytes",), ("lat_ns", "mean")))
-        cv = float(_value(data, *keys, "lat_ns", "stddev", file=path)) / mean
-        found.append(SizeError(bytes=round(size / _number(data, *keys, "total_ios", file=path)), median_s=mean / 1e9,
+                                 options[key], file=str(answer.path), field=f"jobs.{number}.job options.{key}")
+        size, mean = answer.number(f"{read}.io_bytes"), answer.number(f"{read}.lat_ns.mean")
+        cv = float(answer.value(f"{read}.lat_ns.stddev")) / mean
+        found.append(SizeError(bytes=round(size / answer.number(f"{read}.total_ios")), median_s=mean / 1e9,
                                cv=cv, noise=classify(cv)))
     link = fit_link("disk_read", "", sorted(found, key=lambda one: one.bytes)) if found else None
     if link is None:
         raise InputError("read jobs of at least two block sizes, the larger of which take longer",
-                         sorted({one.bytes for one in found}), file=str(path), field="jobs")
-    return _file([link], str(data.get("fio version", "fio")), path, name, command, "",
-                 "mean latency of each job's reads; only direct=1 reads past the page cache")
+                         sorted({one.bytes for one in found}), file=str(answer.path), field="jobs")
+    return answer.file([link], str(answer.data.get("fio version", "fio")), name, command, "",
+                       "mean latency of each job's reads; only direct=1 reads past the page cache")
 
 
 def _nccl(text: str, path: Path, name: str) -> LinkDescription:

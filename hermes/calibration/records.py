@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hermes.calibration.collect.contention import contended, steady
 from hermes.calibration.journal import FORMAT
 from hermes.calibration.plan import PointPlan
 from hermes.config.files import parse_json, text_lines
 from hermes.config.validation import validate
+from hermes.core.noise import spread
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["Records", "chosen_clock", "engine_of_journal", "read_records"]
@@ -48,11 +50,21 @@ class Records(NamedTuple):
         """Return the visits of the reference point that have rows."""
         return [record for record in self.records if record["kind"] == "reference" and record["rows"]]
 
-
     @property
     def failed(self) -> list[str]:
         """Return the points that could not be measured, with reasons."""
         return [f"{record['point']}: {record['failed']}" for record in self.points if "failed" in record]
+
+    def best_attempts(self) -> list[dict[str, Any]]:
+        """Return one record of each point that has rows, in order of first attempts: of several the one with most
+        repetitions that were not contended, and then the steadiest."""
+        best: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
+        for record in self.points:
+            if rows := record["rows"]:
+                merit = sum(not contended(row) for row in rows), -spread(row["time_s"] for row in steady(rows)).cv
+                if record["point"] not in best or merit > best[record["point"]][0]:
+                    best[record["point"]] = merit, record
+        return [record for _, record in best.values()]
 
     def unreached(self, plan: PointPlan) -> list[str]:
         """Return a note on the points that a budget left out, if it did."""

@@ -148,7 +148,7 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
     plan, recorded = read_records(journal, RetrievalPlan)
     environment, found = recorded.environment, recorded.points
     points = {point["name"]: point for point in plan.points}
-    rows = [row for record in _best_attempts(found) for row in _rows_of(points[record["point"]], record)]
+    rows = [row for record in recorded.best_attempts() for row in _rows_of(points[record["point"]], record)]
     if not rows:
         raise InputError("at least one point that was measured", Verbatim("none"), file=str(journal))
     table = pd.DataFrame(rows)
@@ -173,22 +173,6 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
         ),
         MeasuredSearches.tidy(table, str(journal)),
     )
-
-
-def _best_attempts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one record per point, in order of first attempts: most steady repetitions, least variation."""
-    best: dict[str, dict[str, Any]] = {}
-    for record in records:
-        if not record["rows"]:
-            continue
-        before = best.get(record["point"])
-        if before is None or _merit(record) > _merit(before):
-            best[record["point"]] = record
-    return list(best.values())
-
-
-def _merit(record: dict[str, Any]) -> tuple[int, float]:
-    return sum(not contended(row) for row in record["rows"]), -float(record["cv"])
 
 
 def _rows_of(point: dict[str, Any], record: dict[str, Any]) -> list[dict[str, Any]]:
