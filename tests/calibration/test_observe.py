@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from hermes.api import simulate
 from hermes.calibration.journal import Journal
 from hermes.calibration.observe import repetitions
-from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.driver import Vocabulary
 from hermes.calibration.observe.repetitions import observe_repeatedly
 from hermes.calibration.observe.session import Outcome, Target, observe
 from hermes.cli import app

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
-from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
+from hermes.calibration.collect.retrieval_indices import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
 from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes, retrieval_plan

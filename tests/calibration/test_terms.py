@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from hermes import simulate
-from hermes.calibration.collect.terms_numpy import attention
-from hermes.calibration.collect.terms_timing import copies_of
+from hermes.calibration.collect.terms_numpy import attention, copies_of
 from hermes.calibration.fit.engine import EngineFit, fit_engine
 from hermes.calibration.fit.kernels import fit_power, fit_terms
 from hermes.calibration.journal import Journal, read_journal

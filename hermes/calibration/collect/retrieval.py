@@ -23,8 +23,15 @@ from typing import Any
 import numpy as np
 
 from hermes.calibration.collect.contention import contended, steady, waited_s
-from hermes.calibration.collect.retrieval_data import embeddings, exact_neighbours, recall, texts
-from hermes.calibration.collect.retrieval_indices import Index, build, library_version
+from hermes.calibration.collect.retrieval_indices import (
+    Index,
+    build,
+    embeddings,
+    exact_neighbours,
+    library_version,
+    recall,
+    texts,
+)
 from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main, noise_of
 from hermes.core.noise import peak_rss_bytes
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from hermes.calibration.collect.session import CollectorError, PointFailed
+from hermes.calibration.collect.terms_numpy import Operator, copies_of, host_cache_bytes
 from hermes.calibration.collect.terms_power import between_events, held
-from hermes.calibration.collect.terms_timing import Operator, copies_of, host_cache_bytes
 
 __all__ = ["TorchBackend"]
 

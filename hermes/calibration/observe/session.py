@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hermes.calibration.journal import Journal, JournalError, read_journal
-from hermes.calibration.observe.driver import Load, Observed, check_streams, drive
-from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.driver import Load, Observed, Vocabulary, check_streams, drive
 from hermes.calibration.observe.server import Server
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
