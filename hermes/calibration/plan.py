@@ -7,7 +7,6 @@ measurement; all have a `name`, a `level` (coarse points first) and an `estimate
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -19,18 +18,11 @@ from hermes.config.files import read_json
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.errors import InputError, inside
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.models import ModelDescription
 
 __all__ = [
-    "DTYPES", "KV_SHARE", "PARTS", "Plan", "PlanMemory", "PointPlan", "Request", "check_dense", "load_plan", "powers",
-    "request_for", "save_plan",
+    "DTYPES", "KV_SHARE", "Plan", "PlanMemory", "PointPlan", "check_dense", "load_plan", "powers", "save_plan",
 ]
-
-PARTS = ("grid", "engine")
-"""Parts of an LLM engine's plan: a grid of batches, which step profiles are fitted to; and what tells the engine's own
-time from its kernels: full chunks beside decodes, and decode batches of all sizes."""
 
 DTYPES = ("bf16", "fp16", "fp32")
 """Precisions that collectors compute in."""
@@ -110,32 +102,6 @@ class Plan(PointPlan):
     """Point measured during warm-up and repeatedly later, to show drift."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to measure of a model on a device, with every default filled in."""
-
-    model: ModelDescription
-    config_json: dict[str, Any]
-    device: Literal["cpu", "cuda"]
-    hardware: DeviceDescription
-    hardware_name: str
-    dtype: str
-    """A name of `hermes.hardware.models.PRECISIONS`."""
-    clock: Literal["wall", "cpu", "cuda-events"]
-    tensor_parallel: int = 1
-    repetitions: int = 5
-    warmup_s: float = 20.0
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 256
-    max_context: int = 8192
-    threads: int = 1
-    points: int | None = None
-    """Most points of the grid; None: all."""
-    parts: tuple[str, ...] = ("grid",)
-    """`PARTS` of the plan."""
-    seed: int = 0
-
-
 def powers(low: int, high: int, factor: int) -> list[int]:
     """Return `low`, `low * factor`, ... below `high`, and `high`."""
     out = []
@@ -151,57 +117,6 @@ def check_dense(model: ModelDescription) -> None:
             and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
         raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
                          model.name, field="model")
-
-
-def config_of(model: ModelDescription) -> dict[str, Any]:
-    """Return a config.json for a description: Llama's, or Qwen2's or Qwen3's if the model has their biases or norms."""
-    kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
-    architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}[kind]
-    return {
-        "architectures": [architecture], "model_type": kind, "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size, "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads, "num_key_value_heads": model.num_kv_heads,
-        "head_dim": model.head_dim, "vocab_size": model.vocab_size, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "tie_word_embeddings": model.output_head == "tied",
-        "max_position_embeddings": model.max_context or 131072,
-    }
-
-
-def request_for(model: str, device: str, hardware: str | None = None, dtype: str | None = None,
-                clock: str | None = None, base_dir: Path | None = None, **more: Any) -> Request:
-    """Return the request of a measurement's file, with defaults. Raises `InputError` naming the key.
-
-    Args:
-        model: Shipped description, description file or config.json; a path is relative to `base_dir`.
-        hardware: Device description, by default `cpu-core` times the threads, or `h100-sxm`.
-        dtype: By default bf16 on a GPU and fp32 on a CPU.
-        clock: `cuda-events` on a GPU, else `wall` or `cpu`.
-    """
-    kind: Literal["cpu", "cuda"]
-    if device == "cuda":
-        kind = "cuda"
-    elif device == "cpu":
-        kind = "cpu"
-    else:
-        raise InputError("cpu or cuda", device, field="device")
-    chosen: Literal["wall", "cpu", "cuda-events"] = "cuda-events" if kind == "cuda" else "wall"
-    if clock == "cpu" and kind == "cpu":
-        chosen = "cpu"
-    elif clock is not None and clock != chosen:
-        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="clock")
-    description = load_model(model, base_dir)
-    path = find(model, base_dir, "models", "a model description")
-    config = read_json(path) if path.suffix == ".json" else config_of(description)
-    name = hardware or ("cpu-core" if kind == "cpu" else "h100-sxm")
-    described = load_device(name, base_dir)
-    if name == "cpu-core":
-        described = described.model_copy(update={
-            "flops": {key: peak * more.get("threads", 1) for key, peak in described.flops.items()},
-        })
-    return Request(
-        model=description, config_json=config, device=kind, hardware=described, hardware_name=name,
-        dtype=dtype or ("bf16" if kind == "cuda" else "fp32"), clock=chosen, **more,
-    )
 
 
 P = TypeVar("P", bound=PointPlan)

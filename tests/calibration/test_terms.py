@@ -17,9 +17,8 @@ import yaml
 from hermes import simulate
 from hermes.calibration.collect.terms_numpy import attention, copies_of
 from hermes.calibration.fit.engine import EngineFit, fit_engine
-from hermes.calibration.fit.kernels import fit_power, fit_terms
+from hermes.calibration.fit.kernels import fit_power, fit_terms, save_kernels
 from hermes.calibration.journal import Journal, read_journal
-from hermes.calibration.kernel_files import save_kernels
 from hermes.calibration.measurements.terms import TermsMeasurement, hardware_lines
 from hermes.calibration.plan import save_plan
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, tidy_rows

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.calibration.plan import config_of
+from hermes.calibration.measurements.model import config_of
 from hermes.calibration.session import interpreter_environment
 from hermes.hardware.models import load_model
 

@@ -2,13 +2,17 @@
 decodes to share a launch with a prompt.
 
 The tables hold medians; nothing is smoothed or extended here. `checked` asks the composed model for every measured
-point: an error says what the model's way of reading the tables loses.
+point: an error says what the model's way of reading the tables loses. `hermes.hardware.kernel_tables` reads the files
+(`hermes-kernels/1`) and has their format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +20,10 @@ import pandas as pd
 
 from hermes.calibration.comparison import Errors, compare_times
 from hermes.calibration.fit.estimators import solve
-from hermes.calibration.kernel_files import coded
 from hermes.calibration.terms import MeasuredTerms
 from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
+from hermes.config.writing import write_bytes, write_text
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, StepStats
 from hermes.hardware.composed import Beside
@@ -31,7 +36,9 @@ from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
-__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_power", "fit_terms", "model_of"]
+__all__ = [
+    "BesideFit", "FittedTerms", "Watts", "coded", "fit_beside", "fit_power", "fit_terms", "model_of", "save_kernels",
+]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 FEWEST_BESIDE = 6   # points for the three figures of decodes beside a prompt
@@ -77,10 +84,14 @@ class FittedTerms:
         return _tables(self.file, self.arrays)
 
 
+def _is_table(key: str, values: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array is a table of times, not an axis of one."""
+    return values.ndim > 1 and not key.endswith("/heads")
+
+
 def _tables(file: KernelsFile, arrays: Arrays) -> KernelTables:
     return KernelTables(file, {
-        key: coded(values) if values.ndim > 1 and not key.endswith("/heads") else values
-        for key, values in arrays.items()})
+        key: coded(values) if _is_table(key, values) else values for key, values in arrays.items()})
 
 
 def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
@@ -91,7 +102,7 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
     arrays = _gemm_table(found, key) | _row_tables(found, key)
     for phase in ("prefill", "decode"):
         arrays |= _attention_tables(found, phase, key, notes)
-    tables = [key for key, values in arrays.items() if values.ndim > 1 and not key.endswith("/heads")]
+    tables = [key for key, values in arrays.items() if _is_table(key, values)]
     if not tables:
         raise InputError("measured operators", field="rows")
     file = KernelsFile(
@@ -281,3 +292,31 @@ def _stats(row: Any) -> StepStats:
         prefill_attn=prompts * (row.new * row.past + row.new * (row.new + 1) // 2),
         prefill_max=row.new if prompts else 0, decode_seqs=decodes, decode_ctx=decodes * (row.context - 1),
         decode_ctx_max=row.context - 1 if decodes else 0)
+
+
+SCALE = 1000.0
+
+
+def coded(ns: Any) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Nanoseconds as int16, 1000 * ln(nanoseconds): steps of 0.1%; -1 where nothing was measured."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.rint(SCALE * np.log(np.asarray(ns, dtype=np.float64)))
+    return np.where(np.isfinite(logs), np.maximum(logs, 0.0), -1).astype(np.int16)
+
+
+def save_kernels(header: KernelsFile, arrays: Mapping[str, np.ndarray[Any, Any]], path: Path, comment: str = "") -> (
+        KernelsFile):
+    """Write `path` (YAML) and the .npz beside it; return the header as written. Same tables, same bytes.
+
+    Args:
+        arrays: Tables of nanoseconds (float64, nan where not measured) by name, and their axes (`NAME/AXIS`).
+        comment: First lines of the YAML.
+    """
+    tables = [key for key, values in arrays.items() if _is_table(key, values)]
+    stored = {key: coded(values) if key in tables else values.astype(np.int64) for key, values in arrays.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **stored)  # type: ignore[arg-type]
+    header = header.model_copy(update={"tables": tables, "sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
+    write_bytes(path.with_suffix(".npz"), buffer.getvalue())
+    write_text(path, to_yaml(header.model_dump(), comment))
+    return header

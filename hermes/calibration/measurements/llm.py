@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.calibration import pack
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
-from hermes.calibration.plan import Plan, PointPlan, request_for
+from hermes.calibration.measurements.base import FitOptions, Shown, again
+from hermes.calibration.measurements.model import ModelMeasurement
+from hermes.calibration.plan import Plan, PointPlan
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.calibration.vllm_plan import vllm_plan
@@ -17,57 +18,29 @@ from hermes.results.layout import Part, Section
 
 __all__ = ["LlmMeasurement"]
 
-Count = Annotated[int, Field(ge=1, le=2**31)]
 
-
-class LlmMeasurement(Measurement):
+class LlmMeasurement(ModelMeasurement):
     """Step times of an LLM engine over a grid of batches."""
 
     engines: ClassVar[tuple[str, ...]] = ("vllm", "torch")   # a torch engine wrote journals too, once
     format: ClassVar[str] = "hermes-steps/1"
-    clock_choice: ClassVar[bool] = True
     fit_options: ClassVar[frozenset[str]] = frozenset(("plot",))
 
     measure: Literal["llm"] = "llm"
-    model: str
-    """A shipped model, or the path of a config.json."""
     engine: Literal["vllm"] = "vllm"
     """vllm: the real engine, with dummy weights."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """cpu or cuda."""
-    hardware: str | None = None
-    """Device description that the estimates use; null: cpu-core, h100-sxm."""
-    dtype: str | None = None
-    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share the model."""
-    clock: Literal["wall", "cpu"] | None = None
-    """On a CPU: wall or cpu; null: wall."""
-    repetitions: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Measurements of every step."""
-    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """Seconds of work before the first measurement."""
-    max_num_batched_tokens: Count = 2048
-    """Most tokens of a step."""
-    max_num_seqs: Count = 256
-    """Most sequences of a step."""
-    max_context: Count = 8192
-    """Longest sequence."""
-    threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    """CPU threads of the engine."""
     parts: Annotated[list[Literal["grid", "engine"]], Field(min_length=1)] = ["grid", "engine"]
     """grid: batches of all kinds, for a step profile; engine: full chunks beside decodes, and decode batches."""
     points: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Most points of the grid; null: all."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the random batches."""
     output: str = "steps.yaml"
     """Measured steps; plan and journal beside them."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> Plan:
         """Return the plan. Raises `InputError` naming the key."""
-        given = self.model_dump(exclude={"measure", "engine", "output"}) | {"parts": tuple(self.parts)}
-        return vllm_plan(request_for(**given, base_dir=base_dir))
+        return vllm_plan(self.request(base_dir))
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the points, the memory and the time."""

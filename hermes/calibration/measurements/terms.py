@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.kernel_files import save_kernels
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
-from hermes.calibration.plan import PointPlan, request_for
+from hermes.calibration.measurements.base import FitOptions, Shown, again
+from hermes.calibration.measurements.model import Count, ModelMeasurement
+from hermes.calibration.plan import PointPlan
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps
 from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
-from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, Count, TermsPlan, terms_plan, terms_table
+from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, TermsPlan, terms_plan, terms_table
 from hermes.config import Bytes
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError
@@ -30,55 +30,33 @@ __all__ = ["TermsMeasurement", "hardware_lines"]
 MOST_REASONS = 6
 
 
-class TermsMeasurement(Measurement):
+class TermsMeasurement(ModelMeasurement):
     """Single operators and watts of a card: the terms of the composed hardware model."""
 
     format: ClassVar[str] = "hermes-terms/1"
-    clock_choice: ClassVar[bool] = True
     fit_options: ClassVar[frozenset[str]] = frozenset(("steps",))
 
     measure: Literal["terms"] = "terms"
-    model: str
-    """A shipped model, or the path of a config.json; its shapes are measured."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """cuda: by the kernels of vLLM; cpu: by numpy, in single precision."""
-    hardware: str | None = None
-    """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
-    dtype: str | None = None
-    """Precision: bf16 (null) or fp16 on a GPU, fp32 (null) on a CPU."""
+    """cuda: by the kernels of vLLM (bf16 or fp16); cpu: by numpy (fp32)."""
     ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
     """Numbers of devices that share a layer; the shapes of one of them are measured."""
-    clock: Literal["wall", "cpu"] | None = None
-    """On a CPU: wall or cpu; null: wall."""
     repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
     """Measurements of every operator."""
-    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """Seconds of work before the first measurement."""
     max_num_batched_tokens: Count = 8192
     """Most tokens of a step."""
-    max_num_seqs: Count = 256
-    """Most sequences of a step."""
-    max_context: Count = 8192
-    """Longest sequence."""
-    threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    """CPU threads of an operator."""
     cache: Bytes = 0
     """Bytes that repetitions walk through, so that weights and KV are in no cache; 0: twice the device's cache."""
     sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
     """Least seconds of a repetition: short operators are repeated within it."""
     hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
     """Seconds of each load whose watts are read."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the operands."""
     output: str = "terms.yaml"
     """Measured terms; plan and journal beside them."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> TermsPlan:
         """Return the plan. Raises `InputError` naming the key."""
-        passed = {"hardware", "dtype", "clock", "repetitions", "warmup_s", "max_num_batched_tokens", "max_num_seqs",
-                  "max_context", "threads", "seed"}
-        return terms_plan(self, request_for(self.model, self.device, base_dir=base_dir,
-                                            **self.model_dump(include=passed)))
+        return terms_plan(self.request(base_dir))
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the terms and their minutes."""
@@ -123,7 +101,7 @@ class TermsMeasurement(Measurement):
     def fit(cls, file: Path, options: FitOptions) -> Shown:
         """Make kernel tables; fit the engine's own time to `options.steps`. Raises `InputError`."""
         from hermes.calibration.fit.engine import fit_engine
-        from hermes.calibration.fit.kernels import fit_terms
+        from hermes.calibration.fit.kernels import fit_terms, save_kernels
 
         output, steps = options.output, options.steps
         if output is not None and output.suffix not in (".yaml", ".yml"):
