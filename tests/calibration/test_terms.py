@@ -16,8 +16,7 @@ import yaml
 
 from hermes import simulate
 from hermes.calibration.collect.terms_numpy import attention, copies_of
-from hermes.calibration.fit.engine import EngineFit, fit_engine
-from hermes.calibration.fit.kernels import fit_power, fit_terms, save_kernels
+from hermes.calibration.fit.kernels import EngineFit, fit_engine, fit_power, fit_terms, save_kernels
 from hermes.calibration.journal import Journal, read_journal
 from hermes.calibration.measurements.terms import TermsMeasurement, hardware_lines
 from hermes.calibration.plan import save_plan

@@ -22,8 +22,7 @@ from hermes.errors import InputError
 from hermes.results.layout import Part, Section
 
 if TYPE_CHECKING:
-    from hermes.calibration.fit.engine import EngineFit
-    from hermes.calibration.fit.kernels import FittedTerms
+    from hermes.calibration.fit.kernels import EngineFit, FittedTerms
 
 __all__ = ["TermsMeasurement", "hardware_lines"]
 
@@ -100,8 +99,7 @@ class TermsMeasurement(ModelMeasurement):
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
         """Make kernel tables; fit the engine's own time to `options.steps`. Raises `InputError`."""
-        from hermes.calibration.fit.engine import fit_engine
-        from hermes.calibration.fit.kernels import fit_terms, save_kernels
+        from hermes.calibration.fit.kernels import fit_engine, fit_terms, save_kernels
 
         output, steps = options.output, options.steps
         if output is not None and output.suffix not in (".yaml", ".yml"):
