@@ -26,8 +26,7 @@ import numpy as np
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import read_records
+from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.table_files import Origin
 from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.files import open_file, read_json, read_text

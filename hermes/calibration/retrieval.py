@@ -17,8 +17,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import read_records
+from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable
 from hermes.config import ConfigModel
 from hermes.core.noise import classify, spread, tally

@@ -20,10 +20,15 @@ from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
 
-__all__ = ["COLUMNS", "STATS", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps", "tidy_rows"]
+__all__ = [
+    "COLUMNS", "STATS", "STEP", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps", "tidy_rows",
+]
 
 STATS: tuple[str, ...] = BATCH_STATS
 """The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
+
+STEP = ["configuration", *STATS]
+"""Columns that say which step a row measured: rows with equal ones repeat each other."""
 
 COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
     "time_s": "float64",         # the whole step, scheduling and launches included; fits predict it

@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.records import Records, chosen_clock, read_records
+from hermes.calibration.plan import Records, chosen_clock, read_records
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, sha256
 from hermes.calibration.terms_plan import TermsPlan
 from hermes.config.validation import validate

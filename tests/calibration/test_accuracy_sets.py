@@ -9,7 +9,7 @@ import pytest
 from outside import OUTSIDE
 
 from hermes.calibration.accuracy import table
-from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, closed_loop, figures
+from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, closed_loop, figures
 from hermes.calibration.accuracy.recorded import cpu_runs
 from hermes.cli import main
 from hermes.errors import InputError

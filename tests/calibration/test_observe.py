@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from hermes.api import simulate
 from hermes.calibration.journal import Journal
-from hermes.calibration.observe import repetitions
+from hermes.calibration.observe import session as repetitions
 from hermes.calibration.observe.driver import Vocabulary
 from hermes.calibration.observe.session import Outcome, Target, observe, observe_repeatedly
 from hermes.cli import app

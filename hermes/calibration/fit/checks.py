@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hermes.calibration.fit.data import FitRows
-from hermes.calibration.fit.terms import told_apart
+from hermes.calibration.fit.polynomial import told_apart
 from hermes.calibration.steps import STATS, MeasuredSteps
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hermes.calibration.comparison import compare_times, group_weights
-from hermes.calibration.steps import STATS, phase_of
+from hermes.calibration.steps import STATS, STEP, phase_of
 from hermes.core.noise import Spread, spread
 from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import Noise
@@ -25,7 +25,6 @@ PHASES = ("prefill", "decode", "mixed")
 MOST_LISTED = 10
 FEWEST = 30
 ALIKE = 0.2
-_KEY = ["configuration", *STATS]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -90,7 +89,7 @@ class FitRows:
 
 def repeats(rows: pd.DataFrame) -> list[tuple[str, Spread]]:
     """Return (description, spread of its times) for every different step, in order of first appearance."""
-    grouped = rows.groupby(_KEY, sort=False, dropna=False)["time_s"]
+    grouped = rows.groupby(STEP, sort=False, dropna=False)["time_s"]
     return [(label(key), spread(times)) for key, times in grouped]
 
 

@@ -125,7 +125,8 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
         notes.append("decodes beside a prompt: launched apart, write `mixed_attention: apart` in the device description"
                      if header.launch == "apart" else "decodes beside a prompt: too few points; figures of other cards")
     built = {tp: model_of(terms, _tables(file, arrays), tp, beside) for tp in header.tensor_parallel}
-    watts = _watts(found)
+    watts = [Watts(row.load, row.share, row.power_w, row.rate)
+             for row in _points(found[found["term"] == "power"].sort_values(["load", "share"]))]
     power = fit_power(watts, header.description.memory_bandwidth,
                       header.description.peak(precision(header.dtype).compute))
     return FittedTerms(file, arrays, beside, watts, power, _checked(found, built), notes)
@@ -216,11 +217,6 @@ def fit_beside(terms: MeasuredTerms) -> BesideFit | None:
     per_seq, per_seq_token, share = solve(x, y)
     beside = Beside(per_seq=float(per_seq), per_seq_token=float(per_seq_token), read=min(float(share), 100.0))
     return BesideFit(beside, compare_times(x @ np.array([per_seq, per_seq_token, share]), y))
-
-
-def _watts(found: pd.DataFrame) -> list[Watts]:
-    return [Watts(row.load, row.share, row.power_w, row.rate)
-            for row in _points(found[found["term"] == "power"].sort_values(["load", "share"]))]
 
 
 def fit_power(watts: Sequence[Watts], bandwidth: float, flops: float) -> DevicePower | None:
@@ -363,7 +359,9 @@ def fit_engine(steps: MeasuredSteps, terms: MeasuredTerms, tables: KernelTables,
     seconds, overhead = rows["time_s"].to_numpy(), rows["overhead_s"].to_numpy()
     seqs = (rows["prefill_seqs"] + rows["decode_seqs"]).to_numpy(np.float64)
     tokens, sampled = rows["prefill_tokens"] + rows["decode_seqs"], rows["sampled"].to_numpy(np.float64)
-    kernels = np.array([_kernels_s(model, StepStats(**stats)) for stats in rows[list(BATCH_STATS)].to_dict("records")])
+    kernels = np.array([
+        sum(ns for term, ns in model.terms_ns(StepStats(**stats)).items() if term != "sampling") / NS_PER_S
+        for stats in rows[list(BATCH_STATS)].to_dict("records")])
     weights = 1.0 / seconds**2
     ones = np.ones(len(rows))
     host, host_per_seq = solve(np.column_stack([ones, seqs]), overhead, weights, relative=False, huber=HUBER)
@@ -377,7 +375,3 @@ def fit_engine(steps: MeasuredSteps, terms: MeasuredTerms, tables: KernelTables,
                "less the kernels' times")
     ours = kernels + features @ np.array([exposed, per_seq, uncaptured]) + host + host_per_seq * seqs
     return EngineFit(step, compare_times(ours, seconds), float(np.median(left / seconds)))
-
-
-def _kernels_s(model: ComposedModel, stats: StepStats) -> float:
-    return sum(ns for term, ns in model.terms_ns(stats).items() if term != "sampling") / NS_PER_S

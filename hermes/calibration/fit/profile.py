@@ -26,7 +26,7 @@ from hermes.calibration.fit.checks import excluded_lines, flat_beyond, limits_of
 from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
 from hermes.calibration.fit.estimators import weighted_median
 from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
-from hermes.calibration.steps import STATS, MeasuredSteps, phase_of, tidy_rows
+from hermes.calibration.steps import STEP, MeasuredSteps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import (
@@ -146,8 +146,9 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
     profile.provenance.notes.extend(limits)
     refuse_falling(profile)
-    held_out = _held_out(blocks, data)
-    return FitResult(profile, steps, held_out, data, blocks, schemes, limits, excluded, _neighbours(rows))
+    neighbours = {phase: error for phase in PHASES
+                  if (error := neighbour_error(rows[phase_of(rows) == phase])) is not None}
+    return FitResult(profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, neighbours)
 
 
 def write_profile(result: FitResult, path: Path) -> None:
@@ -160,12 +161,12 @@ def write_profile(result: FitResult, path: Path) -> None:
 def usable_rows(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows to fit, and a line for each repeated step that varies too much to be used."""
     rows = steps.usable()
-    if not rows.duplicated(["configuration", *STATS]).any():
+    if not rows.duplicated(STEP).any():
         return rows, []
     bad = {name for name, entry in repeats(rows) if entry.verdict == "rejected"}
     if not bad:
         return rows, []
-    names = pd.Series([label(key) for key in rows[["configuration", *STATS]].itertuples(index=False, name=None)])
+    names = pd.Series([label(key) for key in rows[STEP].itertuples(index=False, name=None)])
     return (
         rows[~names.isin(bad)].reset_index(drop=True),
         [f"{name}: repetitions vary by 50% or more (SVAB: rejected)" for name in sorted(bad)],
@@ -193,7 +194,8 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
     return PhaseProfile(
         terms=[ProfileTerm(term=term_text(term), seconds=seconds) for term, seconds in terms],
-        range={name: _range(seen.columns[name]) for name in ranges} if len(seen) else {},
+        range={name: [float(seen.columns[name].min()), float(seen.columns[name].max())] for name in ranges}
+        if len(seen) else {},
         floor_s=max(0.0, float(block.rows.seconds.min()) / 2 - overhead_s),
         points=len(part),
         weights=shared + WEIGHTS,
@@ -202,19 +204,10 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     )
 
 
-def _neighbours(rows: pd.DataFrame) -> dict[str, float]:
-    found = {phase: neighbour_error(rows[phase_of(rows) == phase]) for phase in PHASES}
-    return {phase: error for phase, error in found.items() if error is not None}
-
-
 def _tells_about(phase: str, rows: FitRows) -> Mask:
     """Return the rows that determine a phase's polynomial, shared or not: those that have its part."""
     prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
     return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
-
-
-def _range(values: FloatArray) -> list[float]:
-    return [float(values.min()), float(values.max())]
 
 
 def _error(block: BlockFit, mask: Mask) -> FitError:

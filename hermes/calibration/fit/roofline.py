@@ -261,12 +261,9 @@ def efficiency_file(
         sources=list(dict.fromkeys(header.source for header in headers)),
         date=", ".join(dict.fromkeys(str(header.date) for header in headers)), fitted_by="hermes fit-roofline",
         factors=_rounded(factors), factors_8bit=None if eight is None else _rounded(eight),
-        held_out=[row.model_copy(update=_digits(row, 4)) for row in held_out], notes=notes,
+        held_out=[row.model_copy(update={name: round(getattr(row, name), 4) for name in ("mape", "bias", "worst")})
+                  for row in held_out], notes=notes,
     )
-
-
-def _digits(row: HeldOut, digits: int) -> dict[str, float]:
-    return {name: round(getattr(row, name), digits) for name in ("mape", "bias", "worst")}
 
 
 def _rounded(factors: Efficiency) -> Efficiency:

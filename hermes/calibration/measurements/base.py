@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import engine_of_journal
+from hermes.calibration.plan import PointPlan, engine_of_journal
 from hermes.calibration.session import Measured, OnProgress, measure
 from hermes.config import ConfigModel
 from hermes.config.registry import Registry
@@ -28,7 +27,7 @@ from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim
 from hermes.results.layout import Part, Section
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "again", "kind_of_file", "kind_of_journal"]
+__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "again", "existing", "kind_of_file", "kind_of_journal"]
 
 
 class Shown(NamedTuple):
@@ -128,6 +127,14 @@ def again(measured: Measured | None) -> list[str]:
     if measured is None or measured.complete:
         return []
     return ["stopped by the budget: run the same command again to continue"]
+
+
+def existing(base_dir: Path, name: str, key: str) -> str:
+    """Return the absolute path of a file that a key names; "" for none. Raises `InputError` if it does not exist."""
+    path = base_dir / name
+    if name and not path.is_file():
+        raise InputError("an existing file", name, field=key)
+    return str(path.resolve()) if name else ""
 
 
 MEASUREMENTS: Registry[type[Measurement]] = Registry("measurements", "what to measure", {

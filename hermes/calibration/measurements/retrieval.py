@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
+from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again, existing
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.retrieval import (
     REPETITION_S,
@@ -98,7 +98,7 @@ class Retrieval(Measurement):
 
     def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
         """Return the plan. Raises `InputError` naming the key."""
-        files = {name: _existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
+        files = {name: existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
         return retrieval_plan(self.model_copy(update=files))
 
     def show_plan(self, plan: PointPlan) -> Shown:
@@ -130,13 +130,6 @@ class Retrieval(Measurement):
         """Fit the cost model of searches. Raises `InputError`."""
         return _fitted(load_searches(file), options.output, options.name or (options.output or file).stem,
                        options.command, [options.output], None)
-
-
-def _existing(base_dir: Path, name: str, key: str) -> str:
-    path = base_dir / name
-    if name and not path.is_file():
-        raise InputError("an existing file", name, field=key)
-    return str(path.resolve()) if name else ""
 
 
 def retrieval_plan(grid: Retrieval) -> RetrievalPlan:

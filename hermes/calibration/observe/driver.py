@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from hermes.calibration.collect.contention import waited_s
-from hermes.calibration.observe.server import Answer, Server
+from hermes.calibration.observe.server import Server
 from hermes.config.streams import stream
 from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, JoinedPrompt, PromptContent
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S
 
-__all__ = ["WINDOW_S", "Load", "Observed", "Vocabulary", "check_streams", "drive"]
+__all__ = ["WINDOW_S", "Vocabulary", "check_streams", "drive"]
 
 RESERVED = 1000   # ids at both ends of a large vocabulary: special tokens stand there
 
@@ -81,37 +81,9 @@ def pieces(content: PromptContent | None, prompt_tokens: int) -> Iterator[tuple[
 
 LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
 PREPARE_S = 2.0       # prompts are made this long before their arrival
+Row = dict[str, Any]
 WINDOW_S = 2.0
 """Length of the windows in which the driver's load is noted."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """One request as it went. Instants in seconds on the scenario's clock.
-
-    Attributes:
-        scheduled_s: When the scenario wanted it; for users of a closed loop, when they had thought.
-        taken_s: When the driver took it up; it is sent then, or once fewer are under way.
-        answer: Its instants are `time.perf_counter` seconds; `zero` is the scenario's zero on that clock.
-    """
-
-    request: int
-    workload: str
-    prompt_tokens: int
-    output_tokens: int
-    scheduled_s: float
-    taken_s: float
-    answer: Answer
-    zero: float
-
-
-@dataclass(frozen=True)
-class Load:
-    """The driver's process in one window, in seconds: on the wall, on a core, and waiting for one."""
-
-    wall_s: float
-    cpu_s: float
-    waited_s: float
 
 
 def check_streams(streams: Sequence[Stream]) -> None:
@@ -133,11 +105,15 @@ def check_streams(streams: Sequence[Stream]) -> None:
 
 
 async def drive(
-    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Observed], None],
-    max_in_flight: int, loaded: Callable[[Load], None],
+    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Row], None],
+    max_in_flight: int, loaded: Callable[[dict[str, float]], None],
 ) -> None:
     """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends. `loaded`
-    is called after every window.
+    is called after every window with the load of the driver's process.
+
+    What is told of a request is a row of the journal: instants in seconds on the scenario's clock; `scheduled_s` is
+    when the scenario wanted it (for users of a closed loop, when they had thought), `taken_s` when the driver took it
+    up: it is sent then, or once fewer are under way.
 
     Arrivals of an open loop keep their times; where the first requests are done, the clock starts at the first that is
     left. At most `max_in_flight` requests are under way; others wait and are sent late.
@@ -156,7 +132,7 @@ async def drive(
 
 
 async def _send_all(left: Mapping[Stream, list[Request]], server: Server, words: Vocabulary,
-                    told: Callable[[Observed], None], zero: float, everyone: asyncio.Semaphore) -> None:
+                    told: Callable[[Row], None], zero: float, everyone: asyncio.Semaphore) -> None:
     async with asyncio.TaskGroup() as tasks:
         for each, requests in left.items():
             send = _Sender(each, server, words, told, zero, everyone)
@@ -168,18 +144,20 @@ async def _send_all(left: Mapping[Stream, list[Request]], server: Server, words:
                 tasks.create_task(send.open_loop(requests, tasks))
 
 
-async def _watch(loaded: Callable[[Load], None]) -> None:
-    """Note the load of every window until this task is cancelled."""
+async def _watch(loaded: Callable[[dict[str, float]], None]) -> None:
+    """Note the load of every window, in seconds on the wall, on a core and waiting for one, until this task is
+    cancelled."""
     while True:
         wall, cpu, waited = time.perf_counter(), time.process_time(), waited_s()
         await asyncio.sleep(WINDOW_S)
-        loaded(Load(time.perf_counter() - wall, time.process_time() - cpu, waited_s() - waited))
+        loaded({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+                "waited_s": waited_s() - waited})
 
 
 class _Sender:
     """The requests of one workload."""
 
-    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Observed], None], zero: float,
+    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Row], None], zero: float,
                  everyone: asyncio.Semaphore) -> None:
         self._stream, self._server, self._words, self._told, self._zero = stream, server, words, told, zero
         limit = stream.table.max_in_flight
@@ -213,8 +191,14 @@ class _Sender:
         finally:
             for gate in self._gates:
                 gate.release()
-        self._told(Observed(request.id, self._stream.name, request.prompt_tokens, request.output_tokens,
-                            due - self._zero, taken - self._zero, answer, self._zero))
+        self._told({
+            "request": request.id, "workload": self._stream.name, "scheduled_s": round(due - self._zero, 6),
+            "taken_s": round(taken - self._zero, 6), "arrival_s": round(answer.sent - self._zero, 6),
+            "chunk_s": [round(instant - self._zero, 6) for instant in answer.chunks],
+            "prompt_tokens": request.prompt_tokens, "output_tokens": 0 if answer.error else request.output_tokens,
+            "counted": [answer.prompt_tokens, answer.output_tokens], "cached_tokens": answer.cached_tokens,
+            "error": answer.error,
+        })
 
 
 async def _until(instant: float) -> None:

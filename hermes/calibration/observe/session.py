@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,7 +22,7 @@ import pandas as pd
 
 from hermes.calibration.collect.contention import LIMIT
 from hermes.calibration.journal import Journal, JournalError, read_journal
-from hermes.calibration.observe.driver import WINDOW_S, Load, Observed, Vocabulary, check_streams, drive
+from hermes.calibration.observe.driver import WINDOW_S, Vocabulary, check_streams, drive
 from hermes.calibration.observe.server import Server
 from hermes.config.writing import replacing
 from hermes.core.noise import spread
@@ -108,16 +108,15 @@ def observe(
         if len(done) < total:
             count = len(done)
 
-            def ended(seen: Observed) -> None:
+            def ended(row: dict[str, Any]) -> None:
                 nonlocal count
                 count += 1
-                row = _row(seen, part)
-                written.put({"kind": "point", "point": str(row["request"]), "rows": [row]})
+                written.put({"kind": "point", "point": str(row["request"]), "rows": [row | {"part": part}]})
                 if told is not None:
                     told(count, total)
 
-            def loaded(load: Load) -> None:
-                written.put({"kind": "load", "part": part, **asdict(load)})
+            def loaded(load: dict[str, float]) -> None:
+                written.put({"kind": "load", "part": part, **load})
 
             asyncio.run(_drive(simulation.streams, target, words, done, ended, loaded))
     finally:
@@ -129,7 +128,7 @@ def observe(
 
 
 async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, done: set[int],
-                 ended: Callable[[Observed], None], loaded: Callable[[Load], None]) -> None:
+                 ended: Callable[[dict[str, Any]], None], loaded: Callable[[dict[str, float]], None]) -> None:
     try:
         import aiohttp
     except ImportError:
@@ -168,19 +167,6 @@ class _Writer:
     def _write(self) -> None:
         while (record := self._rows.get()) is not None:
             self._journal.write(record)
-
-
-def _row(seen: Observed, part: int) -> dict[str, Any]:
-    answer, zero = seen.answer, seen.zero
-    times = [round(instant - zero, 6) for instant in answer.chunks]
-    failed = bool(answer.error)
-    return {
-        "request": seen.request, "workload": seen.workload, "scheduled_s": round(seen.scheduled_s, 6),
-        "taken_s": round(seen.taken_s, 6),
-        "arrival_s": round(answer.sent - zero, 6), "chunk_s": times, "prompt_tokens": seen.prompt_tokens,
-        "output_tokens": 0 if failed else seen.output_tokens, "counted": [answer.prompt_tokens, answer.output_tokens],
-        "cached_tokens": answer.cached_tokens, "part": part, "error": answer.error,
-    }
 
 
 def observed_table(path: Path) -> pd.DataFrame:
