@@ -33,7 +33,7 @@ from hermes.hardware.models import ModelDescription, precision
 if TYPE_CHECKING:
     from hermes.calibration.measurements.terms import TermsMeasurement
 
-__all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "TermPoint", "TermsPlan", "rank_gemms",
+__all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "Rank", "TermPoint", "TermsPlan",
            "terms_plan", "terms_table"]
 
 GEMMS = ("qkv", "o_proj", "gate_up", "down", "lm_head")
@@ -117,7 +117,7 @@ class TermsPlan(PointPlan):
 
 
 @dataclass(frozen=True)
-class _Rank:
+class Rank:
     """Shapes of one rank."""
 
     model: ModelDescription
@@ -151,11 +151,6 @@ class _Rank:
 
     def shape(self) -> Point:
         return {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.model.head_dim}
-
-
-def rank_gemms(model: ModelDescription, tp: int) -> dict[str, tuple[int, int]]:
-    """Return (n, k) of one rank's matrix products by term."""
-    return _Rank(model, tp).gemms()
 
 
 def terms_plan(request: Request[TermsMeasurement]) -> TermsPlan:
@@ -203,7 +198,7 @@ def _points(request: Request[TermsMeasurement], ranks: list[int]) -> Iterator[Po
     seen: set[str] = set()
     for level in (0, 1):
         for tp in ranks:
-            for point in _of_rank(request, _Rank(request.model, tp), level):
+            for point in _of_rank(request, Rank(request.model, tp), level):
                 sizes = " ".join(f"{key}={value}" for key, value in point.items() if key != "term")
                 name = f"{point['term']} {sizes}"
                 if name not in seen:
@@ -211,7 +206,7 @@ def _points(request: Request[TermsMeasurement], ranks: list[int]) -> Iterator[Po
                     yield {"name": name, "level": level, **point}
 
 
-def _of_rank(request: Request[TermsMeasurement], rank: _Rank, level: int) -> Iterator[Point]:
+def _of_rank(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     yield from _rows(request, rank, level)
     yield from _attention(request, rank, level)
     if level == 0:
@@ -227,7 +222,7 @@ def _between(values: Iterable[int]) -> list[int]:
     return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
 
 
-def _rows(request: Request[TermsMeasurement], rank: _Rank, level: int) -> Iterator[Point]:
+def _rows(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     tokens = powers(1, request.asked.max_num_batched_tokens, 2 if level else 8)
     sampled = powers(1, request.asked.max_num_seqs, 2 if level else 8)
     for term, (n, k) in rank.gemms().items():
@@ -238,7 +233,7 @@ def _rows(request: Request[TermsMeasurement], rank: _Rank, level: int) -> Iterat
             yield {"term": term, "rows": rows, "width": width}
 
 
-def _attention(request: Request[TermsMeasurement], rank: _Rank, level: int) -> Iterator[Point]:
+def _attention(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     shape, step = rank.shape(), 2 if level else 8
     tokens, longest, seqs = request.asked.max_num_batched_tokens, request.asked.max_context, request.asked.max_num_seqs
     most = _kv_tokens(request)

@@ -73,7 +73,8 @@ def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
     step = 0
     while waiting or running:
         left, stats = budget, StepStats()
-        while waiting and waiting[0][1][0] <= step and len(running) < seats and _free(running, budget) > 0:
+        while (waiting and waiting[0][1][0] <= step and len(running) < seats
+               and sum(there - computed for computed, there, _ in running) < budget):
             _, prompt, output = waiting.pop(0)[1]
             running.append([0, prompt, output])
         for sequence in running:
@@ -82,10 +83,6 @@ def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
         if stats.prefill_tokens or stats.decode_seqs:
             yield stats
         step += 1
-
-
-def _free(running: list[list[int]], budget: int) -> int:
-    return budget - sum(there - computed for computed, there, _ in running)
 
 
 def _schedule(sequence: list[int], left: int, stats: StepStats) -> int:
@@ -184,11 +181,6 @@ def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
     return [[0, context, steps] for _ in range(seqs)] + [[begin, prompt, 1]]
 
 
-def _steady(seqs: int, context: int, budget: int) -> Requests:
-    """`seqs` decodes that stay together for some steps."""
-    return [[0, context, math.ceil(seqs * context / budget) + STEADY_STEPS]] * seqs
-
-
 def _engine_cases(request: Request[LlmMeasurement], limit: int) -> Iterator[tuple[str, Requests]]:
     """Yield the workloads of the part `engine` within `limit` tokens of KV cache."""
     budget, seqs, longest = request.asked.max_num_batched_tokens, request.asked.max_num_seqs, request.asked.max_context
@@ -200,7 +192,8 @@ def _engine_cases(request: Request[LlmMeasurement], limit: int) -> Iterator[tupl
                 count, context, budget, longest)
     for count in _batch_sizes(seqs):
         for context in CHUNK_CONTEXTS[:2]:
-            cases[f"decode batch {count} at {context}"] = _steady(count, context, budget)
+            steps = math.ceil(count * context / budget) + STEADY_STEPS
+            cases[f"decode batch {count} at {context}"] = [[0, context, steps]] * count
     for name, requests in cases.items():
         lengths = [prompt + output for _, prompt, output in requests]
         if max(lengths) <= longest and sum(lengths) + CPU_BLOCK_SIZE * len(lengths) <= limit:

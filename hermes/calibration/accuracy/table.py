@@ -18,9 +18,8 @@ from pydantic import Field
 
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
 from hermes.calibration.accuracy.llm_d import closed_loop, lmbench
-from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules
+from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules, splitwise
 from hermes.calibration.accuracy.served import Row
-from hermes.calibration.accuracy.splitwise import splitwise
 from hermes.calibration.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
 from hermes.hardware.result_ranges import FAMILIES, LEAST, family_of, range_by_power

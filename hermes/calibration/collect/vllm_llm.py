@@ -56,8 +56,6 @@ class VllmEngine:
     Raises ValueError if the engine runs with other settings than those asked for, or on another device.
     """
 
-    name = "vllm"
-
     def __init__(self, config: dict[str, Any]) -> None:
         import vllm
         from vllm import EngineArgs, LLMEngine
@@ -66,11 +64,7 @@ class VllmEngine:
         self.config = config
         self.eager = bool(config.get("enforce_eager", config.get("device", "cpu") == "cpu"))
         dtype = config.get("dtype", "bf16")
-        options: dict[str, Any] = {}
-        if config.get("block_size"):
-            options["block_size"] = config["block_size"]
-        if config.get("max_model_len"):
-            options["max_model_len"] = config["max_model_len"]
+        options = {name: config[name] for name in ("block_size", "max_model_len") if config.get(name)}
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(config["model"]), encoding="utf-8")
             self.engine: Any = LLMEngine.from_engine_args(EngineArgs(
@@ -158,18 +152,6 @@ class VllmEngine:
         prompt = self._text[start : start + prompt_tokens]
         self.engine.add_request(str(request), {"prompt_token_ids": prompt}, params)
 
-    def step(self) -> None:
-        """One engine step."""
-        self.engine.step()
-
-    def busy(self) -> bool:
-        """Whether any request is unfinished."""
-        return bool(self.engine.has_unfinished_requests())
-
-    def shutdown(self) -> None:
-        """Let go of the device and of worker processes."""
-        self.engine.engine_core.shutdown()
-
 
 def measure_once(engine: VllmEngine, point: Point, repetition: int) -> list[Row]:
     """Serve a point's requests; return one row per step that computed tokens. The engine must be idle."""
@@ -177,13 +159,13 @@ def measure_once(engine: VllmEngine, point: Point, repetition: int) -> list[Row]
     waiting = sorted(enumerate(point["requests"]), key=lambda item: item[1][0])[::-1]
     rows: list[Row] = []
     step = 0
-    while waiting or engine.busy():
+    while waiting or engine.engine.has_unfinished_requests():
         while waiting and waiting[-1][1][0] <= step:
             number, (_, prompt_tokens, output_tokens) = waiting.pop()
             engine.add(number, prompt_tokens, output_tokens)
-        if engine.busy():
+        if engine.engine.has_unfinished_requests():
             wall, cpu = time.perf_counter(), time.process_time()
-            engine.step()
+            engine.engine.step()
             cpu = time.process_time() - cpu
             wall = time.perf_counter() - wall
             if engine.batch:
@@ -239,8 +221,8 @@ class VllmCollector(Collector):
         return [row for k in range(self.repetitions) for row in measure_once(self.engine, point, k)], {}
 
     def close(self) -> None:
-        """Release the device."""
-        self.engine.shutdown()
+        """Release the device and worker processes."""
+        self.engine.engine.engine_core.shutdown()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from hermes.calibration.comparison import Errors, compare_times
 from hermes.calibration.fit.estimators import HUBER, solve
 from hermes.calibration.steps import MeasuredSteps
 from hermes.calibration.terms import MeasuredTerms
-from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
+from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, Rank
 from hermes.config.writing import write_bytes, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
@@ -273,7 +273,7 @@ def _composed_ns(row: Any, built: dict[int, ComposedModel]) -> Iterator[tuple[st
     for tp, model in built.items():
         layers, of = model.base.model.num_layers, model.base.model
         if row.term in GEMMS:
-            if (row.n, row.k) == rank_gemms(of, tp)[row.term]:
+            if (row.n, row.k) == Rank(of, tp).gemms()[row.term]:
                 head = row.term == "lm_head"
                 terms = model.fixed_terms(row.rows, row.rows if head else 0)
                 yield row.term, terms[row.term] / (1 if head else layers)

@@ -296,7 +296,9 @@ def fold_count(rows: FitRows, many: int) -> int:
 
 def choose(rows: FitRows, phases: Sequence[str]) -> Choice:
     """Return the simplest family within a tolerance of the best one, and its terms."""
-    found = _ready_made(rows, phases) if sparse(rows) else [_searched(rows, phases, family) for family in FAMILIES]
+    found = [Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
+             for family, terms in ladders(rows, phases)] if sparse(rows) else [
+        _searched(rows, phases, family) for family in FAMILIES]
     best = min(choice.mape for choice in found)
     chosen = next(choice for choice in found if choice.mape <= best * (1 + SIMPLER) + FEWEST_GAIN)
     candidates = {f"{c.family}: {' + '.join(term_text(term) for term in c.terms)}": c.mape for c in found}
@@ -311,13 +313,6 @@ def _searched(rows: FitRows, phases: Sequence[str], family: str) -> Choice:
         starts.append([terms.index(term) for term in first])
     error, chosen = min((search.run(start) for start in starts), key=lambda end: (end[0], len(end[1])))
     return Choice(tuple(terms[i] for i in chosen), family, error, {})
-
-
-def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
-    return [
-        Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
-        for family, terms in ladders(rows, phases)
-    ]
 
 
 def unseen(rows: FitRows, phases: Sequence[str], terms: Sequence[Term] | None = None) -> FloatArray:

@@ -41,7 +41,7 @@ from hermes.hardware.profile import (
     Provenance,
     dump_yaml,
 )
-from hermes.hardware.terms import Term, term_text
+from hermes.hardware.terms import term_text
 
 __all__ = ["BlockFit", "FitResult", "fit_steps", "phase_table", "provenance_of", "usable_rows", "write_profile"]
 
@@ -83,14 +83,6 @@ class BlockFit(NamedTuple):
     fit: StepPolynomial
     held_out: FloatArray
     fixed: FloatArray
-
-
-def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
-    """Return the terms that can be other than zero in steps of a phase, with their seconds."""
-    return [
-        (term, float(seconds)) for term, seconds in zip(fit.terms, fit.coef, strict=True)
-        if not any(factor.feature in _ABSENT[phase] for factor in term)
-    ]
 
 
 @dataclass(frozen=True)
@@ -186,9 +178,11 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     """Return the profile of a phase from its polynomial, shared or not."""
     mask = block.rows.phase == phase
     part = block.rows.where(mask)
-    terms = terms_in(block.fit, phase)
+    terms = [(term, float(seconds)) for term, seconds in zip(block.fit.terms, block.fit.coef, strict=True)
+             if not any(factor.feature in _ABSENT[phase] for factor in term)]
     measured = len(part) > 0
-    seen = block.rows.where(_tells_about(phase, block.rows))
+    prefills, decodes = block.rows.columns["prefill_tokens"] > 0, block.rows.columns["decode_seqs"] > 0
+    seen = block.rows.where({"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase])
     shared = "" if len(block.phases) == 1 else f"one polynomial for {', '.join(block.phases)}; "
     used = {factor.feature for term, _ in terms for factor in term}
     ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
@@ -202,12 +196,6 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
         error=_error(block, mask) if measured else None,
         noise=noise_of(rows[phase_of(rows) == phase]) if measured else None,
     )
-
-
-def _tells_about(phase: str, rows: FitRows) -> Mask:
-    """Return the rows that determine a phase's polynomial, shared or not: those that have its part."""
-    prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
-    return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
 
 
 def _error(block: BlockFit, mask: Mask) -> FitError:

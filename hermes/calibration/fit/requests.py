@@ -22,6 +22,7 @@ from scipy.optimize import nnls
 from hermes.api import simulate
 from hermes.calibration.fit.request_phases import NAMES, Phases, phases_of
 from hermes.clients.config import LLMClientConfig
+from hermes.clients.frontend import FrontEnd
 from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray, IntArray
@@ -135,17 +136,15 @@ def client_of(scenario: Scenario) -> LLMClientConfig:
 
 def start_of(client: LLMClientConfig) -> Figures:
     """Return the figures that a client has."""
-    front, change = client.frontend, client.adjust
-    steps = change.fixed, change.per_seq, change.prompts, change.decodes
-    if front is None:
-        return Figures(0.0, 0.0, *steps)
-    return Figures(front.before + front.after, front.per_prompt_token, *steps)
+    front, change = client.frontend or FrontEnd(), client.adjust
+    return Figures(front.before + front.after, front.per_prompt_token, change.fixed, change.per_seq, change.prompts,
+                   change.decodes)
 
 
 def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
     """Return the keys of the scenario that set the figures. What comes after the engine stays as it is, as far as the
     sum allows."""
-    after = min(client.frontend.after if client.frontend is not None else 0.0, figures.front_end_s)
+    after = min((client.frontend or FrontEnd()).after, figures.front_end_s)
     return {
         "clients.0.frontend": {"before": figures.front_end_s - after, "after": after,
                                "per_prompt_token": figures.per_prompt_token_s},

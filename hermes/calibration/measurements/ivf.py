@@ -66,15 +66,15 @@ class Prediction(ConfigModel):
     see."""
 
     rewrite: str
-    strength: float | None
+    strength: float | None = None
     """None if no strength reaches the fitted cell."""
-    spread: float | None
+    spread: float | None = None
     """Spread of the strengths, given or fitted."""
-    mean_error: float | None
-    worst_error: float | None
-    worst_cell: list[int] | None
+    mean_error: float | None = None
+    worst_error: float | None = None
+    worst_cell: list[int] | None = None
     """Prefetched clusters and nprobe of the worst."""
-    worst_noise: float | None
+    worst_noise: float | None = None
     """Standard error of the measurement there, points."""
 
 
@@ -198,8 +198,7 @@ def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curv
     try:
         strength, spread = _fit(config, bias, sizes, curve)
     except InputError:
-        return Prediction(rewrite=rewrite, strength=None, spread=None, mean_error=None, worst_error=None,
-                          worst_cell=None, worst_noise=None)
+        return Prediction(rewrite=rewrite)
     family = make_family(config.family, **{**config.shape, "spread": spread})
     drawn = overlap_curve(family, strength, bias, sizes, curve.budgets, curve.nprobes, queries=_QUERIES)
     error = 100 * np.abs(drawn.overlap - curve.overlap)

@@ -30,7 +30,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.results.layout import Part, Section
 from hermes.services.retrieval_profile import RetrievalProfile, save_retrieval_profile
 
-__all__ = ["Retrieval", "memory_bytes", "retrieval_plan"]
+__all__ = ["Retrieval", "memory_bytes"]
 
 _FLOPS = 30e9              # rate of one core building an index: for the estimates only
 _SCAN_BYTES = 8e9
@@ -99,7 +99,25 @@ class Retrieval(Measurement):
     def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
         """Return the plan. Raises `InputError` naming the key."""
         files = {name: existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
-        return retrieval_plan(self.model_copy(update=files))
+        grid = self.model_copy(update=files)
+        points: list[dict[str, Any]] = []
+        for level, index in enumerate(_indices(grid)):
+            build_s = _build_s(index, grid.build_threads)
+            for effort in _efforts(index, grid):
+                for batch in grid.batches:
+                    for threads in grid.threads:
+                        point = {
+                            "name": f"{index['name']} {effort} b={batch} t={threads} k={grid.top_k}", "level": level,
+                            "index": index, "effort": effort, "batch": batch, "threads": threads, "top_k": grid.top_k,
+                            "repetitions": grid.repetitions,
+                        }
+                        estimate = grid.repetitions * max(REPETITION_S, _search_s(point) * batch / min(batch, threads))
+                        points.append({**point, "estimate_s": 1.3 * estimate + build_s})
+                        build_s = 0.0
+        return validate(RetrievalPlan, {
+            "clock": grid.clock, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
+            "vectors_file": grid.vectors_file, "texts_file": grid.texts_file, "points": points,
+        })
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the indices with their points, and the memory."""
@@ -130,28 +148,6 @@ class Retrieval(Measurement):
         """Fit the cost model of searches. Raises `InputError`."""
         return _fitted(load_searches(file), options.output, options.name or (options.output or file).stem,
                        options.command, [options.output], None)
-
-
-def retrieval_plan(grid: Retrieval) -> RetrievalPlan:
-    """Return the plan of a grid. Raises `InputError` naming the key."""
-    points: list[dict[str, Any]] = []
-    for level, index in enumerate(_indices(grid)):
-        build_s = _build_s(index, grid.build_threads)
-        for effort in _efforts(index, grid):
-            for batch in grid.batches:
-                for threads in grid.threads:
-                    point = {
-                        "name": f"{index['name']} {effort} b={batch} t={threads} k={grid.top_k}", "level": level,
-                        "index": index, "effort": effort, "batch": batch, "threads": threads, "top_k": grid.top_k,
-                        "repetitions": grid.repetitions,
-                    }
-                    estimate = grid.repetitions * max(REPETITION_S, _search_s(point) * batch / min(batch, threads))
-                    points.append({**point, "estimate_s": 1.3 * estimate + build_s})
-                    build_s = 0.0
-    return validate(RetrievalPlan, {
-        "clock": grid.clock, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
-        "vectors_file": grid.vectors_file, "texts_file": grid.texts_file, "points": points,
-    })
 
 
 def _indices(grid: Retrieval) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -142,7 +141,10 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, o
         errors["added by decodes beside a prompt"] = made.beside.errors
     if engine is not None:
         errors["whole steps"] = engine.errors
-    parts: list[Part] = [_errors(made.file.name, errors)]
+    parts: list[Part] = [Section(
+        f"{made.file.name}: composed beside measured", ["term", "points", "error", "median", "worst"],
+        [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
+         for term, found in errors.items()])]
     if engine is not None:
         parts.append(f"engine: {engine.step.source}; the kernels leave it {engine.unexplained:.1%} of a step (median)")
     for found in made.watts:
@@ -156,9 +158,3 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, o
         parts.append(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
     parts += ["in a scenario, for the clients on this card:", *(f"    {line}" for line in lines)]
     return Shown(data, [*parts, *([f"written to {output}"] if output else [])])
-
-
-def _errors(name: str, errors: Mapping[str, Any]) -> Section:
-    return Section(f"{name}: composed beside measured", ["term", "points", "error", "median", "worst"],
-                 [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
-                  for term, found in errors.items()])
