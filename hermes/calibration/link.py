@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, contended, steady
+from hermes.calibration.collect.counters import LIMIT, contended, steady
 from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.table_files import Origin
 from hermes.config import Bandwidth, ConfigModel, Duration, Name

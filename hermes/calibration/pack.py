@@ -82,16 +82,14 @@ class _Environment(ConfigModel):
 
 def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
     """Return all rows in the order of their measurement, with the reasons against them."""
-    points = [record for record in found.points if record["rows"]]
-    last = {record["point"]: record.get("attempt", 0) for record in points}
     parts = []
-    for record in points:
+    for record, superseded in found.attempts():
         part = pd.DataFrame(record["rows"])
         if "configuration" not in part:
             part["configuration"] = record["point"]
         if "excluded" not in part:
             part["excluded"] = ""
-        if record.get("attempt", 0) < last[record["point"]]:
+        if superseded:
             part["excluded"] = f"{record.get('class')} (CV {record.get('cv', 0.0):.0%}), measured again"
         parts.append(part)
     if not parts:

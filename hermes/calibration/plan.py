@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from hermes.calibration.collect.contention import contended, steady
+from hermes.calibration.collect.counters import contended, steady
 from hermes.calibration.journal import FORMAT
 from hermes.calibration.steps import COLUMNS
 from hermes.config import ConfigModel
-from hermes.config.files import parse_json, read_json, text_lines
+from hermes.config.files import parse_json, text_lines
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.core.noise import spread
@@ -29,7 +30,7 @@ from hermes.hardware.models import ModelDescription
 
 __all__ = [
     "DTYPES", "KV_SHARE", "Plan", "PlanMemory", "PointPlan", "Records", "check_dense", "chosen_clock",
-    "engine_of_journal", "load_plan", "powers", "read_records", "save_plan",
+    "engine_of_journal", "powers", "read_records", "save_plan",
 ]
 
 DTYPES = ("bf16", "fp16", "fp32")
@@ -119,6 +120,12 @@ def powers(low: int, high: int, factor: int) -> list[int]:
     return [*out, high]
 
 
+def between(values: Iterable[int]) -> list[int]:
+    """Add a value halfway between neighbours that are a factor of two apart: kernels change their tiles there too."""
+    found = sorted(set(values))
+    return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
+
+
 def check_dense(model: ModelDescription) -> None:
     """Raise `InputError` for a model that is no dense decoder of the Llama family."""
     if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
@@ -128,11 +135,6 @@ def check_dense(model: ModelDescription) -> None:
 
 
 P = TypeVar("P", bound=PointPlan)
-
-
-def load_plan(path: Path, kind: type[P]) -> P:
-    """Load a plan file. Raises `InputError` naming the file and the field."""
-    return validate(kind, read_json(path), str(path))
 
 
 def save_plan(plan: PointPlan, path: Path) -> None:
@@ -177,6 +179,12 @@ class Records(NamedTuple):
     def failed(self) -> list[str]:
         """Return the points that could not be measured, with reasons."""
         return [f"{record['point']}: {record['failed']}" for record in self.points if "failed" in record]
+
+    def attempts(self) -> list[tuple[dict[str, Any], bool]]:
+        """Return the records of points that have rows, and whether the point was measured again after that."""
+        found = [record for record in self.points if record["rows"]]
+        last = {record["point"]: record.get("attempt", 0) for record in found}
+        return [(record, record.get("attempt", 0) < last[record["point"]]) for record in found]
 
     def best_attempts(self) -> list[dict[str, Any]]:
         """Return one record of each point that has rows, in order of first attempts: of several the one with most

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, contended
+from hermes.calibration.collect.counters import LIMIT, contended
 from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable
 from hermes.config import ConfigModel

@@ -158,7 +158,7 @@ def collect(
             _stop(process)
         if process.returncode not in (0, BUDGET_EXIT) and not told:
             errors.seek(0)
-            code, lines = process.returncode, errors.read().split("\n")
+            code, lines = process.returncode, errors.read().splitlines()
             said = [line.strip() for line in lines if line.strip()] or [
                 f"killed by signal {-code}" if code < 0 else f"exit code {code}"]
             raise InputError("a collector that succeeds", Verbatim(said[-1]), field=plan.collector)

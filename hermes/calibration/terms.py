@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, contended, steady
+from hermes.calibration.collect.counters import LIMIT, contended, steady
 from hermes.calibration.plan import Records, chosen_clock, read_records
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, sha256
 from hermes.calibration.terms_plan import TermsPlan
@@ -122,12 +122,9 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
 def _rows(plan: TermsPlan, found: Records, clock: str, journal: Path) -> tuple[pd.DataFrame, str]:
     """Return all rows in the order of their measurement, and the classes of the last attempts."""
     points = {point["name"]: point for point in plan.points}
-    records = [record for record in found.points if record["rows"]]
-    last = {record["point"]: record.get("attempt", 0) for record in records}
     out, classes = [], []
-    for record in records:
+    for record, superseded in found.attempts():
         point, verdict = points[record["point"]], record.get("class", "single")
-        superseded = record.get("attempt", 0) < last[record["point"]]
         reason = f"{verdict}, measured again" if superseded else "rejected" if verdict == "rejected" else ""
         classes += [] if superseded else [verdict]
         kept = {row["repetition"] for row in steady(record["rows"])} if clock == "wall" else None

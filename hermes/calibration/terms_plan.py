@@ -15,15 +15,14 @@ Level 0 spans every range coarsely, level 1 refines it: a budget that ends early
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.calibration.measurements.model import Count, Request
-from hermes.calibration.plan import KV_SHARE, PointPlan, check_dense, powers
+from hermes.calibration.plan import KV_SHARE, PointPlan, between, check_dense, powers
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.errors import InputError
@@ -216,17 +215,11 @@ def _of_rank(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iter
             yield {"term": "power", "load": load, "share": share}
 
 
-def _between(values: Iterable[int]) -> list[int]:
-    """Add a value halfway between neighbours that are a factor of two apart: kernels change their tiles there too."""
-    found = sorted(set(values))
-    return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
-
-
 def _rows(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     tokens = powers(1, request.asked.max_num_batched_tokens, 2 if level else 8)
     sampled = powers(1, request.asked.max_num_seqs, 2 if level else 8)
     for term, (n, k) in rank.gemms().items():
-        for rows in sampled if term == "lm_head" else _between(tokens) if level else tokens:
+        for rows in sampled if term == "lm_head" else between(tokens) if level else tokens:
             yield {"term": term, "rows": rows, "n": n, "k": k}
     for term, width in rank.widths().items():
         for rows in sampled if term == "sampling" else tokens:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hermes.calibration.measurements.model import Request
-from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, powers
+from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, between, powers
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import precision
@@ -131,12 +131,6 @@ def _decodes(seqs: int, context: int, budget: int) -> Requests:
     return [[0, context, steps + index * SHRINKING_STEPS // seqs] for index in range(seqs)]
 
 
-def _unequal(draw: random.Random, seqs: int, longest: int, budget: int) -> Requests:
-    """One long context among short ones."""
-    steps = 10 + math.ceil(longest / budget)
-    return [[0, longest, steps]] + [[0, _between(draw, 8, 64), steps] for _ in range(seqs - 1)]
-
-
 def _mixed(draw: random.Random, longest: int, tokens: int) -> Requests:
     """Requests of all lengths that keep arriving while others decode."""
     requests: Requests = []
@@ -160,17 +154,14 @@ def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Re
         if seqs:
             cases[f"decode-{context}"] = _decodes(seqs, context, budget)
     if seats > 1:
-        cases["unequal"] = _unequal(draw, min(seats, 8), min(most, tokens) // 2, budget)
+        long = min(most, tokens) // 2   # one long context among short ones
+        steps = 10 + math.ceil(long / budget)
+        short = [[0, _between(draw, 8, 64), steps] for _ in range(min(seats, 8) - 1)]
+        cases["unequal"] = [[0, long, steps], *short]
     return {
         name: requests for name, requests in cases.items()
         if max(prompt + output for _, prompt, output in requests) <= longest
     }
-
-
-def _batch_sizes(most: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
-    found = powers(1, most, 2)
-    return sorted({*found, *(size + size // 2 for size in found if size > 1 and size + size // 2 < most)})
 
 
 def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
@@ -190,7 +181,7 @@ def _engine_cases(request: Request[LlmMeasurement], limit: int) -> Iterator[tupl
         for context in CHUNK_CONTEXTS if count else CHUNK_CONTEXTS[:1]:
             cases[f"full chunks beside {count} at {context}" if count else "full chunks alone"] = _chunks(
                 count, context, budget, longest)
-    for count in _batch_sizes(seqs):
+    for count in between(powers(1, seqs, 2)):
         for context in CHUNK_CONTEXTS[:2]:
             steps = math.ceil(count * context / budget) + STEADY_STEPS
             cases[f"decode batch {count} at {context}"] = [[0, context, steps]] * count

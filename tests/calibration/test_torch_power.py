@@ -6,8 +6,8 @@ import ctypes
 
 import pytest
 
-from hermes.calibration.collect import nvml
-from hermes.calibration.collect.nvml import energy_counter
+from hermes.calibration.collect import counters
+from hermes.calibration.collect.counters import energy_counter
 
 
 class Library:
@@ -47,5 +47,5 @@ def test_no_counter_no_joules(monkeypatch):
 
 
 def test_no_library_no_joules(monkeypatch):
-    monkeypatch.setattr(nvml, "LIBRARIES", ("libnvidia-ml-there-is-none.so",))
+    monkeypatch.setattr(counters, "LIBRARIES", ("libnvidia-ml-there-is-none.so",))
     assert energy_counter() is None

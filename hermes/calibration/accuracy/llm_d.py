@@ -50,7 +50,7 @@ from hermes.calibration.accuracy.served import (
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
-__all__ = ["all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures", "lmbench"]
+__all__ = ["all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures", "lmbench", "served"]
 
 TEXTS = ("config", "pd")
 INTEGERS = ("gpus", "tp", "concurrency", "input_tokens", "output_tokens", "num_prompts")
@@ -86,7 +86,7 @@ def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any
 
 
 def _rows(name: str, row: pd.Series[Any], client: Mapping[str, Any]) -> Iterator[Row]:
-    results = _served(row, client)
+    results = served(row, client)
     case = Case(name, f"{row.config}, {row.concurrency} users", "not stated", f"h100-sxm tp{row.tp}", "llama-3.1-70b",
                 trust_of_steps(results))
     measured = {
@@ -94,21 +94,17 @@ def _rows(name: str, row: pd.Series[Any], client: Mapping[str, Any]) -> Iterator
         ("ttft", "p50"): row.ttft_p50_ms / 1e3, ("tpot", "mean"): row.tpot_mean_ms / 1e3,
         ("e2e", "mean"): row.e2e_mean_ms / 1e3, ("e2e", "p50"): row.e2e_p50_ms / 1e3,
     }
-    yield from rows_of(case, measured, _figures(row, results))
+    yield from rows_of(case, measured, figures(row, results))
 
 
-def figures(row: pd.Series[Any], client: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Return the predicted statistics of a deployment and a number of users. client: as `client_of` gives it.
+def served(row: pd.Series[Any], client: Mapping[str, Any]) -> Results:
+    """Simulate a deployment and its users, the prompt that the load generator sends first included.
 
     A deployment of several servers is a pool in which each request goes to the one with the fewest requests. Servers
-    that were meant for one phase each served both, at 64 users and more (README of the data).
+    that were meant for one phase each served both, at 64 users and more (README of the data). client: as `client_of`
+    gives it.
     """
-    return _figures(row, _served(row, client))
-
-
-def _served(row: pd.Series[Any], client: Mapping[str, Any]) -> Results:
-    """Simulate a deployment and its users, the prompt that the load generator sends first included."""
-    users, requests, before = int(row.concurrency), int(row.num_prompts), _before(row)
+    users, requests, before = int(row.concurrency), int(row.num_prompts), int(row.concurrency == 1)
     prompts = pd.DataFrame({
         "arrival_s": 0.0, "prompt_tokens": int(row.input_tokens), "output_tokens": int(row.output_tokens),
         "prefix_group": np.maximum(np.arange(requests + before) - before, 0), "prefix_tokens": int(row.input_tokens),
@@ -117,16 +113,12 @@ def _served(row: pd.Series[Any], client: Mapping[str, Any]) -> Results:
                   {"kind": "least_loaded", "load": "requests"})
 
 
-def _before(row: pd.Series[Any]) -> int:
-    """Return how many prompts the load generator sends before it measures."""
-    return int(int(row.concurrency) == 1)
-
-
-def _figures(row: pd.Series[Any], results: Results) -> dict[tuple[str, str], float]:
-    served = results.requests.iloc[_before(row):]
-    tokens = (served["prompt_tokens"] + served["output_tokens"]).sum()
-    seconds = served["finish_s"].max() - served["arrival_s"].min()
-    found = latencies(served)
+def figures(row: pd.Series[Any], results: Results) -> dict[tuple[str, str], float]:
+    """Return the predicted statistics of a deployment and its users, the prompt that is sent first left out."""
+    measured = results.requests.iloc[int(row.concurrency == 1):]
+    tokens = (measured["prompt_tokens"] + measured["output_tokens"]).sum()
+    seconds = measured["finish_s"].max() - measured["arrival_s"].min()
+    found = latencies(measured)
     found[THROUGHPUT, "mean"] = float(tokens / seconds)
     return found
 

@@ -55,13 +55,11 @@ class _Set(NamedTuple):
 
 
 SETS = {
-    "schedules": _Set("vllm-schedules", schedules, given=(
-        "the recorded requests and limits; no times")),
+    "schedules": _Set("vllm-schedules", schedules, given="the recorded requests and limits; no times"),
     "splitwise": _Set("reference/splitwise", splitwise, beside=True, given=(
         "splitwise-sim's tables of step times, pools and link; its answers are a simulator's")),
     "cpu": _Set("vllm-cpu", cpu_runs, given=(
-        "a profile fitted on single steps of other runs; async_scheduling false, blocks and limits as "
-        "recorded")),
+        "a profile fitted on single steps of other runs; async_scheduling false, blocks and limits as recorded")),
     "rtx": _Set("vllm-runs", recorded_runs, given=(
         "no front end and top_p false, since the engine was driven directly; 128 sequences, 2,048 tokens and "
         "the blocks as recorded; async_scheduling true; two engines behind least_loaded")),

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.contention import waited_s
+from hermes.calibration.collect.counters import waited_s
 from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main
 from hermes.core.noise import peak_rss_bytes
 

@@ -2,7 +2,7 @@
 
 A point is one index, one effort (lists probed, efSearch, words of a query), one batch size and one number of threads.
 Its rows are repetitions; each is the mean over as many calls as last 5 ms, walking through the queries, so that no two
-calls in a row ask for the same; contended ones (`contention`) are marked and tried again. With them: the time of the
+calls in a row ask for the same; contended ones (`counters`) are marked and tried again. With them: the time of the
 coarse search alone (IVF, one thread), wall and CPU time, and, per point, the work counted (codes scanned, postings),
 recall against exact search, and peak memory.
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.contention import contended, steady, waited_s
+from hermes.calibration.collect.counters import contended, steady, waited_s
 from hermes.calibration.collect.retrieval_indices import (
     Index,
     build,

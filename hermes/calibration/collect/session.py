@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -116,11 +117,10 @@ def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
     groups: dict[tuple[int, ...], list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name, 0) for name in STATISTICS), []).append(row[column])
-    variations = sorted(spread(values).cv for values in groups.values() if len(values) > 1)
+    variations = [spread(values).cv for values in groups.values() if len(values) > 1]
     if not variations:
         return 0.0, "single"
-    middle = len(variations) // 2
-    cv = variations[middle] if len(variations) % 2 else (variations[middle - 1] + variations[middle]) / 2
+    cv = statistics.median(variations)
     return cv, classify(cv)
 
 

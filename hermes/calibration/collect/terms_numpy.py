@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.contention import waited_s
+from hermes.calibration.collect.counters import waited_s
 from hermes.calibration.collect.session import PointFailed
 
 __all__ = ["NumpyBackend", "Operator", "attention", "copies_of", "cpu_rows", "host_cache_bytes"]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from hermes.calibration.collect.nvml import energy_counter
+from hermes.calibration.collect.counters import energy_counter
 from hermes.calibration.collect.session import CollectorError, PointFailed
 from hermes.calibration.collect.terms_numpy import Operator, copies_of, host_cache_bytes
 
@@ -246,10 +246,9 @@ COPIED_BYTES = 2**30      # by the load of the memory, again and again
 PRODUCT_ROWS = 8192       # of the square product that is the load of the arithmetic
 BURST_S = 0.02            # a load runs and rests in turns of about this long
 
-Run = Callable[[], Any]
 
 
-def between_events(run: Run) -> float:
+def between_events(run: Call) -> float:
     """Return the device's seconds between two CUDA events around what `run` enqueues."""
     first = torch.cuda.Event(enable_timing=True)
     last = torch.cuda.Event(enable_timing=True)
@@ -288,23 +287,19 @@ def held(point: dict[str, Any], hold_s: float, dtype: Any) -> dict[str, Any]:
     return {"repetition": 0, "time_s": seconds, "power_w": used / seconds, "rate": bursts * amount / seconds}
 
 
-def _burst(load: str, dtype: Any) -> tuple[Run, float]:
+def _burst(load: str, dtype: Any) -> tuple[Call, float]:
     """Return a stretch of load of about `BURST_S`, and its bytes or flops."""
     if load == "idle":
         torch.cuda.synchronize()
         return lambda: None, 0.0
-    run, amount = _copies() if load == "memory" else _products(dtype)
+    run: Call
+    if load == "memory":
+        source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+        run, amount = lambda: target.copy_(source), 2.0 * COPIED_BYTES
+    else:
+        a, b = (torch.empty(PRODUCT_ROWS, PRODUCT_ROWS, dtype=dtype, device="cuda").normal_() for _ in range(2))
+        run, amount = lambda: a @ b, 2.0 * PRODUCT_ROWS**3
     run()
     times = max(1, round(BURST_S / max(between_events(run), 1e-6)))
     return lambda: [run() for _ in range(times)], amount * times
-
-
-def _copies() -> tuple[Run, float]:
-    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source), 2.0 * COPIED_BYTES
-
-
-def _products(dtype: Any) -> tuple[Run, float]:
-    a, b = (torch.empty(PRODUCT_ROWS, PRODUCT_ROWS, dtype=dtype, device="cuda").normal_() for _ in range(2))
-    return lambda: a @ b, 2.0 * PRODUCT_ROWS**3

@@ -139,12 +139,6 @@ def ladders(rows: FitRows, phases: Sequence[str]) -> list[tuple[str, list[Term]]
     return out
 
 
-def _products(used: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = [(name, name) for name in _LOAD if name in used]
-    others = [name for name in used if name not in _COUNTS]
-    return pairs + [(a, b) for a in _LOAD if a in used for b in others if a != b and (b, a) not in pairs]
-
-
 def vocabulary(rows: FitRows, phases: Sequence[str], family: str) -> list[Term]:
     """Return the terms of one of `FAMILIES`, the constant first, for rows of these phases."""
     used, _ = told_apart(rows, phases)
@@ -154,7 +148,9 @@ def vocabulary(rows: FitRows, phases: Sequence[str], family: str) -> list[Term]:
         for name, at in knots.items():
             terms += _pieces(name, at)
     if "degree 2" in family:
-        for a, b in _products(used):
+        pairs = [(name, name) for name in _LOAD if name in used]
+        pairs += [(a, b) for a in _LOAD if a in used for b in knots if a != b and (b, a) not in pairs]
+        for a, b in pairs:
             terms.append((Factor(a, power=2),) if a == b else (Factor(a), Factor(b)))
             if "hinges" in family and a != b and not few(rows):
                 coarse = knots[a][:: max(1, len(knots[a]) // 4)]

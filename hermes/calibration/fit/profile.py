@@ -13,7 +13,6 @@ kind of step, or shared, with terms chosen by cross-validation over configuratio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -283,21 +282,17 @@ def fit_blocks(rows: FitRows, what: str) -> tuple[list[BlockFit], dict[str, floa
     parts = {block: rows.where(np.isin(rows.phase, block)) for block in blocks}
     choices = {block: choose(part, block) for block, part in parts.items()}
     fixed = {block: unseen(parts[block], block, choice.terms) for block, choice in choices.items()}
-    errors = [_scheme_error(rows, scheme, fixed) for scheme in schemes]
+    errors = []
+    for scheme in schemes:
+        merged = np.empty(len(rows))
+        for block in scheme:
+            merged[np.isin(rows.phase, block)] = fixed[block]
+        errors.append(rows.mape(merged))
     chosen = next(s for s, error in zip(schemes, errors, strict=True) if error <= min(errors) * (1 + FEWER))
     fits = [BlockFit(block, parts[block], choices[block], fit_terms(parts[block], choices[block].terms),
                      unseen(parts[block], block), fixed[block]) for block in chosen]
     tried = {"; ".join(" + ".join(block) for block in s): error for s, error in zip(schemes, errors, strict=True)}
     return fits, tried
-
-
-def _scheme_error(
-    rows: FitRows, scheme: Sequence[tuple[str, ...]], predicted: dict[tuple[str, ...], FloatArray]
-) -> float:
-    merged = np.empty(len(rows))
-    for block in scheme:
-        merged[np.isin(rows.phase, block)] = predicted[block]
-    return rows.mape(merged)
 
 
 # -- presentation ------------------------------------------------------------------------------------------------------

@@ -134,13 +134,6 @@ def client_of(scenario: Scenario) -> LLMClientConfig:
     return clients[0]
 
 
-def start_of(client: LLMClientConfig) -> Figures:
-    """Return the figures that a client has."""
-    front, change = client.frontend or FrontEnd(), client.adjust
-    return Figures(front.before + front.after, front.per_prompt_token, change.fixed, change.per_seq, change.prompts,
-                   change.decodes)
-
-
 def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
     """Return the keys of the scenario that set the figures. What comes after the engine stays as it is, as far as the
     sum allows."""
@@ -210,7 +203,9 @@ def fit_requests(
     def measure(figures: FloatArray) -> _Rows:
         return _rows(_simulated(scenario, _named(figures), client), ids, ttft, e2e, use)
 
-    start = start_of(client)
+    front, change = client.frontend or FrontEnd(), client.adjust
+    start = Figures(front.before + front.after, front.per_prompt_token, change.fixed, change.per_seq, change.prompts,
+                    change.decodes)
     at = start.array()
     free = _apart(measure(at))
     begin = [at]
@@ -293,8 +288,7 @@ class _Rows:
 
 def _simulated(scenario: Scenario, figures: Figures, client: LLMClientConfig) -> Phases:
     over = overrides_of(figures, client)
-    changed = load_scenario(scenario, over)
-    simulation = build(changed)
+    simulation = build(load_scenario(scenario, over))
     hardware: Any = simulation.clients[0]   # Any: the view of a client that this package has no type for
     front = over["clients.0.frontend"]
     return phases_of(simulation.run(), hardware.hardware, front["before"], front["per_prompt_token"])

@@ -258,12 +258,6 @@ def _exponent(table: pd.DataFrame) -> CorpusExponent | None:
     return CorpusExponent(mean=slope, low=slope - half, high=slope + half, pairs=settings)
 
 
-def _recall(table: pd.DataFrame) -> list[RecallFigure]:
-    rows = table.drop_duplicates(["index", "effort", "top_k"])
-    return [RecallFigure(index=str(row["index"]), effort=int(row["effort"]), top_k=int(row["top_k"]),
-                         recall=round(float(row["recall"]), 4)) for row in rows.to_dict("records")]
-
-
 def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalModel:
     table = _table(rows)
     chosen, scores = _choose(kind, table)
@@ -282,7 +276,10 @@ def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalMode
         range=ranges, size_bias=bias, postings_share=float(share.mean()) if kind == "bm25" else None,
         points=len(table), noise=tally(noise), error=_error(names, points, coefficients, scores),
         corpus_exponent=_exponent(table) if kind == "hnsw" else None,
-        recall=[] if kind == "bm25" else _recall(table),
+        recall=[] if kind == "bm25" else [
+            RecallFigure(index=str(row["index"]), effort=int(row["effort"]), top_k=int(row["top_k"]),
+                         recall=round(float(row["recall"]), 4))
+            for row in table.drop_duplicates(["index", "effort", "top_k"]).to_dict("records")],
     )
 
 

@@ -135,13 +135,15 @@ class Retrieval(Measurement):
 
     def conclude(self, done: Measured, output: Path, base_dir: Path, command: str) -> Shown:
         """Write the searches, and the cost model to the plan's `profile`."""
-        return _packed(done.journal, output, base_dir / self.profile if self.profile else None, command, done)
+        return self.pack(done.journal, output, command=command, measured=done,
+                         profile=base_dir / self.profile if self.profile else None)
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
-             measured: Measured | None = None) -> Shown:
-        """Write measured searches. Raises `InputError`."""
-        return _packed(journal, output, None, command, measured)
+             measured: Measured | None = None, profile: Path | None = None) -> Shown:
+        """Write measured searches, and the cost model to `profile`. Raises `InputError`."""
+        save_searches(pack_searches(journal, output.stem, command), output)
+        return _fitted(load_searches(output), profile, (profile or output).stem, command, [output, profile], measured)
 
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
@@ -238,11 +240,6 @@ def memory_bytes(plan: RetrievalPlan) -> int:
             need = n * (4 * dim + code + 8) + index["nlist"] * dim * 4
         most = max(most, need + plan.queries * (4 * dim + 32_768 * 16))
     return int(most) + 200 * 2**20
-
-
-def _packed(journal: Path, output: Path, profile: Path | None, command: str, measured: Measured | None) -> Shown:
-    save_searches(pack_searches(journal, output.stem, command), output)
-    return _fitted(load_searches(output), profile, (profile or output).stem, command, [output, profile], measured)
 
 
 def _fitted(searches: MeasuredSearches, profile: Path | None, name: str, command: str, written: Sequence[Path | None],

@@ -106,10 +106,10 @@ class TermsMeasurement(ModelMeasurement):
         measured = load_terms(file)
         made = fit_terms(measured, options.name or (output.stem if output else measured.header.name))
         engine = fit_engine(load_steps(steps), measured, made.tables(), made.beside) if steps is not None else None
+        lines = hardware_lines(made, engine, output)
         if output is not None:
-            lines = hardware_lines(made, engine, output)
             save_kernels(made.file, made.arrays, output, "\n".join(["Kernel times. In a scenario:", "", *lines]))
-        return _fitted(measured, made, engine, output)
+        return _fitted(measured, made, engine, lines, output)
 
 
 def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | None) -> list[str]:
@@ -127,9 +127,9 @@ def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | N
     return lines
 
 
-def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, output: Path | None) -> Shown:
+def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, lines: list[str], output: Path | None,
+            ) -> Shown:
     """Return kernel tables, their errors at the measured points, watts, and the lines of a scenario."""
-    lines = hardware_lines(made, engine, output)
     data = {
         "tables": made.file.tables, "errors": {term: asdict(found) for term, found in made.errors.items()},
         "beside": None if made.beside is None else made.beside.beside.model_dump(),

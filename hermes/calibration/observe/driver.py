@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hermes.calibration.collect.contention import waited_s
+from hermes.calibration.collect.counters import waited_s
 from hermes.calibration.observe.server import Server
 from hermes.config.streams import stream
 from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, JoinedPrompt, PromptContent

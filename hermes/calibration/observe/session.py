@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.collect.contention import LIMIT
+from hermes.calibration.collect.counters import LIMIT
 from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.calibration.observe.driver import WINDOW_S, Vocabulary, check_streams, drive
 from hermes.calibration.observe.server import Server
