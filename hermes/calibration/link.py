@@ -210,7 +210,7 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
     anything to fit.
     """
     plan, found = read_records(journal, LinkPlan)
-    environment, best = found.environment, {record["point"]: record["rows"] for record in found.best_attempts()}
+    environment, best = found.environment, {record["point"]: record["rows"] for record in found.best_attempts(2)}
     groups: dict[tuple[str, str], list[SizeError]] = {}
     for point in plan.points:
         if point["name"] in best:

@@ -186,13 +186,14 @@ class Records(NamedTuple):
         last = {record["point"]: record.get("attempt", 0) for record in found}
         return [(record, record.get("attempt", 0) < last[record["point"]]) for record in found]
 
-    def best_attempts(self) -> list[dict[str, Any]]:
+    def best_attempts(self, enough: int = LARGEST) -> list[dict[str, Any]]:
         """Return one record of each point that has rows, in order of first attempts: of several the one with most
-        repetitions that were not contended, and then the steadiest."""
+        repetitions that were not contended, and then the steadiest. More than `enough` count no more."""
         best: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
         for record in self.points:
             if rows := record["rows"]:
-                merit = sum(not contended(row) for row in rows), -spread(row["time_s"] for row in steady(rows)).cv
+                left = min(sum(not contended(row) for row in rows), enough)
+                merit = left, -spread(row["time_s"] for row in steady(rows)).cv
                 if record["point"] not in best or merit > best[record["point"]][0]:
                     best[record["point"]] = merit, record
         return [record for _, record in best.values()]

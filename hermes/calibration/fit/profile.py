@@ -31,7 +31,6 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import (
     FitError,
     GroupError,
-    Noise,
     PhaseProfile,
     Phases,
     Profile,
@@ -307,10 +306,15 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
     for phase, profile in found:
         error = None if profile is None else profile.error
         if profile is not None and error is not None:
+            # of repeated steps if enough were repeated, otherwise between neighbours in time
+            noise, neighbours = profile.noise, result.neighbours.get(phase)
+            said = "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
+            if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
+                said = f"CV {_percent(noise.median_cv)}"
             rows.append([
                 phase, str(profile.points), str(error.configurations), _percent(error.mape),
                 _percent(error.fixed_features_mape), _percent(error.in_sample_mape), _percent(error.worst),
-                f"{error.mse_s2:.3g}", _noise(profile.noise, result.neighbours.get(phase)),
+                f"{error.mse_s2:.3g}", said,
             ])
     measured, predicted, fixed = (result.held_out[name].to_numpy() for name in ("seconds", "predicted", "fixed"))
     everything = result.rows
@@ -320,14 +324,6 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
         f"{np.mean((predicted - measured) ** 2):.3g}", "",
     ])
     return head, rows
-
-
-def _noise(noise: Noise | None, neighbours: float | None) -> str:
-    """Return the median CV of repeated steps if enough were repeated, otherwise the noise between neighbours in
-    time."""
-    if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
-        return f"CV {_percent(noise.median_cv)}"
-    return "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
 
 
 def _percent(value: float | None) -> str:

@@ -30,7 +30,7 @@ class ModelMeasurement(Measurement):
     device: Literal["cpu", "cuda"] = "cpu"
     """cpu or cuda."""
     hardware: str | None = None
-    """Device description: peak rates for the estimates; null: cpu-core, h100-sxm."""
+    """Device description: peak rates for estimates and fits; null: cpu-core, h100-sxm."""
     dtype: str | None = None
     """Precision; null: bf16 on a GPU, fp32 on a CPU."""
     clock: Literal["wall", "cpu"] | None = None
