@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.kernel_files import coded
+from hermes.calibration.fit.kernels import coded
 
 VERSION = "aiconfigurator-core 0.12.0"
 SYSTEMS = {

@@ -25,7 +25,7 @@ import pandas as pd
 import yaml
 
 from hermes.api import simulate
-from hermes.calibration.fit.request_report import fit_file
+from hermes.calibration.fit.requests import fit_file
 from hermes.calibration.observe.session import Target, observe
 from hermes.scenario import load_scenario
 from hermes.scenario.document import resolved_yaml

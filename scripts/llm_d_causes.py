@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, deployments, figures
+from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, deployments, figures, served
 from hermes.errors import HermesError, InputError
 from hermes.hardware.composed import Composed
 from hermes.hardware.engines import load_engine
@@ -45,7 +45,7 @@ ROW_BYTES = 8192 * 2   # of a token in an all-reduce
 def throughput_error(
     row: pd.Series[Any], link: Mapping[str, float] | None, change: Mapping[str, Mapping[str, Any]],
 ) -> float:
-    found = figures(row, client_of(row, link, change))
+    found = figures(row, served(row, client_of(row, link, change)))
     return found["tokens/s", "mean"] / float(row.total_tokens_per_s) - 1.0
 
 
@@ -78,7 +78,8 @@ def _reduce_us(tp: int, users: int, kind: Literal["engine", "nccl"]) -> float:
 def latency_of(row: pd.Series[Any], link: Mapping[str, float]) -> float:
     """Return the latency with which the predicted TPOT is the measured one, by the secant method."""
     def error(latency: float) -> float:
-        return figures(row, client_of(row, dict(link) | {"latency": latency}))["tpot", "mean"] - row.tpot_mean_ms / 1e3
+        found = served(row, client_of(row, dict(link) | {"latency": latency}))
+        return figures(row, found)["tpot", "mean"] - row.tpot_mean_ms / 1e3
 
     old, new = link["latency"], link["latency"] + 10e-6
     before, after = error(old), error(new)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hermes.arrays import FloatArray
-from hermes.calibration.steps import STATS, MeasuredSteps, phase_of
+from hermes.calibration.steps import STATS, STEP, MeasuredSteps, phase_of
 from hermes.errors import InputError
 from hermes.hardware.base import HardwareModel, StepStats
 
@@ -88,7 +88,7 @@ def check_steps(steps: MeasuredSteps, model: HardwareModel) -> tuple[list[PhaseE
     rows = steps.usable()
     if rows.empty:
         raise InputError("at least one usable row", field="steps")
-    table = rows.groupby(["configuration", *STATS], sort=False)[["time_s"]].median().reset_index()
+    table = rows.groupby(STEP, sort=False)[["time_s"]].median().reset_index()
     table["measured_s"] = table.pop("time_s")
     batches = [StepStats(**dict(zip(STATS, map(int, values), strict=True)))
                for values in table[list(STATS)].itertuples(index=False)]
@@ -97,9 +97,10 @@ def check_steps(steps: MeasuredSteps, model: HardwareModel) -> tuple[list[PhaseE
     columns = {name: table[name].to_numpy(dtype=np.int64) for name in STATS}
     table["outside"] = model.out_of_range(columns, np.ones(len(table), dtype=np.int64))
     parts = [(phase, table[table["phase"] == phase]) for phase in ("prefill", "decode", "mixed")]
-    return [_phase_errors(phase, part) for phase, part in (*parts, ("all", table)) if len(part)], table
-
-
-def _phase_errors(phase: str, part: pd.DataFrame) -> PhaseErrors:
-    errors = compare_times(part["predicted_s"].to_numpy(), part["measured_s"].to_numpy())
-    return PhaseErrors(phase, errors, str(part["configuration"].iloc[errors.worst_at]), int(part["outside"].sum()))
+    found = []
+    for phase, part in (*parts, ("all", table)):
+        if len(part):
+            errors = compare_times(part["predicted_s"].to_numpy(), part["measured_s"].to_numpy())
+            worst = str(part["configuration"].iloc[errors.worst_at])
+            found.append(PhaseErrors(phase, errors, worst, int(part["outside"].sum())))
+    return found, table

@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.plan import Plan
-from hermes.calibration.records import Records, chosen_clock, read_records
-from hermes.calibration.steps import COLUMNS, STATS, MeasuredSteps, StepsHeader
+from hermes.calibration.plan import Plan, Records, chosen_clock, read_records
+from hermes.calibration.steps import STATS, STEP, MeasuredSteps, StepsHeader
 from hermes.calibration.table_files import sha256
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
@@ -83,16 +82,14 @@ class _Environment(ConfigModel):
 
 def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
     """Return all rows in the order of their measurement, with the reasons against them."""
-    points = [record for record in found.points if record["rows"]]
-    last = {record["point"]: record.get("attempt", 0) for record in points}
     parts = []
-    for record in points:
+    for record, superseded in found.attempts():
         part = pd.DataFrame(record["rows"])
         if "configuration" not in part:
             part["configuration"] = record["point"]
         if "excluded" not in part:
             part["excluded"] = ""
-        if record.get("attempt", 0) < last[record["point"]]:
+        if superseded:
             part["excluded"] = f"{record.get('class')} (CV {record.get('cv', 0.0):.0%}), measured again"
         parts.append(part)
     if not parts:
@@ -114,16 +111,11 @@ def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
 def _reject(rows: pd.DataFrame) -> pd.DataFrame:
     """Mark repetitions of one step that spread by half their mean as SVAB class `rejected`."""
     used = rows[rows["excluded"] == ""]
-    for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False):
+    for _, group in used.groupby(STEP, sort=False):
         found = spread(group["time_s"])
         if found.verdict == "rejected":
             rows.loc[group.index, "excluded"] = f"rejected: {found.samples} repetitions, CV {found.cv:.0%}"
     return rows
-
-
-def _statistics(rows: pd.DataFrame) -> list[str]:
-    return [name for name, kind in COLUMNS.items() if kind == "int64" and name in rows
-            and name not in ("repetition", "sequence")]
 
 
 def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
@@ -131,8 +123,8 @@ def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
     use (all but the rejected)."""
     used = rows[rows["excluded"] == ""]
     out = rows[rows["excluded"].str.startswith("rejected: ")]
-    rejected = out.groupby(["configuration", *_statistics(rows)]).ngroups
-    spreads = [spread(group["time_s"]) for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False)]
+    rejected = out.groupby(STEP).ngroups
+    spreads = [spread(group["time_s"]) for _, group in used.groupby(STEP, sort=False)]
     repeated = [found for found in spreads if found.samples > 1]
     if not repeated:
         return {"repeated_steps": rejected, **({"rejected": rejected} if rejected else {})}

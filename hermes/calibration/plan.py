@@ -1,36 +1,37 @@
-"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file).
+"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file); and the strict reader of its journal.
 
 A plan is complete: its collector needs no other part of hermes, on this machine or another. Points are specific to the
-measurement; all have a `name`, a `level` (coarse points first) and an `estimate_s`.
+measurement; all have a `name`, a `level` (coarse points first) and an `estimate_s`. The collector writes the journal
+with `hermes.calibration.journal`, on machines that have only the standard library; here the types, bounds and finite
+numbers of every line are checked.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from hermes.calibration.collect.counters import contended, steady
+from hermes.calibration.journal import FORMAT
 from hermes.calibration.steps import COLUMNS
 from hermes.config import ConfigModel
-from hermes.config.files import read_json
+from hermes.config.files import parse_json, text_lines
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
-from hermes.errors import InputError, inside
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.core.noise import spread
+from hermes.errors import InputError, Verbatim, inside
+from hermes.hardware.models import ModelDescription
 
 __all__ = [
-    "DTYPES", "KV_SHARE", "PARTS", "Plan", "PlanMemory", "PointPlan", "Request", "check_dense", "load_plan", "powers",
-    "request_for", "save_plan",
+    "DTYPES", "KV_SHARE", "Plan", "PlanMemory", "PointPlan", "Records", "check_dense", "chosen_clock",
+    "engine_of_journal", "powers", "read_records", "save_plan",
 ]
-
-PARTS = ("grid", "engine")
-"""Parts of an LLM engine's plan: a grid of batches, which step profiles are fitted to; and what tells the engine's own
-time from its kernels: full chunks beside decodes, and decode batches of all sizes."""
 
 DTYPES = ("bf16", "fp16", "fp32")
 """Precisions that collectors compute in."""
@@ -110,32 +111,6 @@ class Plan(PointPlan):
     """Point measured during warm-up and repeatedly later, to show drift."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to measure of a model on a device, with every default filled in."""
-
-    model: ModelDescription
-    config_json: dict[str, Any]
-    device: Literal["cpu", "cuda"]
-    hardware: DeviceDescription
-    hardware_name: str
-    dtype: str
-    """A name of `hermes.hardware.models.PRECISIONS`."""
-    clock: Literal["wall", "cpu", "cuda-events"]
-    tensor_parallel: int = 1
-    repetitions: int = 5
-    warmup_s: float = 20.0
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 256
-    max_context: int = 8192
-    threads: int = 1
-    points: int | None = None
-    """Most points of the grid; None: all."""
-    parts: tuple[str, ...] = ("grid",)
-    """`PARTS` of the plan."""
-    seed: int = 0
-
-
 def powers(low: int, high: int, factor: int) -> list[int]:
     """Return `low`, `low * factor`, ... below `high`, and `high`."""
     out = []
@@ -143,6 +118,12 @@ def powers(low: int, high: int, factor: int) -> list[int]:
         out.append(low)
         low *= factor
     return [*out, high]
+
+
+def between(values: Iterable[int]) -> list[int]:
+    """Add a value halfway between neighbours that are a factor of two apart: kernels change their tiles there too."""
+    found = sorted(set(values))
+    return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
 
 
 def check_dense(model: ModelDescription) -> None:
@@ -153,63 +134,7 @@ def check_dense(model: ModelDescription) -> None:
                          model.name, field="model")
 
 
-def config_of(model: ModelDescription) -> dict[str, Any]:
-    """Return a config.json for a description: Llama's, or Qwen2's or Qwen3's if the model has their biases or norms."""
-    kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
-    architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}[kind]
-    return {
-        "architectures": [architecture], "model_type": kind, "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size, "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads, "num_key_value_heads": model.num_kv_heads,
-        "head_dim": model.head_dim, "vocab_size": model.vocab_size, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "tie_word_embeddings": model.output_head == "tied",
-        "max_position_embeddings": model.max_context or 131072,
-    }
-
-
-def request_for(model: str, device: str, hardware: str | None = None, dtype: str | None = None,
-                clock: str | None = None, base_dir: Path | None = None, **more: Any) -> Request:
-    """Return the request of a measurement's file, with defaults. Raises `InputError` naming the key.
-
-    Args:
-        model: Shipped description, description file or config.json; a path is relative to `base_dir`.
-        hardware: Device description, by default `cpu-core` times the threads, or `h100-sxm`.
-        dtype: By default bf16 on a GPU and fp32 on a CPU.
-        clock: `cuda-events` on a GPU, else `wall` or `cpu`.
-    """
-    kind: Literal["cpu", "cuda"]
-    if device == "cuda":
-        kind = "cuda"
-    elif device == "cpu":
-        kind = "cpu"
-    else:
-        raise InputError("cpu or cuda", device, field="device")
-    chosen: Literal["wall", "cpu", "cuda-events"] = "cuda-events" if kind == "cuda" else "wall"
-    if clock == "cpu" and kind == "cpu":
-        chosen = "cpu"
-    elif clock is not None and clock != chosen:
-        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="clock")
-    description = load_model(model, base_dir)
-    path = find(model, base_dir, "models", "a model description")
-    config = read_json(path) if path.suffix == ".json" else config_of(description)
-    name = hardware or ("cpu-core" if kind == "cpu" else "h100-sxm")
-    described = load_device(name, base_dir)
-    if name == "cpu-core":
-        described = described.model_copy(update={
-            "flops": {key: peak * more.get("threads", 1) for key, peak in described.flops.items()},
-        })
-    return Request(
-        model=description, config_json=config, device=kind, hardware=described, hardware_name=name,
-        dtype=dtype or ("bf16" if kind == "cuda" else "fp32"), clock=chosen, **more,
-    )
-
-
 P = TypeVar("P", bound=PointPlan)
-
-
-def load_plan(path: Path, kind: type[P]) -> P:
-    """Load a plan file. Raises `InputError` naming the file and the field."""
-    return validate(kind, read_json(path), str(path))
 
 
 def save_plan(plan: PointPlan, path: Path) -> None:
@@ -219,3 +144,162 @@ def save_plan(plan: PointPlan, path: Path) -> None:
     head = json.dumps(content, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(point, separators=(",", ":")) for point in points)
     write_text(path, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
+
+
+LARGEST = 2**53   # integers are exact below
+
+_FIELDS: dict[str, str] = {
+    "point": "string", "attempt": "int64", "seconds": "float64", "cv": "float64", "class": "string",
+    "failed": "string", "at_s": "float64", "recall": "float64", "library": "string", "peak_rss_bytes": "int64",
+    "contended": "int64", "work": "mapping", "index": "mapping",
+}
+"""Types of a record's values beside its rows."""
+_NEEDED = {"point": ("point", "rows"), "reference": ("at_s", "rows")}
+_TYPES = {"int64": f"an integer from 0 to {LARGEST}", "float64": "a finite number", "string": "text",
+          "mapping": "a mapping"}
+
+
+class Records(NamedTuple):
+    """A journal: the environment its collector found, and its records in order."""
+
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """Return the records of measured points."""
+        return [record for record in self.records if record["kind"] == "point"]
+
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        """Return the visits of the reference point that have rows."""
+        return [record for record in self.records if record["kind"] == "reference" and record["rows"]]
+
+    @property
+    def failed(self) -> list[str]:
+        """Return the points that could not be measured, with reasons."""
+        return [f"{record['point']}: {record['failed']}" for record in self.points if "failed" in record]
+
+    def attempts(self) -> list[tuple[dict[str, Any], bool]]:
+        """Return the records of points that have rows, and whether the point was measured again after that."""
+        found = [record for record in self.points if record["rows"]]
+        last = {record["point"]: record.get("attempt", 0) for record in found}
+        return [(record, record.get("attempt", 0) < last[record["point"]]) for record in found]
+
+    def best_attempts(self, enough: int = LARGEST) -> list[dict[str, Any]]:
+        """Return one record of each point that has rows, in order of first attempts: of several the one with most
+        repetitions that were not contended, and then the steadiest. More than `enough` count no more."""
+        best: dict[str, tuple[tuple[int, float], dict[str, Any]]] = {}
+        for record in self.points:
+            if rows := record["rows"]:
+                left = min(sum(not contended(row) for row in rows), enough)
+                merit = left, -spread(row["time_s"] for row in steady(rows)).cv
+                if record["point"] not in best or merit > best[record["point"]][0]:
+                    best[record["point"]] = merit, record
+        return [record for _, record in best.values()]
+
+    def unreached(self, plan: PointPlan) -> list[str]:
+        """Return a note on the points that a budget left out, if it did."""
+        left = len({point["name"] for point in plan.points} - {record["point"] for record in self.points})
+        return [f"{left} of {len(plan.points)} planned points were not measured (time budget)"] if left else []
+
+    def drift(self, column: str = "time_s") -> dict[str, float]:
+        """Compare the reference point over the session: medians of each visit, first against last, and lowest to
+        highest. Empty without visits."""
+        visits = [(record["at_s"], statistics.median(row[column] for row in record["rows"]))
+                  for record in self.references]
+        if not visits:
+            return {}
+        times = [seconds for _, seconds in visits]
+        return {
+            "reference_visits": len(visits), "over_s": round(visits[-1][0] - visits[0][0], 1),
+            "median_s": round(statistics.median(times), 7), "last_over_first": round(times[-1] / times[0], 4),
+            "highest_over_lowest": round(max(times) / min(times), 4),
+        }
+
+
+def chosen_clock(plan: PointPlan, clock: str | None) -> str:
+    """Return the clock to take for `time_s`: `clock`, or the plan's. Raises `InputError` where there is no choice."""
+    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
+        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
+        raise InputError(expected, clock, field="clock")
+    return clock or plan.clock
+
+
+def _lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the objects of the complete lines; a kill may have torn the last one."""
+    out: list[dict[str, Any]] = []
+    for number, text in enumerate(text_lines(path, f"a journal ({FORMAT})"), start=1):
+        if not text.endswith("\n") or len(out) == most:
+            break
+        record = parse_json(text, str(path), number)
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            raise InputError("a record of a journal, with its kind", file=str(path), line=number)
+        out.append(record)
+    if not out or out[0].get("kind") != "header" or out[0].get("format") != FORMAT:
+        raise InputError(f"a journal ({FORMAT})", Verbatim("no header of one"), file=str(path), line=1)
+    if not isinstance(out[0].get("plan"), dict):
+        raise InputError("a journal with its plan", file=str(path), line=1, field="plan")
+    return out
+
+
+def engine_of_journal(path: Path) -> str:
+    """Return the kind of measurement: `link`, `retrieval`, or the name of an LLM engine. Raises `InputError`."""
+    engine = _lines(path, 1)[0]["plan"].get("engine")
+    if not isinstance(engine, str):
+        raise InputError("the name of an engine", engine, file=str(path), line=1, field="plan.engine")
+    return engine
+
+
+def read_records(path: Path, kind: type[P]) -> tuple[P, Records]:
+    """Return (plan, records) of a journal, complete or cut off, of the plans of `kind`.
+
+    Raises `InputError` naming the line and the field of an invalid plan, record or row.
+    """
+    header, *records = _lines(path)
+    plan = validate(kind, header["plan"], str(path))
+    environment = header.get("environment", {})
+    if not isinstance(environment, dict):
+        raise InputError("a mapping", environment, file=str(path), line=1, field="environment")
+    names = {point["name"] for point in plan.points}
+    for line, record in enumerate(records, start=2):
+        try:
+            _check(record, kind)
+        except InputError as error:
+            error.file, error.line = str(path), line
+            raise
+        if record["kind"] == "point" and record["point"] not in names:
+            raise InputError("a point of the plan", record["point"], file=str(path), line=line, field="point")
+    return plan, Records(environment, records)
+
+
+def _check(record: Mapping[str, Any], plan: type[PointPlan]) -> None:
+    needed, columns = _NEEDED.get(record["kind"], ()), plan.row_columns
+    for name in (*needed, *(plan.record_fields if record["kind"] == "point" and record.get("rows") else ())):
+        if name not in record:
+            raise InputError("a value (required)", field=name)
+    for name, value in record.items():
+        if needed and name in _FIELDS:
+            _check_value(name, value, _FIELDS[name])
+    if "rows" not in needed:
+        return
+    rows = record["rows"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError("a list of rows", rows, field="rows")
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            if name not in columns:
+                raise InputError(f"columns among {', '.join(columns)}", name, field=f"rows.{number}")
+            _check_value(f"rows.{number}.{name}", value, columns[name])
+        if not row.get("time_s", 0) > 0:
+            raise InputError("a time above 0", row.get("time_s"), field=f"rows.{number}.time_s")
+
+
+def _check_value(field: str, value: Any, kind: str) -> None:
+    good = {
+        "int64": type(value) is int and 0 <= value <= LARGEST,
+        "float64": type(value) in (int, float) and abs(value) <= LARGEST,
+        "string": isinstance(value, str), "mapping": isinstance(value, dict),
+    }[kind]
+    if not good:
+        raise InputError(_TYPES[kind], value, field=field)

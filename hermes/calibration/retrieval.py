@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,10 +16,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, contended
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import read_records
-from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, load_measured, save_measured, typed_rows
+from hermes.calibration.collect.counters import LIMIT, contended
+from hermes.calibration.plan import PointPlan, read_records
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable
 from hermes.config import ConfigModel
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
@@ -135,13 +135,19 @@ _CLOCKS = {"wall": "wall clock", "cpu": "CPU clock of searches with one thread, 
 class MeasuredSearches(MeasuredTable[SearchesHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
 
+    header_class: ClassVar[type[Any]] = SearchesHeader
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+
+
+load_searches, save_searches = MeasuredSearches.load, MeasuredSearches.save
+
 
 def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
     """Return the rows of a journal, complete or cut off. Raises `InputError` for other files."""
     plan, recorded = read_records(journal, RetrievalPlan)
     environment, found = recorded.environment, recorded.points
     points = {point["name"]: point for point in plan.points}
-    rows = [row for record in _best_attempts(found) for row in _rows_of(points[record["point"]], record)]
+    rows = [row for record in recorded.best_attempts() for row in _rows_of(points[record["point"]], record)]
     if not rows:
         raise InputError("at least one point that was measured", Verbatim("none"), file=str(journal))
     table = pd.DataFrame(rows)
@@ -164,24 +170,8 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
                 f"{cores} cores: nothing is known of more threads",
             ],
         ),
-        _tidy(table, str(journal)),
+        MeasuredSearches.tidy(table, str(journal)),
     )
-
-
-def _best_attempts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one record per point, in order of first attempts: most steady repetitions, least variation."""
-    best: dict[str, dict[str, Any]] = {}
-    for record in records:
-        if not record["rows"]:
-            continue
-        before = best.get(record["point"])
-        if before is None or _merit(record) > _merit(before):
-            best[record["point"]] = record
-    return list(best.values())
-
-
-def _merit(record: dict[str, Any]) -> tuple[int, float]:
-    return sum(not contended(row) for row in record["rows"]), -float(record["cv"])
 
 
 def _rows_of(point: dict[str, Any], record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -202,24 +192,3 @@ def _rows_of(point: dict[str, Any], record: dict[str, Any]) -> list[dict[str, An
          "excluded": "contended: its threads waited for a core" if contended(row) else reason}
         for row in record["rows"]
     ]
-
-
-def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
-    if set(rows.columns) != set(COLUMNS):
-        wrong = sorted(set(rows.columns) ^ set(COLUMNS))
-        raise InputError(f"the columns {', '.join(COLUMNS)}", f"unknown or missing: {wrong}", file=what)
-    out = typed_rows(rows, COLUMNS, what)
-    if not (np.isfinite(out["time_s"]) & (out["time_s"] > 0)).all():
-        raise InputError("times above 0", Verbatim("others"), file=what, field="time_s")
-    return out
-
-
-def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
-    return save_measured(searches.header, _tidy(searches.rows, str(path)), path)
-
-
-def load_searches(path: Path) -> MeasuredSearches:
-    """Load searches by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header, rows, data = load_measured(SearchesHeader, path)
-    return MeasuredSearches(header, _tidy(rows, str(data)))

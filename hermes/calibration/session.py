@@ -26,7 +26,7 @@ from hermes.calibration.plan import PointPlan, save_plan
 from hermes.config.writing import check_writable
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["Measured", "Progress", "collect", "interpreter_environment", "journal_of", "measure", "progress_of"]
+__all__ = ["Measured", "Progress", "collect", "interpreter_environment", "measure", "progress_of"]
 
 POLL_S = 0.2
 PATIENCE_S = 3.0   # seconds past the budget before a collector is told to stop
@@ -115,11 +115,6 @@ def _place_of(package: str) -> Path | None:
     return origin.parent if spec.submodule_search_locations else origin
 
 
-def journal_of(output: Path) -> Path:
-    """Return the path of a measurement's journal."""
-    return output.with_suffix(".journal.jsonl")
-
-
 def measure(
     plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
     on_progress: OnProgress = None,
@@ -129,7 +124,7 @@ def measure(
         raise InputError("a file name that ends in .yaml", str(output), field="output")
     output.parent.mkdir(parents=True, exist_ok=True)
     check_writable(output.parent)
-    plan_file, journal = output.with_suffix(".plan.json"), journal_of(output)
+    plan_file, journal = output.with_suffix(".plan.json"), output.with_suffix(".journal.jsonl")
     save_plan(plan, plan_file)
     progress, complete = collect(plan, plan_file, journal, python=python, budget_s=budget_s, on_progress=on_progress)
     return Measured(journal, progress, complete)
@@ -163,8 +158,10 @@ def collect(
             _stop(process)
         if process.returncode not in (0, BUDGET_EXIT) and not told:
             errors.seek(0)
-            raise InputError("a collector that succeeds", Verbatim(_last_words(errors.read(), process.returncode)),
-                             field=plan.collector)
+            code, lines = process.returncode, errors.read().splitlines()
+            said = [line.strip() for line in lines if line.strip()] or [
+                f"killed by signal {-code}" if code < 0 else f"exit code {code}"]
+            raise InputError("a collector that succeeds", Verbatim(said[-1]), field=plan.collector)
     progress, complete = progress_of(plan, journal), process.returncode == 0
     if complete and progress.done < progress.points:
         raise InputError("an interpreter that runs the collector", Verbatim(
@@ -207,8 +204,3 @@ def _stop(process: Process) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _last_words(text: str, code: int) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else (f"killed by signal {-code}" if code < 0 else f"exit code {code}")

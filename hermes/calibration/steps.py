@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, load_measured, save_measured, typed_rows
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, typed_rows
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
 
-__all__ = ["COLUMNS", "STATS", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps"]
+__all__ = [
+    "COLUMNS", "STATS", "STEP", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps", "tidy_rows",
+]
 
 STATS: tuple[str, ...] = BATCH_STATS
 """The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
+
+STEP = ["configuration", *STATS]
+"""Columns that say which step a row measured: rows with equal ones repeat each other."""
 
 COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
     "time_s": "float64",         # the whole step, scheduling and launches included; fits predict it
@@ -60,49 +64,34 @@ class StepsHeader(MeasuredHeader):
 class MeasuredSteps(MeasuredTable[StepsHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
 
+    header_class: ClassVar[type[Any]] = StepsHeader
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+
+    @classmethod
+    def tidy(cls, rows: pd.DataFrame, what: str) -> pd.DataFrame:
+        """Return `rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
+        defaults: dict[str, Any] = {
+            "cpu_time_s": math.nan, "overhead_s": math.nan, "power_w": math.nan, "repetition": 0,
+            "sequence": np.arange(len(rows)), "excluded": "",
+        }
+        given = {name: value for name, value in defaults.items() if name not in rows}
+        out = typed_rows(rows.assign(**given), COLUMNS, what)
+        used = out[out["excluded"] == ""]
+        good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
+        good &= used["prefill_tokens"] + used["decode_seqs"] > 0
+        if not good.all():
+            row = int(good.index[~good][0])
+            raise InputError(
+                "times above 0, statistics of at least 0, and at least one token",
+                out.loc[row, [*STATS, "time_s"]].to_dict(), file=what, field=f"row {row}",
+            )
+        return out
+
+
+tidy_rows, load_steps, save_steps = MeasuredSteps.tidy, MeasuredSteps.load, MeasuredSteps.save
+
 
 def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
     """Return `prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
     prefill, decode = np.asarray(rows["prefill_tokens"]) > 0, np.asarray(rows["decode_seqs"]) > 0
     return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
-
-
-def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return `rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
-    rows = rows.reset_index(drop=True)
-    defaults: dict[str, Any] = {
-        "cpu_time_s": math.nan, "overhead_s": math.nan, "power_w": math.nan, "repetition": 0,
-        "sequence": np.arange(len(rows)), "excluded": "",
-    }
-    unknown = set(rows.columns) - set(COLUMNS)
-    missing = set(COLUMNS) - set(rows.columns) - set(defaults)
-    if unknown or missing:
-        raise InputError(
-            f"the columns {', '.join(COLUMNS)}", f"unknown {sorted(unknown)}, missing {sorted(missing)}", file=what
-        )
-    given = {name: value for name, value in defaults.items() if name not in rows}
-    out = typed_rows(rows.assign(**given), COLUMNS, what)
-    used = out[out["excluded"] == ""]
-    good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
-    good &= used["prefill_tokens"] + used["decode_seqs"] > 0
-    if not good.all():
-        row = int(good.index[~good][0])
-        raise InputError(
-            "times above 0, statistics of at least 0, and at least one token",
-            out.loc[row, [*STATS, "time_s"]].to_dict(), file=what, field=f"row {row}",
-        )
-    return out
-
-
-def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written.
-
-    Raises `InputError` for invalid rows.
-    """
-    return save_measured(steps.header, tidy_rows(steps.rows, str(path)), path)
-
-
-def load_steps(path: Path) -> MeasuredSteps:
-    """Load steps by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header, rows, data = load_measured(StepsHeader, path)
-    return MeasuredSteps(header, tidy_rows(rows, str(data)))

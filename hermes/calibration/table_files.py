@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,7 @@ from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MeasuredHeader", "MeasuredTable", "Origin", "load_measured", "save_measured", "sha256",
-           "typed_rows"]
+__all__ = ["MeasuredHeader", "MeasuredTable", "Origin", "sha256", "typed_rows"]
 
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -55,9 +54,9 @@ class MeasuredHeader(Origin):
     format: str
     name: Name
     file: Annotated[str, Field(max_length=400)] = ""
-    """The Parquet file beside the header; written by `save_measured`."""
+    """The Parquet file beside the header; written by `MeasuredTable.save`."""
     sha256: Digest = ""
-    """Hash of the Parquet file; written by `save_measured`, checked by `load_measured`."""
+    """Hash of the Parquet file; written by `save`, checked by `load`."""
     rows: Annotated[int, Field(ge=0)] = 0
     hardware: str
     """The device's name for itself, e.g. NVIDIA H200."""
@@ -77,7 +76,10 @@ H = TypeVar("H", bound=MeasuredHeader)
 
 @dataclass(frozen=True)
 class MeasuredTable(Generic[H]):
-    """A header and its rows."""
+    """A header and its rows. A format declares the class of its header, and the types of its columns."""
+
+    header_class: ClassVar[type[Any]]
+    columns: ClassVar[Mapping[str, str]]
 
     header: H
     rows: pd.DataFrame
@@ -86,40 +88,51 @@ class MeasuredTable(Generic[H]):
         """Return the rows that a fit may use."""
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
+    @classmethod
+    def tidy(cls, rows: pd.DataFrame, what: str) -> pd.DataFrame:
+        """Return `rows` with all columns in order and of their types, times above 0. Raises `InputError`."""
+        out = typed_rows(rows, cls.columns, what)
+        if not (np.isfinite(out["time_s"]) & (out["time_s"] > 0)).all():
+            raise InputError("times above 0", Verbatim("others"), file=what, field="time_s")
+        return out
 
-def save_measured(header: H, rows: pd.DataFrame, path: Path) -> H:
-    """Write `path` (a header, .yaml, without empty entries) and the Parquet file of the same name; return the header as
-    written. Same rows, same bytes."""
-    data = path.with_suffix(".parquet")
-    with replacing(data) as temporary:
-        rows.to_parquet(temporary, engine="pyarrow", compression="zstd", index=False)
-    header = header.model_copy(update={"file": data.name, "sha256": sha256(data), "rows": len(rows)})
-    write_text(path, to_yaml({k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}))
-    return header
+    def save(self, path: Path) -> H:
+        """Write `path` (a header, .yaml, without empty entries) and the Parquet file of the same name; return the
+        header as written. Same rows, same bytes. Raises `InputError` for invalid rows."""
+        data, rows = path.with_suffix(".parquet"), self.tidy(self.rows, str(path))
+        with replacing(data) as temporary:
+            rows.to_parquet(temporary, engine="pyarrow", compression="zstd", index=False)
+        header = self.header.model_copy(update={"file": data.name, "sha256": sha256(data), "rows": len(rows)})
+        write_text(path, to_yaml({k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}))
+        return header
 
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Load a measured file by the path of its header.
 
-def load_measured(kind: type[H], path: Path) -> tuple[H, pd.DataFrame, Path]:
-    """Return (header, table, path of the table) by the path of the header.
-
-    Raises `InputError` if the table is missing or is not a Parquet file, or has another hash than the header says.
-    """
-    header = validate(kind, load_yaml(path))
-    name = header.file or path.with_suffix(".parquet").name
-    data = beside(path, name)
-    if not data.is_file():
-        raise InputError("the Parquet file beside the header", name, file=str(path), field="file")
-    found = sha256(data)
-    if header.sha256 and found != header.sha256:
-        raise InputError(f"the file with sha256 {header.sha256}", found, file=str(data))
-    return header, parquet_frame(data), data
+        Raises `InputError` if the table is missing or is not a Parquet file of these columns, or has another hash than
+        the header says.
+        """
+        header = validate(cls.header_class, load_yaml(path))
+        name = header.file or path.with_suffix(".parquet").name
+        data = beside(path, name)
+        if not data.is_file():
+            raise InputError("the Parquet file beside the header", name, file=str(path), field="file")
+        found = sha256(data)
+        if header.sha256 and found != header.sha256:
+            raise InputError(f"the file with sha256 {header.sha256}", found, file=str(data))
+        return cls(header, cls.tidy(parquet_frame(data), str(data)))
 
 
 def typed_rows(rows: pd.DataFrame, columns: Mapping[str, str], what: str) -> pd.DataFrame:
     """Return `rows` with these columns (name -> `int64`, `float64` or `string`) in order, numbered from 0.
 
-    Raises `InputError` naming the row and the column of a value of another type: 1.7 is not an integer, true not a
-    number. An unknown number is NaN.
+    Raises `InputError` for other columns, and naming the row and the column of a value of another type: 1.7 is not an
+    integer, true not a number. An unknown number is NaN.
     """
+    unknown, missing = sorted(set(rows.columns) - set(columns)), sorted(set(columns) - set(rows.columns))
+    if unknown or missing:
+        raise InputError(f"the columns {', '.join(columns)}", f"unknown {unknown}, missing {missing}", file=what)
     out = {}
     for name, kind in columns.items():
         values = rows[name].reset_index(drop=True)

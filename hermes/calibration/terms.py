@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.records import Records, chosen_clock, read_records
-from hermes.calibration.table_files import (
-    MeasuredHeader,
-    MeasuredTable,
-    load_measured,
-    save_measured,
-    sha256,
-    typed_rows,
-)
+from hermes.calibration.collect.counters import LIMIT, contended, steady
+from hermes.calibration.plan import Records, chosen_clock, read_records
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, sha256
 from hermes.calibration.terms_plan import TermsPlan
 from hermes.config.validation import validate
 from hermes.core.noise import tally
@@ -31,7 +24,7 @@ from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.models import ModelDescription
 
-__all__ = ["COLUMNS", "MeasuredTerms", "TermsHeader", "load_terms", "pack_terms", "save_terms"]
+__all__ = ["COLUMNS", "MeasuredTerms", "TermsHeader", "load_terms", "pack_terms"]
 
 SIZES = ("rows", "n", "k", "width", "batch", "new", "past", "context", "heads", "kv_heads", "head_dim")
 CLOCKS = {
@@ -81,12 +74,18 @@ class TermsHeader(MeasuredHeader):
 class MeasuredTerms(MeasuredTable[TermsHeader]):
     """A header and its rows (columns as in `COLUMNS`)."""
 
+    header_class: ClassVar[type[Any]] = TermsHeader
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+
     def medians(self) -> pd.DataFrame:
         """Return one row per point that a fit may use: its sizes, and the medians of its repetitions."""
         used = self.usable()
         sizes = ["term", "load", "share", *SIZES]
         groups = used.groupby("point", sort=False)
         return pd.concat([groups[sizes].first(), groups[["time_s", "power_w", "rate"]].median()], axis=1).reset_index()
+
+
+load_terms = MeasuredTerms.load
 
 
 def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = None) -> MeasuredTerms:
@@ -123,12 +122,9 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
 def _rows(plan: TermsPlan, found: Records, clock: str, journal: Path) -> tuple[pd.DataFrame, str]:
     """Return all rows in the order of their measurement, and the classes of the last attempts."""
     points = {point["name"]: point for point in plan.points}
-    records = [record for record in found.points if record["rows"]]
-    last = {record["point"]: record.get("attempt", 0) for record in records}
     out, classes = [], []
-    for record in records:
+    for record, superseded in found.attempts():
         point, verdict = points[record["point"]], record.get("class", "single")
-        superseded = record.get("attempt", 0) < last[record["point"]]
         reason = f"{verdict}, measured again" if superseded else "rejected" if verdict == "rejected" else ""
         classes += [] if superseded else [verdict]
         kept = {row["repetition"] for row in steady(record["rows"])} if clock == "wall" else None
@@ -139,7 +135,7 @@ def _rows(plan: TermsPlan, found: Records, clock: str, journal: Path) -> tuple[p
     if not out:
         raise InputError("at least one measured point", file=str(journal))
     rows = pd.DataFrame(out).assign(sequence=np.arange(len(out)))
-    return typed_rows(rows, COLUMNS, str(journal)), tally(classes)
+    return MeasuredTerms.tidy(rows, str(journal)), tally(classes)
 
 
 def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[str, Any]:
@@ -152,20 +148,3 @@ def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[s
         "cpu_time_s": row.get("cpu_time_s", np.nan), "power_w": row.get("power_w", np.nan),
         "rate": row.get("rate", np.nan), "repetition": row.get("repetition", 0),
     }
-
-
-def save_terms(terms: MeasuredTerms, path: Path) -> TermsHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
-    return save_measured(terms.header, typed_rows(terms.rows, COLUMNS, str(path)), path)
-
-
-def load_terms(path: Path) -> MeasuredTerms:
-    """Load terms by the path of their header. Raises `InputError` unless header and table form a matching pair."""
-    header, rows, data = load_measured(TermsHeader, path)
-    missing = sorted(set(COLUMNS) - set(rows.columns))
-    if missing:
-        raise InputError(f"the columns {', '.join(COLUMNS)}", f"missing {missing}", file=str(data))
-    found = typed_rows(rows, COLUMNS, str(data))
-    if not (found["time_s"] > 0).all():
-        raise InputError("times above 0", file=str(data), field="time_s")
-    return MeasuredTerms(header, found)

@@ -15,14 +15,14 @@ Level 0 spans every range coarsely, level 1 refines it: a budget that ends early
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.plan import KV_SHARE, PointPlan, Request, check_dense, powers
+from hermes.calibration.measurements.model import Count, Request
+from hermes.calibration.plan import KV_SHARE, PointPlan, between, check_dense, powers
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.errors import InputError
@@ -32,7 +32,7 @@ from hermes.hardware.models import ModelDescription, precision
 if TYPE_CHECKING:
     from hermes.calibration.measurements.terms import TermsMeasurement
 
-__all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "Count", "TermPoint", "TermsPlan", "rank_gemms",
+__all__ = ["GEMMS", "HOLD_S", "ROW_OPERATORS", "SAMPLE_S", "Rank", "TermPoint", "TermsPlan",
            "terms_plan", "terms_table"]
 
 GEMMS = ("qkv", "o_proj", "gate_up", "down", "lm_head")
@@ -49,7 +49,6 @@ POINT_S = 4e-3           # a point: its line in the journal, its first runs
 HOLD_S = 4.0             # of each load whose watts are read
 SHARES = {"memory": (0.25, 0.5, 1.0), "arithmetic": (0.5, 1.0)}
 
-Count = Annotated[int, Field(ge=1, le=2**31)]
 Size = Annotated[int, Field(ge=0, le=2**50)]
 Point = dict[str, Any]
 
@@ -117,7 +116,7 @@ class TermsPlan(PointPlan):
 
 
 @dataclass(frozen=True)
-class _Rank:
+class Rank:
     """Shapes of one rank."""
 
     model: ModelDescription
@@ -153,17 +152,13 @@ class _Rank:
         return {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.model.head_dim}
 
 
-def rank_gemms(model: ModelDescription, tp: int) -> dict[str, tuple[int, int]]:
-    """Return (n, k) of one rank's matrix products by term."""
-    return _Rank(model, tp).gemms()
-
-
-def terms_plan(asked: TermsMeasurement, request: Request) -> TermsPlan:
+def terms_plan(request: Request[TermsMeasurement]) -> TermsPlan:
     """Return the plan of a measurement. Raises `InputError` naming the key."""
-    _check(asked, request)
+    _check(request)
+    asked = request.asked
     ranks = sorted(set(asked.ranks))
     points = list(_points(request, ranks))
-    cost = _Cost(request, asked)
+    cost = _Cost(request)
     for point in points:
         point["estimate_s"] = round(cost.seconds(point), 4)
     middle = [point for point in points if point["term"] == "o_proj"]
@@ -178,8 +173,8 @@ def terms_plan(asked: TermsMeasurement, request: Request) -> TermsPlan:
     })
 
 
-def _check(asked: TermsMeasurement, request: Request) -> None:
-    model = request.model
+def _check(request: Request[TermsMeasurement]) -> None:
+    model, asked = request.model, request.asked
     check_dense(model)
     if request.dtype not in DTYPES[asked.device]:
         raise InputError(f"one of {', '.join(DTYPES[asked.device])} (device: {asked.device})", request.dtype,
@@ -197,12 +192,12 @@ def _check(asked: TermsMeasurement, request: Request) -> None:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def _points(request: Request, ranks: list[int]) -> Iterator[Point]:
+def _points(request: Request[TermsMeasurement], ranks: list[int]) -> Iterator[Point]:
     """Yield the points, without duplicates: of a size that both levels have, the coarse one."""
     seen: set[str] = set()
     for level in (0, 1):
         for tp in ranks:
-            for point in _of_rank(request, _Rank(request.model, tp), level):
+            for point in _of_rank(request, Rank(request.model, tp), level):
                 sizes = " ".join(f"{key}={value}" for key, value in point.items() if key != "term")
                 name = f"{point['term']} {sizes}"
                 if name not in seen:
@@ -210,7 +205,7 @@ def _points(request: Request, ranks: list[int]) -> Iterator[Point]:
                     yield {"name": name, "level": level, **point}
 
 
-def _of_rank(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+def _of_rank(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     yield from _rows(request, rank, level)
     yield from _attention(request, rank, level)
     if level == 0:
@@ -220,26 +215,20 @@ def _of_rank(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
             yield {"term": "power", "load": load, "share": share}
 
 
-def _between(values: Iterable[int]) -> list[int]:
-    """Add a value halfway between neighbours that are a factor of two apart: kernels change their tiles there too."""
-    found = sorted(set(values))
-    return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
-
-
-def _rows(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
-    tokens = powers(1, request.max_num_batched_tokens, 2 if level else 8)
-    sampled = powers(1, request.max_num_seqs, 2 if level else 8)
+def _rows(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
+    tokens = powers(1, request.asked.max_num_batched_tokens, 2 if level else 8)
+    sampled = powers(1, request.asked.max_num_seqs, 2 if level else 8)
     for term, (n, k) in rank.gemms().items():
-        for rows in sampled if term == "lm_head" else _between(tokens) if level else tokens:
+        for rows in sampled if term == "lm_head" else between(tokens) if level else tokens:
             yield {"term": term, "rows": rows, "n": n, "k": k}
     for term, width in rank.widths().items():
         for rows in sampled if term == "sampling" else tokens:
             yield {"term": term, "rows": rows, "width": width}
 
 
-def _attention(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+def _attention(request: Request[TermsMeasurement], rank: Rank, level: int) -> Iterator[Point]:
     shape, step = rank.shape(), 2 if level else 8
-    tokens, longest, seqs = request.max_num_batched_tokens, request.max_context, request.max_num_seqs
+    tokens, longest, seqs = request.asked.max_num_batched_tokens, request.asked.max_context, request.asked.max_num_seqs
     most = _kv_tokens(request)
     lengths = sorted({*powers(16, min(tokens, longest), step), 128})
     for batch in powers(1, max(min(seqs, tokens // 128), 2), 2 if level else 4):
@@ -262,12 +251,12 @@ def _attention(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
                     yield {"term": "beside", "batch": batch, "new": new, "context": context, **shape}
 
 
-def _kv_tokens(request: Request) -> int:
+def _kv_tokens(request: Request[TermsMeasurement]) -> int:
     """Return the most tokens of one layer's KV that a point may read: a quarter of the memory, and on a CPU 1 GB."""
     width = precision(request.dtype).other_bytes
     layer = request.model.kv_bytes_per_token(width) / request.model.num_layers
     memory = request.hardware.memory * KV_SHARE / 4
-    return int((min(memory, 1e9) if request.device == "cpu" else memory) // layer)
+    return int((min(memory, 1e9) if request.asked.device == "cpu" else memory) // layer)
 
 
 # -- estimates ---------------------------------------------------------------------------------------------------------
@@ -276,12 +265,12 @@ def _kv_tokens(request: Request) -> int:
 class _Cost:
     """Seconds of a point: a roofline at a share of the peak, and what the collector does around it."""
 
-    def __init__(self, request: Request, asked: TermsMeasurement) -> None:
-        kind = precision(request.dtype)
-        self.width, self.cuda = kind.other_bytes, request.device == "cuda"
+    def __init__(self, request: Request[TermsMeasurement]) -> None:
+        kind, asked = precision(request.dtype), request.asked
+        self.width, self.cuda = kind.other_bytes, request.asked.device == "cuda"
         self.flops = EFFICIENCY * request.hardware.peak(kind.compute)
         self.bandwidth = EFFICIENCY * request.hardware.memory_bandwidth
-        self.samples, self.sample_s, self.hold_s = request.repetitions + 2, asked.sample_s, asked.hold_s
+        self.samples, self.sample_s, self.hold_s = request.asked.repetitions + 2, asked.sample_s, asked.hold_s
         self.cache = float(asked.cache or CACHE_BYTES)
 
     def seconds(self, point: Point) -> float:

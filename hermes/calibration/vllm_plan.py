@@ -17,12 +17,16 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, Request, powers
+from hermes.calibration.measurements.model import Request
+from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, between, powers
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import precision
+
+if TYPE_CHECKING:
+    from hermes.calibration.measurements.llm import LlmMeasurement
 
 __all__ = ["batches", "vllm_plan"]
 
@@ -48,8 +52,8 @@ class _Cost:
     """Return a lower bound of a step's time: arithmetic of its tokens, or weights and KV cache read once. For
     estimates."""
 
-    def __init__(self, request: Request) -> None:
-        model, device, tp = request.model, request.hardware, request.tensor_parallel
+    def __init__(self, request: Request[LlmMeasurement]) -> None:
+        model, device, tp = request.model, request.hardware, request.asked.tensor_parallel
         kind = precision(request.dtype)
         self.token_s = 2 * model.active_params() / tp / device.peak(kind.compute)
         self.weights_s = model.weight_bytes(request.dtype, tp) / device.memory_bandwidth
@@ -69,7 +73,8 @@ def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
     step = 0
     while waiting or running:
         left, stats = budget, StepStats()
-        while waiting and waiting[0][1][0] <= step and len(running) < seats and _free(running, budget) > 0:
+        while (waiting and waiting[0][1][0] <= step and len(running) < seats
+               and sum(there - computed for computed, there, _ in running) < budget):
             _, prompt, output = waiting.pop(0)[1]
             running.append([0, prompt, output])
         for sequence in running:
@@ -78,10 +83,6 @@ def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
         if stats.prefill_tokens or stats.decode_seqs:
             yield stats
         step += 1
-
-
-def _free(running: list[list[int]], budget: int) -> int:
-    return budget - sum(there - computed for computed, there, _ in running)
 
 
 def _schedule(sequence: list[int], left: int, stats: StepStats) -> int:
@@ -130,12 +131,6 @@ def _decodes(seqs: int, context: int, budget: int) -> Requests:
     return [[0, context, steps + index * SHRINKING_STEPS // seqs] for index in range(seqs)]
 
 
-def _unequal(draw: random.Random, seqs: int, longest: int, budget: int) -> Requests:
-    """One long context among short ones."""
-    steps = 10 + math.ceil(longest / budget)
-    return [[0, longest, steps]] + [[0, _between(draw, 8, 64), steps] for _ in range(seqs - 1)]
-
-
 def _mixed(draw: random.Random, longest: int, tokens: int) -> Requests:
     """Requests of all lengths that keep arriving while others decode."""
     requests: Requests = []
@@ -159,17 +154,14 @@ def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Re
         if seqs:
             cases[f"decode-{context}"] = _decodes(seqs, context, budget)
     if seats > 1:
-        cases["unequal"] = _unequal(draw, min(seats, 8), min(most, tokens) // 2, budget)
+        long = min(most, tokens) // 2   # one long context among short ones
+        steps = 10 + math.ceil(long / budget)
+        short = [[0, _between(draw, 8, 64), steps] for _ in range(min(seats, 8) - 1)]
+        cases["unequal"] = [[0, long, steps], *short]
     return {
         name: requests for name, requests in cases.items()
         if max(prompt + output for _, prompt, output in requests) <= longest
     }
-
-
-def _batch_sizes(most: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
-    found = powers(1, most, 2)
-    return sorted({*found, *(size + size // 2 for size in found if size > 1 and size + size // 2 < most)})
 
 
 def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
@@ -180,23 +172,19 @@ def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
     return [[0, context, steps] for _ in range(seqs)] + [[begin, prompt, 1]]
 
 
-def _steady(seqs: int, context: int, budget: int) -> Requests:
-    """`seqs` decodes that stay together for some steps."""
-    return [[0, context, math.ceil(seqs * context / budget) + STEADY_STEPS]] * seqs
-
-
-def _engine_cases(request: Request, limit: int) -> Iterator[tuple[str, Requests]]:
+def _engine_cases(request: Request[LlmMeasurement], limit: int) -> Iterator[tuple[str, Requests]]:
     """Yield the workloads of the part `engine` within `limit` tokens of KV cache."""
-    budget, seqs, longest = request.max_num_batched_tokens, request.max_num_seqs, request.max_context
+    budget, seqs, longest = request.asked.max_num_batched_tokens, request.asked.max_num_seqs, request.asked.max_context
     cases = {}
     beside = powers(1, min(seqs, budget) - 1, 2) if min(seqs, budget) > 1 else []
     for count in (0, *beside):
         for context in CHUNK_CONTEXTS if count else CHUNK_CONTEXTS[:1]:
             cases[f"full chunks beside {count} at {context}" if count else "full chunks alone"] = _chunks(
                 count, context, budget, longest)
-    for count in _batch_sizes(seqs):
+    for count in between(powers(1, seqs, 2)):
         for context in CHUNK_CONTEXTS[:2]:
-            cases[f"decode batch {count} at {context}"] = _steady(count, context, budget)
+            steps = math.ceil(count * context / budget) + STEADY_STEPS
+            cases[f"decode batch {count} at {context}"] = [[0, context, steps]] * count
     for name, requests in cases.items():
         lengths = [prompt + output for _, prompt, output in requests]
         if max(lengths) <= longest and sum(lengths) + CPU_BLOCK_SIZE * len(lengths) <= limit:
@@ -218,29 +206,29 @@ def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[
     return [pair for pair in first if pair[1] <= pair[0]], rest
 
 
-def vllm_plan(request: Request) -> Plan:
+def vllm_plan(request: Request[LlmMeasurement]) -> Plan:
     """Return workloads for `hermes.calibration.collect.vllm_llm` under every pair of limits, first those that span the
     space. Raises `InputError` naming the key."""
     if request.dtype not in DTYPES:
         raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype, field="dtype")
-    if request.max_num_batched_tokens < 64 or request.max_context < 512:
+    if request.asked.max_num_batched_tokens < 64 or request.asked.max_context < 512:
         raise InputError("a budget of at least 64 tokens and a context of at least 512",
-                         [request.max_num_batched_tokens, request.max_context], field="max_context")
+                         [request.asked.max_num_batched_tokens, request.asked.max_context], field="max_context")
     cost = _Cost(request)
     tokens = _tokens(cost)
     points = list(_points(request, cost, tokens))
     memory = _memory(request, points)
-    limits = request.max_num_batched_tokens, request.max_num_seqs
+    limits = request.asked.max_num_batched_tokens, request.asked.max_num_seqs
     return Plan(
         engine="vllm", collector="hermes.calibration.collect.vllm_llm", model=request.model,
-        config_json=request.config_json, device=request.device, hardware=request.hardware_name,
-        dtype=request.dtype, tensor_parallel=request.tensor_parallel,
-        clock="cpu" if request.clock == "cpu" else "wall", repetitions=request.repetitions,
-        warmup_s=request.warmup_s, memory=memory, reference=_point(cost, 0, limits, "reference", REFERENCE, 1),
+        config_json=request.config_json, device=request.asked.device, hardware=request.hardware_name,
+        dtype=request.dtype, tensor_parallel=request.asked.tensor_parallel,
+        clock="cpu" if request.clock == "cpu" else "wall", repetitions=request.asked.repetitions,
+        warmup_s=request.asked.warmup_s, memory=memory, reference=_point(cost, 0, limits, "reference", REFERENCE, 1),
         points=points,
         options={
-            "threads": request.threads, "seed": request.seed, "max_model_len": request.max_context,
-            "block_size": CPU_BLOCK_SIZE if request.device == "cpu" else None,
+            "threads": request.asked.threads, "seed": request.asked.seed, "max_model_len": request.asked.max_context,
+            "block_size": CPU_BLOCK_SIZE if request.asked.device == "cpu" else None,
             "kv_gib": max(1, math.ceil(memory.kv_bytes / 2**30)), "tokens_per_workload": tokens,
         },
     )
@@ -252,21 +240,21 @@ def _tokens(cost: _Cost) -> int:
     return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
 
 
-def _points(request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
-    if "engine" in request.parts:
-        largest = request.max_num_batched_tokens, request.max_num_seqs
+def _points(request: Request[LlmMeasurement], cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+    if "engine" in request.asked.parts:
+        largest = request.asked.max_num_batched_tokens, request.asked.max_num_seqs
         for case, requests in _engine_cases(request, _kv_limit_tokens(request)):
-            yield _point(cost, 0, largest, case, requests, request.repetitions) | {"part": "engine"}
-    if "grid" in request.parts:
-        yield from itertools.islice(_grid(request, cost, tokens), request.points)
+            yield _point(cost, 0, largest, case, requests, request.asked.repetitions) | {"part": "engine"}
+    if "grid" in request.asked.parts:
+        yield from itertools.islice(_grid(request, cost, tokens), request.asked.points)
 
 
-def _grid(request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
-    spanning, rest = _limits(request.max_num_batched_tokens, request.max_num_seqs, request.seed)
+def _grid(request: Request[LlmMeasurement], cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+    spanning, rest = _limits(request.asked.max_num_batched_tokens, request.asked.max_num_seqs, request.asked.seed)
     for level, pairs in enumerate((spanning, rest)):
         for limits in pairs:
-            for case, requests in _cases(limits, request.max_context, tokens, request.seed).items():
-                yield _point(cost, level, limits, case, requests, request.repetitions)
+            for case, requests in _cases(limits, request.asked.max_context, tokens, request.asked.seed).items():
+                yield _point(cost, level, limits, case, requests, request.asked.repetitions)
 
 
 def _point(cost: _Cost, level: int, limits: Limits, case: str, requests: Requests, repetitions: int) -> dict[str, Any]:
@@ -281,23 +269,23 @@ def _point(cost: _Cost, level: int, limits: Limits, case: str, requests: Request
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def _kv_per_token(request: Request) -> float:
+def _kv_per_token(request: Request[LlmMeasurement]) -> float:
     """Return the KV bytes of one token on one device."""
-    tp = request.tensor_parallel
+    tp = request.asked.tensor_parallel
     return request.model.kv_bytes_per_token(precision(request.dtype).other_bytes, tp) / tp
 
 
-def _activation_bytes(request: Request, tokens: int) -> int:
+def _activation_bytes(request: Request[LlmMeasurement], tokens: int) -> int:
     """Return the peak of activations: residual, normed and projected rows, gate and up rows, logits (twice)."""
-    model, tp, width = request.model, request.tensor_parallel, precision(request.dtype).other_bytes
+    model, tp, width = request.model, request.asked.tensor_parallel, precision(request.dtype).other_bytes
     per_token = 4 * model.hidden_size + 4 * model.intermediate_size / tp
-    return round(width * (tokens * per_token + 2 * request.max_num_seqs * model.vocab_size / tp))
+    return round(width * (tokens * per_token + 2 * request.asked.max_num_seqs * model.vocab_size / tp))
 
 
-def _kv_limit_tokens(request: Request) -> int:
+def _kv_limit_tokens(request: Request[LlmMeasurement]) -> int:
     """Return the tokens of KV cache that fit beside weights and activations. Raises `InputError` if none do."""
-    weights = request.model.weight_bytes(request.dtype, request.tensor_parallel)
-    activations = _activation_bytes(request, request.max_num_batched_tokens)
+    weights = request.model.weight_bytes(request.dtype, request.asked.tensor_parallel)
+    activations = _activation_bytes(request, request.asked.max_num_batched_tokens)
     memory = request.hardware.memory
     left = int(memory * KV_SHARE) - weights - activations
     if left <= 0:
@@ -305,16 +293,16 @@ def _kv_limit_tokens(request: Request) -> int:
             f"a model whose {weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations fit into "
             f"{KV_SHARE:.0%} of {memory / 1e9:.1f} GB ({request.hardware_name}); {-left / 1e9:.1f} GB are missing",
             request.model.name, field="model")
-    return int((min(left, CPU_KV_BYTES) if request.device == "cpu" else left) // _kv_per_token(request))
+    return int((min(left, CPU_KV_BYTES) if request.asked.device == "cpu" else left) // _kv_per_token(request))
 
 
-def _memory(request: Request, points: list[dict[str, Any]]) -> PlanMemory:
+def _memory(request: Request[LlmMeasurement], points: list[dict[str, Any]]) -> PlanMemory:
     """Return the memory of the points; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
     block = CPU_BLOCK_SIZE
     kv_tokens = max([sum(p + o + block for _, p, o in point["requests"]) for point in points]
-                    + [request.max_context + block])
+                    + [request.asked.max_context + block])
     return PlanMemory(
-        weights_bytes=request.model.weight_bytes(request.dtype, request.tensor_parallel),
+        weights_bytes=request.model.weight_bytes(request.dtype, request.asked.tensor_parallel),
         kv_bytes=math.ceil(KV_SPARE * kv_tokens * _kv_per_token(request)),
         activation_bytes=_activation_bytes(request, max(point["max_num_batched_tokens"] for point in points)),
         capacity_bytes=request.hardware.memory,

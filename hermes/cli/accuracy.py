@@ -37,8 +37,16 @@ def accuracy(
     Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
     figures lie in the ranges that `run` prints for results of their class, each found without the set it belongs to.
     """
-    from hermes.calibration.accuracy.ranges import cells_of, coverage
-    from hermes.calibration.accuracy.table import SETS, Bars, lines, measure, missed, outside
+    from hermes.calibration.accuracy.table import (
+        SETS,
+        Bars,
+        cells_of,
+        coverage,
+        lines,
+        measure,
+        missed,
+        outside,
+    )
     from hermes.config.files import read_json
     from hermes.config.validation import load
     from hermes.errors import InputError, suggest

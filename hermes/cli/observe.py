@@ -48,8 +48,7 @@ def observe(
     DIR/observed.parquet, and DIR/observed.json about the attempts: one that other load on this machine disturbed is
     kept, named and repeated. Exit code 1 if every request failed.
     """
-    from hermes.calibration.observe.repetitions import observe_repeatedly
-    from hermes.calibration.observe.session import Target
+    from hermes.calibration.observe.session import Target, observe_repeatedly
     from hermes.results.layout import labelled
     from hermes.scenario import load_scenario
 

@@ -3,7 +3,7 @@
 An error of all steps to the same side grows on its way to a result: a TTFT contains the wait for the batch before, and
 a p99 the longest queues. A result's range is the steps' range to a power, by what the result is and by the steps'
 class. The powers are what 90 to 95% of the cells of the accuracy page needed; `hermes accuracy` finds them again with
-each reference set left out, and prints how many of its cells lie inside (`hermes.calibration.accuracy.ranges`).
+each reference set left out, and prints how many of its cells lie inside (`hermes.calibration.accuracy.table`).
 """
 
 from __future__ import annotations

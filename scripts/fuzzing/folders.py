@@ -225,7 +225,7 @@ clients:
 
 
 def _described(folder: Path) -> None:
-    from hermes.calibration.plan import config_of
+    from hermes.calibration.measurements.model import config_of
     from hermes.hardware.models import load_model
 
     shipped = ROOT / "hw_profiles"

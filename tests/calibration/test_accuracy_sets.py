@@ -9,7 +9,7 @@ import pytest
 from outside import OUTSIDE
 
 from hermes.calibration.accuracy import table
-from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, closed_loop, figures
+from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, closed_loop, figures, served
 from hermes.calibration.accuracy.recorded import cpu_runs
 from hermes.cli import main
 from hermes.errors import InputError
@@ -27,11 +27,11 @@ def deployment(users, **changes):
     row = pd.Series({
         "config": "a TP2", "pd": "Aggregated", "gpus": 2, "tp": 2, "concurrency": users, "input_tokens": 600,
         "output_tokens": 20, "num_prompts": 2 * users, "ttft_p50_ms": 0.0, "tpot_mean_ms": 0.0} | changes)
-    found = figures(row, client_of(row, LINK))
+    found = figures(row, served(row, client_of(row, LINK)))
     times = {f"{name}_{stat}_ms": 1e3 * found[name, stat] for name in ("ttft", "e2e") for stat in ("mean", "p50")}
     if users == 1:   # the first of two prompts is cached
         more = pd.Series(row.to_dict() | {"num_prompts": 7})
-        times["ttft_p50_ms"] = 1e3 * figures(more, client_of(row, LINK))["ttft", "p50"]
+        times["ttft_p50_ms"] = 1e3 * figures(more, served(more, client_of(row, LINK)))["ttft", "p50"]
     return row.to_dict() | times | {"tpot_mean_ms": 1e3 * found["tpot", "mean"],
                                     "total_tokens_per_s": found["tokens/s", "mean"]}
 

@@ -19,10 +19,12 @@ import pytest
 from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, CollectorError, _lock, noise_of
 from hermes.calibration.journal import read_journal
 from hermes.calibration.pack import pack
-from hermes.calibration.plan import Plan, load_plan, save_plan
+from hermes.calibration.plan import Plan, save_plan
 from hermes.calibration.session import collect, progress_of
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.cli import main
+from hermes.config import validate
+from hermes.config.files import read_json
 from hermes.errors import InputError
 from hermes.hardware.models import load_model
 
@@ -107,10 +109,12 @@ def test_kill_9_loses_and_doubles_nothing(tmp_path):
 DRIVER = """
 import sys
 from pathlib import Path
-from hermes.calibration.plan import Plan, load_plan
+from hermes.calibration.plan import Plan
+from hermes.config import validate
+from hermes.config.files import read_json
 from hermes.calibration.session import collect
 plan, journal = map(Path, sys.argv[1:3])
-collect(load_plan(plan, Plan), plan, journal, python=sys.argv[3])
+collect(validate(Plan, read_json(plan)), plan, journal, python=sys.argv[3])
 """
 
 
@@ -319,12 +323,12 @@ def test_two_collectors_do_not_share_a_journal(tmp_path):
 def test_plans_survive_the_file(tmp_path):
     plan = plan_of(points(3))
     save_plan(plan, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json", Plan) == plan
+    assert validate(Plan, read_json(tmp_path / "plan.json"), str(tmp_path / "plan.json")) == plan
     content = json.loads((tmp_path / "plan.json").read_text())
     content["points"][1]["name"] = "point 0"
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="different names"):
-        load_plan(tmp_path / "plan.json", Plan)
+        validate(Plan, read_json(tmp_path / "plan.json"), str(tmp_path / "plan.json"))
 
 
 def test_noise_is_the_median_over_repeated_steps():

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("faiss")
 
-from hermes.calibration.collect.ivf_overlap import OverlapIndex, generated, of_file
+from hermes.calibration.collect.ivf_overlap import OverlapIndex, of_file
+from hermes.calibration.collect.retrieval_indices import embeddings
 from hermes.calibration.measurements.ivf import load_overlap
 from hermes.cli import app
 from hermes.config.data_files import resource_dir
@@ -93,7 +94,7 @@ def test_the_shipped_measurements_of_real_sentences():
 
 
 def test_rankings_are_those_that_faiss_searches():
-    data = generated(4000, 16, 20, 1)
+    data = embeddings(4000, 16, 20, 1)
     index = OverlapIndex(data, 32, 1, 1)
     assert index.sizes.sum() == 4000
     lists = index.index.quantizer.search(data.queries, 5)[1]

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.calibration.journal import Journal
-from hermes.calibration.link import LinkFile, load_link, network_lines, save_link
-from hermes.calibration.link_fit import link_file, of_tool
+from hermes.calibration.link import LinkFile, link_file, load_link, network_lines, of_tool, save_link
 from hermes.calibration.measurements import MEASUREMENTS
 from hermes.calibration.measurements.files import load_measurement
 from hermes.calibration.measurements.link import Links

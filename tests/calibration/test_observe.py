@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 
 from hermes.api import simulate
 from hermes.calibration.journal import Journal
-from hermes.calibration.observe import repetitions
-from hermes.calibration.observe.prompts import Vocabulary
-from hermes.calibration.observe.repetitions import observe_repeatedly
-from hermes.calibration.observe.session import Outcome, Target, observe
+from hermes.calibration.observe import session as repetitions
+from hermes.calibration.observe.driver import Vocabulary
+from hermes.calibration.observe.session import Outcome, Target, observe, observe_repeatedly
 from hermes.cli import app
 from hermes.errors import InputError
 from hermes.results.compare import compare

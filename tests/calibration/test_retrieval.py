@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
-from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
+from hermes.calibration.collect.counters import LIMIT, contended, steady, waited_s
+from hermes.calibration.collect.retrieval_indices import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes, retrieval_plan
+from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes
 from hermes.calibration.plan import save_plan
 from hermes.calibration.retrieval import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
@@ -58,7 +58,7 @@ def work_of(index, effort):
 def made_up(path, grid=GRID, noise=0.0, waited=0.0, seed=0):
     """A journal of the grid with times that follow TRUE."""
     rng = np.random.default_rng(seed)
-    plan = retrieval_plan(grid)
+    plan = grid.plan(Path())
     environment = {"cpu": "a CPU", "cores": 2, "libraries": {"faiss": "1"}}
     with Journal(path, plan.model_dump(mode="json"), environment) as journal:
         for point in plan.points:
@@ -137,7 +137,7 @@ def test_exponents_of_a_graph(fitted):
 
 def test_contended_rows_are_kept_and_not_fitted(tmp_path):
     busy = pack_searches(made_up(tmp_path / "j.jsonl", waited=2 * LIMIT), "busy")
-    assert len(busy.rows) == len(retrieval_plan(GRID).points) * GRID.repetitions
+    assert len(busy.rows) == len(GRID.plan(Path()).points) * GRID.repetitions
     assert busy.usable().empty
     with pytest.raises(InputError, match="rows that a fit may use"):
         fit_retrieval(busy, "busy")
@@ -279,7 +279,7 @@ def test_what_is_no_journal(tmp_path, content):
 
 
 def test_a_plan_builds_every_index_once():
-    points = retrieval_plan(Retrieval(kinds=KINDS)).points
+    points = Retrieval(kinds=KINDS).plan(Path()).points
     levels = [point["level"] for point in points]
     assert levels == sorted(levels)
     for point in points:
@@ -288,7 +288,7 @@ def test_a_plan_builds_every_index_once():
 
 
 def test_memory_estimate_holds_the_vectors():
-    small, large = (memory_bytes(retrieval_plan(Retrieval(kinds=["hnsw"], vectors=[n])))
+    small, large = (memory_bytes(Retrieval(kinds=["hnsw"], vectors=[n]).plan(Path()))
                     for n in (10_000, 1_000_000))
     assert large - small > 0.99 * 2 * 4 * 768 * 990_000
 
@@ -390,7 +390,7 @@ def test_waiting_for_a_core_is_seen():
     """Two busy processes on one core: each waits about half of the time."""
     code = (
         "import os, sys, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from hermes.calibration.collect.contention import waited_s\n"
+        "from hermes.calibration.collect.counters import waited_s\n"
         "end = time.time() + 1.0; before = waited_s()\n"
         "while time.time() < end: pass\n"
         "print(waited_s() - before)"
@@ -438,7 +438,7 @@ def test_measured_here(kind, tmp_path, capsys):
 
 def test_a_missing_library_is_one_line(tmp_path, capsys):
     """The collector's interpreter may not have what the plan needs."""
-    save_plan(retrieval_plan(Retrieval(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
+    save_plan(Retrieval(kinds=["bm25"], vectors=[1000]).plan(Path()), tmp_path / "plan.json")
     code = (
         "import sys\n"
         "class Block:\n"

@@ -15,17 +15,14 @@ import pytest
 import yaml
 
 from hermes import simulate
-from hermes.calibration.collect.terms_numpy import attention
-from hermes.calibration.collect.terms_timing import copies_of
-from hermes.calibration.fit.engine import EngineFit, fit_engine
-from hermes.calibration.fit.kernels import fit_power, fit_terms
+from hermes.calibration.collect.terms_numpy import attention, copies_of
+from hermes.calibration.fit.kernels import EngineFit, fit_engine, fit_power, fit_terms, save_kernels
 from hermes.calibration.journal import Journal, read_journal
-from hermes.calibration.kernel_files import save_kernels
 from hermes.calibration.measurements.terms import TermsMeasurement, hardware_lines
 from hermes.calibration.plan import save_plan
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, tidy_rows
 from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
-from hermes.calibration.terms_plan import GEMMS, TermsPlan, rank_gemms
+from hermes.calibration.terms_plan import GEMMS, Rank, TermsPlan
 from hermes.cli import main
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
@@ -195,7 +192,7 @@ def test_a_plan_covers_every_term_of_a_card():
     assert set(found["term"]) == {*GEMMS, "norm", "qk_norm", "residual", "embedding", "rotary", "activation",
                                   "sampling", "prefill", "decode", "beside", "power"}
     for tp in (1, 2, 4):
-        for term, (n, k) in rank_gemms(plan.model, tp).items():
+        for term, (n, k) in Rank(plan.model, tp).gemms().items():
             part = found[(found["term"] == term) & (found["n"] == n) & (found["k"] == k)]
             assert (part["rows"].min(), part["rows"].max()) == (1, 256 if term == "lm_head" else 8192)
     decodes = found[found["term"] == "decode"]

@@ -1,42 +1,51 @@
-"""Watts through NVML, with a library that counts as told."""
+"""Joules through NVML, with a library that counts as told."""
 
 from __future__ import annotations
 
-import time
+import ctypes
 
 import pytest
 
-from hermes.calibration.collect import nvml
-from hermes.calibration.collect.nvml import PowerMeter
+from hermes.calibration.collect import counters
+from hermes.calibration.collect.counters import energy_counter
 
 
 class Library:
-    """A card that draws `watts`; its energy counter may be absent (`counts`)."""
+    """A card whose counter has another kilojoule at every reading; the counter may be absent (`counts`)."""
 
-    def __init__(self, watts: float, counts: bool) -> None:
-        self.watts, self.counts, self.began = watts, counts, time.perf_counter()
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.joules = counts, 0
 
-    def nvmlDeviceGetPowerUsage(self, handle, value):  # noqa: N802
-        value._obj.value = round(self.watts * 1e3)
+    def nvmlInit_v2(self):  # noqa: N802
         return 0
 
+    def nvmlDeviceGetHandleByUUID(self, uuid, handle):  # noqa: N802
+        return 0 if uuid == b"GPU-1" else 2
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):  # noqa: N802
+        return index
+
     def nvmlDeviceGetTotalEnergyConsumption(self, handle, value):  # noqa: N802
-        value._obj.value = round((time.perf_counter() - self.began) * self.watts * 1.5 * 1e3)   # tells them apart
+        self.joules += 1000
+        value._obj.value = self.joules * 1000
         return 0 if self.counts else 3
 
 
-@pytest.mark.parametrize(("counts", "seconds", "watts", "method"), [
-    (True, 0.3, 450.0, "NVML energy counter"), (False, 0.05, 300.0, "NVML power readings"),
-    (True, 0.05, 300.0, "NVML power readings"),
-])
-def test_mean_power_of_a_load(counts, seconds, watts, method):
-    meter = PowerMeter(Library(300.0, counts), None)
-    with meter.over() as load:
-        time.sleep(seconds)
-    assert load.mean_w == pytest.approx(watts, rel=0.05)
-    assert load.method == method
+@pytest.mark.parametrize("uuid", ["GPU-1", "GPU-of-another-machine", ""])
+def test_joules_of_a_card(monkeypatch, uuid):
+    library = Library(counts=True)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    joules = energy_counter(uuid)
+    assert joules is not None
+    before = joules()
+    assert joules() - before == 1000.0
 
 
-def test_no_library_no_meter(monkeypatch):
-    monkeypatch.setattr(nvml, "LIBRARIES", ("libnvidia-ml-there-is-none.so",))
-    assert PowerMeter.open() is None
+def test_no_counter_no_joules(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library(counts=False))
+    assert energy_counter() is None
+
+
+def test_no_library_no_joules(monkeypatch):
+    monkeypatch.setattr(counters, "LIBRARIES", ("libnvidia-ml-there-is-none.so",))
+    assert energy_counter() is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("vllm_engine", "vllm_llm")
+MODULES = ("vllm_llm",)
 
 BLOCK = """
 import sys
@@ -42,7 +42,7 @@ class Scheduler:
 
 def test_statistics_of_a_batch():
     """The scheduler has counted the step's tokens as computed already."""
-    from hermes.calibration.collect.vllm_engine import VllmEngine
+    from hermes.calibration.collect.vllm_llm import VllmEngine
 
     engine = VllmEngine.__new__(VllmEngine)
     engine.scheduler = Scheduler()
@@ -56,7 +56,7 @@ def test_statistics_of_a_batch():
 
 
 def test_limits_cannot_grow():
-    from hermes.calibration.collect.vllm_engine import VllmEngine
+    from hermes.calibration.collect.vllm_llm import VllmEngine
 
     engine = VllmEngine.__new__(VllmEngine)
     engine.scheduler, engine.config = Scheduler(), {"max_num_batched_tokens": 512, "max_num_seqs": 8}
@@ -70,7 +70,7 @@ def test_limits_cannot_grow():
 @pytest.mark.parametrize(("device", "kv_gib", "space"), [("cpu", 2, "2"), ("cpu", 0, "1"), ("cuda", 2, None)])
 def test_memory_of_the_kv_cache(monkeypatch, device, kv_gib, space):
     """A GPU's engine sizes its own."""
-    from hermes.calibration.collect.vllm_engine import prepare_environment
+    from hermes.calibration.collect.vllm_llm import prepare_environment
 
     for name in ("VLLM_CPU_KVCACHE_SPACE", "OMP_NUM_THREADS", "VLLM_ENABLE_V1_MULTIPROCESSING", "HF_HUB_OFFLINE",
                  "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL"):

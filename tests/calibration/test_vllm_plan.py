@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.calibration.plan import request_for
+from hermes.calibration.measurements.llm import LlmMeasurement
 from hermes.calibration.steps import STATS, load_steps
-from hermes.calibration.vllm_plan import batches, vllm_plan
+from hermes.calibration.vllm_plan import batches
 from hermes.errors import InputError
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu" / "points.json.gz"
@@ -49,7 +49,7 @@ def test_batches_are_those_of_the_real_engine():
 
 def made(**more):
     options = {"max_num_batched_tokens": 1024, "max_num_seqs": 32, "max_context": 4096, "repetitions": 1} | more
-    return vllm_plan(request_for("llama-3.1-8b", "cpu", None, options.pop("dtype", "bf16"), None, **options))
+    return LlmMeasurement(model="llama-3.1-8b", **{"dtype": "bf16", "parts": ["grid"]} | options).plan(Path())
 
 
 @pytest.mark.parametrize("more", [{}, {"max_num_seqs": 1}, {"max_num_batched_tokens": 64, "max_context": 512},
@@ -113,9 +113,8 @@ def test_the_collected_steps_are_whole():
 
 def test_the_part_of_the_engine():
     """Full chunks beside 0, 1, 2, 4, ... decodes at several contexts, and steady batches of all sizes."""
-    request = request_for("llama-3.1-8b", "cuda", max_num_batched_tokens=512, max_num_seqs=16, max_context=4096,
-                          parts=("engine",))
-    made = vllm_plan(request)
+    made = LlmMeasurement(model="llama-3.1-8b", device="cuda", max_num_batched_tokens=512, max_num_seqs=16,
+                          max_context=4096, parts=["engine"]).plan(Path())
     assert {point["part"] for point in made.points} == {"engine"}
     beside, alone = set(), set()
     for point in made.points:

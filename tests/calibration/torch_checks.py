@@ -119,7 +119,7 @@ def every_operator_runs() -> Any:
 def timing_reads_every_copy() -> Any:
     """The timing of CUDA devices, with stand-ins for events and graphs: how often each copy runs in a repetition."""
     from hermes.calibration.collect import terms_torch
-    from hermes.calibration.collect.terms_timing import Operator
+    from hermes.calibration.collect.terms_numpy import Operator
 
     def between(run: Any) -> float:
         began = time.perf_counter()

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from hermes.calibration.kernel_files import save_kernels
+from hermes.calibration.fit.kernels import save_kernels
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.hardware import StepStats, load_model

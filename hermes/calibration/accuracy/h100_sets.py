@@ -47,7 +47,10 @@ def residency(data: Path) -> Iterator[Row]:
     folder = data / "h100" / "residency-vllm"
     for cells, of in ((OPEN_LOOP, ""), (REPEATS, ", repeats"), (MIXTURE, ", mixture"), (CAPPED, CAP)):
         for cell in cells:
-            measured, requests = _sent(folder / f"{cell}.parquet", "intended_arrival_s" if of == CAP else "arrival_s")
+            times = "intended_arrival_s" if of == CAP else "arrival_s"
+            measured = pd.read_parquet(folder / f"{cell}.parquet").sort_values(times, kind="stable")
+            requests = measured[["prompt_tokens", "output_tokens"]].copy()
+            requests.insert(0, "arrival_s", measured[times] - measured[times].min())
             results = replay(QWEN, requests, max_in_flight=MOST_IN_FLIGHT if of == CAP else None)
             found, trust = results.requests, trust_of_steps(results)
             ends = [frame["arrival_s"] + frame["e2e_s"] for frame in (measured, found)]
@@ -58,14 +61,6 @@ def residency(data: Path) -> Iterator[Row]:
                 theirs["requests/s", "mean"], ours["requests/s", "mean"] = (_served_per_s(each) for each in ends)
             case = Case(f"residency-vllm{of}", cell, "vllm-0.23", "h100-sxm", "qwen3-14b", trust)
             yield from rows_of(case, theirs, ours)
-
-
-def _sent(path: Path, times: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows of a cell, what was sent) in the order of `times`, which begin at 0."""
-    measured = pd.read_parquet(path).sort_values(times, kind="stable")
-    requests = measured[["prompt_tokens", "output_tokens"]].copy()
-    requests.insert(0, "arrival_s", measured[times] - measured[times].min())
-    return measured, requests
 
 
 def _steady(frame: pd.DataFrame) -> pd.DataFrame:

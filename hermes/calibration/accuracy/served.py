@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from hermes.api import simulate
+from hermes.arrays import FloatArray
 from hermes.config.columns import Column
 from hermes.config.tables import csv_table
 from hermes.errors import InputError
@@ -67,7 +67,7 @@ def statistics(columns: Mapping[str, Iterable[float]]) -> dict[tuple[str, str], 
     """Mean and percentiles of each column; rows that are not finite are left out."""
     out: dict[tuple[str, str], float] = {}
     for metric, values in columns.items():
-        array: npt.NDArray[np.float64] = np.asarray(list(values), dtype=np.float64)
+        array: FloatArray = np.asarray(list(values), dtype=np.float64)
         array = array[np.isfinite(array)]
         for stat, share in STATISTICS.items():
             if len(array):

@@ -18,11 +18,11 @@ import pandas as pd
 from hermes.arrays import FloatArray
 from hermes.calibration.accuracy.served import Case, Row, replay, trust_of_steps
 from hermes.calibration.fit.watts import ServedLoad, fit_watts
+from hermes.calibration.importers.base import known_model
 from hermes.clients.resources import power_model
 from hermes.errors import InputError
 from hermes.hardware.composed import Composed
 from hermes.hardware.devices import DeviceDescription, DevicePower
-from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.hardware.power import UtilisedPower, utilisation
 from hermes.hardware.trust import Trust
@@ -73,7 +73,7 @@ class Steady(NamedTuple):
 def steady_runs(path: Path) -> Iterator[Steady]:
     """Simulate the server of each row of a file of the data."""
     for row in pd.read_csv(path).to_dict("records"):
-        model, card, tp = _shipped(row["model_id"], path), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
+        model, card, tp = known_model(row["model_id"]), CARDS[row["gpu_model"]], int(row["tensor_parallel"])
         seqs = int(row["max_num_seqs"])
         found = _served(model, card, tp, seqs, float(row["avg_output_len"]))
         hardware = Composed(model=model, device=card, tp=tp, asynchronous=False).build()
@@ -82,14 +82,6 @@ def steady_runs(path: Path) -> Iterator[Steady]:
         if not isinstance(power, UtilisedPower):
             raise InputError(f"a device with watts or a TDP ({power.source})", card, file=str(path))
         yield Steady(card, model, tp, seqs, row, _columns(found, seqs), power, trust_of_steps(found))
-
-
-def _shipped(model_id: str, path: Path) -> str:
-    """Return the shipped description of a published model: `llama-3.1-8b` of `meta-llama/Llama-3.1-8B-Instruct`."""
-    name = model_id.rpartition("/")[2].lower().removesuffix("-instruct")
-    if name not in names_in("models"):
-        raise InputError("a model that ships", model_id, file=str(path), field="model_id")
-    return name
 
 
 def _served(model: str, card: str, tp: int, seqs: int, output: float) -> Results:

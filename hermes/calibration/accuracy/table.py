@@ -1,26 +1,34 @@
-"""The accuracy of all reference sets in one table, and the bars that it has to keep."""
+"""The accuracy of all reference sets in one table, its bars, and whether the ranges of results hold.
+
+Ranges are found on all reference sets but one, and counted on that one. A cell is one figure of one case whose
+prediction rests on step times with a class and a range. The power of its kind of result
+(`hermes.hardware.result_ranges`) is found on the cells of the other folders of data, and the cell counts as inside if
+what was measured lies in the range that follows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from hermes.calibration.accuracy.closed_loop import closed_loop
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
-from hermes.calibration.accuracy.lmbench import lmbench
-from hermes.calibration.accuracy.ranges import Coverage
-from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules
+from hermes.calibration.accuracy.llm_d import closed_loop, lmbench
+from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules, splitwise
 from hermes.calibration.accuracy.served import Row
-from hermes.calibration.accuracy.splitwise import splitwise
 from hermes.calibration.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
+from hermes.hardware.result_ranges import FAMILIES, LEAST, family_of, range_by_power
+from hermes.hardware.trust import Kind, Trust
 
-__all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed", "outside"]
-
+__all__ = [
+    "CLASSES", "SETS", "Bar", "Bars", "Cell", "Coverage", "Line", "cells_of", "coverage", "found_power", "lines",
+    "measure", "missed", "outside",
+]
 
 class _Set(NamedTuple):
     """A set's folder and reader.
@@ -47,13 +55,11 @@ class _Set(NamedTuple):
 
 
 SETS = {
-    "schedules": _Set("vllm-schedules", schedules, given=(
-        "the recorded requests and limits; no times")),
+    "schedules": _Set("vllm-schedules", schedules, given="the recorded requests and limits; no times"),
     "splitwise": _Set("reference/splitwise", splitwise, beside=True, given=(
         "splitwise-sim's tables of step times, pools and link; its answers are a simulator's")),
     "cpu": _Set("vllm-cpu", cpu_runs, given=(
-        "a profile fitted on single steps of other runs; async_scheduling false, blocks and limits as "
-        "recorded")),
+        "a profile fitted on single steps of other runs; async_scheduling false, blocks and limits as recorded")),
     "rtx": _Set("vllm-runs", recorded_runs, given=(
         "no front end and top_p false, since the engine was driven directly; 128 sequences, 2,048 tokens and "
         "the blocks as recorded; async_scheduling true; two engines behind least_loaded")),
@@ -187,3 +193,86 @@ def outside(bars: Bars, coverages: Iterable[Coverage]) -> list[dict[str, Any]]:
     least, most = bars.inside
     return [{"class": one.kind, "of": "cells in their range", "between": [least, most], "found": one.inside}
             for one in coverages if one.family == "all" and not least <= one.inside <= most]
+
+
+CLASSES: tuple[Kind, ...] = ("measured", "near", "guess")
+WITHIN = {"times": 0.9, "times p99": 0.92, "ttft": 0.92, "ttft p99": 0.95}   # share of cells whose power is enough
+SEVERAL = 3   # folders of data on which a power of one class is found; with fewer, on the cells of all classes
+NO_TIME = ("identical steps", "watts", "joules per token")
+SURVIVORS = "survivors"   # sets that hold only what was answered in time
+
+
+class Cell(NamedTuple):
+    """One figure. ratio: the measured time over the predicted one (of a rate: the other way round)."""
+
+    folder: str
+    steps: Trust
+    family: str
+    ratio: float
+
+    @property
+    def power(self) -> float:
+        """The power of the steps' range that reaches what was measured."""
+        end = self.steps.high if self.ratio > 1.0 else self.steps.low
+        return math.log(self.ratio) / math.log(end)
+
+
+class Coverage(NamedTuple):
+    """Cells of one class of results, and of one kind or ("all") of every kind.
+
+    low, high: factors, the median of their ranges' ends; inside: the share of cells in their range.
+    """
+
+    kind: Kind
+    family: str
+    cells: int
+    low: float
+    high: float
+    inside: float
+
+
+def cells_of(rows: Mapping[str, Iterable[Row]]) -> list[Cell]:
+    """Return the cells of rows by the name of their folder. Left out: what is no time, what has no range (a queue that
+    grows, another simulator's answers), and survivors."""
+    found = []
+    for folder, of in rows.items():
+        for row in of:
+            trust = row.case.trust
+            if trust is None or row.metric in NO_TIME or SURVIVORS in row.case.set or row.predicted <= 0.0:
+                continue
+            ratio = row.measured / row.predicted
+            rate = row.metric.endswith("/s")
+            found.append(Cell(folder, trust, family_of(row.metric, row.stat), 1.0 / ratio if rate else ratio))
+    return found
+
+
+def found_power(cells: Sequence[Cell], kind: Kind, family: str) -> float:
+    """Return the power that is enough for most cells of a kind of result on steps of a class; nan without any."""
+    of_kind = [cell for cell in cells if cell.family == family]
+    same = [cell for cell in of_kind if cell.steps.kind == kind]
+    chosen = same if len({cell.folder for cell in same}) >= SEVERAL else of_kind
+    if not chosen:
+        return math.nan
+    least = LEAST[kind] if family == "times" else 1.0
+    return max(float(np.quantile([cell.power for cell in chosen], WITHIN[family])), least)
+
+
+def coverage(cells: Sequence[Cell]) -> list[Coverage]:
+    """Return how many cells lie in ranges that were found without their folder, by class of the result and kind."""
+    folders = list(dict.fromkeys(cell.folder for cell in cells))
+    powers = {
+        (folder, kind, family): found_power([cell for cell in cells if cell.folder != folder], kind, family)
+        for folder in folders for kind in CLASSES for family in FAMILIES}
+    groups: dict[tuple[Kind, str], list[tuple[Trust, bool]]] = {}
+    for cell in cells:
+        power = powers[cell.folder, cell.steps.kind, cell.family]
+        if math.isnan(power):
+            continue
+        ranged = range_by_power(cell.steps, cell.family, power)
+        inside = ranged.low <= cell.ratio <= ranged.high
+        for family in ("all", cell.family):
+            groups.setdefault((ranged.kind, family), []).append((ranged, inside))
+    return [
+        Coverage(kind, family, len(of), float(np.median([one.low for one, _ in of])),
+                 float(np.median([one.high for one, _ in of])), float(np.mean([inside for _, inside in of])))
+        for kind in CLASSES for family in ("all", *FAMILIES) if (of := groups.get((kind, family)))]

@@ -24,36 +24,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.calibration.collect.retrieval_data import Embeddings, embeddings
-from hermes.calibration.collect.session import CollectorError, machine, main
+from hermes.arrays import IntArray
+from hermes.calibration.collect.retrieval_indices import Embeddings, IvfIndex, embeddings, unit
+from hermes.calibration.collect.session import Collector, CollectorError, machine, main
 
-__all__ = ["IvfData", "IvfEngine", "OverlapIndex", "generated", "of_file"]
+__all__ = ["IvfEngine", "OverlapIndex", "of_file"]
 
 Floats = npt.NDArray[np.float32]
 AMOUNTS = {"drift": (0.1, 0.2, 0.35), "passage": (0.3, 0.6, 0.9), "noise": (0.4,), "mixed": (0.4,)}
-_TRAINING_PER_LIST = 64
 _NEAREST = 10
 
 
-class IvfData(Embeddings):
-    """Vectors, queries, and rewrites of the data (name -> one per query)."""
-
-    def __init__(self, vectors: Floats, queries: Floats, rewrites: dict[str, Floats]) -> None:
-        super().__init__(vectors, queries)
-        self.rewrites = rewrites
-
-
-def _unit(rows: Floats) -> Floats:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)   # type: ignore[no-any-return]
-
-
-def generated(vectors: int, dim: int, queries: int, seed: int) -> IvfData:
-    """Return clustered embeddings (`retrieval_data`)."""
-    made = embeddings(vectors, dim, queries, seed)
-    return IvfData(made.vectors, made.queries, {})
-
-
-def of_file(path: Path) -> IvfData:
+def of_file(path: Path) -> Embeddings:
     """Read arrays `vectors`, `queries` and `rewrite_NAME` of an .npz file. Raises `ValueError` for an invalid one."""
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -62,32 +44,24 @@ def of_file(path: Path) -> IvfData:
         raise ValueError(f"{path}: not an .npz file of numbers ({error})") from None
     if not {"vectors", "queries"} <= set(found):
         raise ValueError(f"{path}: needs arrays `vectors` and `queries`")
-    rewrites = {name.removeprefix("rewrite_"): _unit(array) for name, array in found.items() if "rewrite_" in name}
+    rewrites = {name.removeprefix("rewrite_"): unit(array) for name, array in found.items() if "rewrite_" in name}
     wrong = [n for n, a in rewrites.items() if a.shape != found["queries"].shape]
     if wrong or found["vectors"].shape[1] != found["queries"].shape[1]:
         raise ValueError(f"{path}: vectors, queries and rewrites of one width, a rewrite of each kind per query")
-    return IvfData(_unit(found["vectors"]), _unit(found["queries"]), rewrites)
+    return Embeddings(unit(found["vectors"]), unit(found["queries"]), rewrites)
 
 
-class OverlapIndex:
+class OverlapIndex(IvfIndex):
     """An IVF-flat index of faiss by inner product, and its measurements."""
 
-    def __init__(self, data: IvfData, nlist: int, threads: int, seed: int) -> None:
-        faiss: Any = importlib.import_module("faiss")
-
-        self._faiss, self.data, self.seed, self.nlist = faiss, data, seed, nlist
-        faiss.omp_set_num_threads(threads)
+    def __init__(self, data: Embeddings, nlist: int, threads: int, seed: int) -> None:
         began = time.perf_counter()
-        self.index = faiss.index_factory(data.vectors.shape[1], f"IVF{nlist},Flat", faiss.METRIC_INNER_PRODUCT)
-        train = min(len(data.vectors), _TRAINING_PER_LIST * nlist)
-        chosen = np.random.default_rng(seed).permutation(len(data.vectors))[:train]
-        self.index.train(data.vectors[np.sort(chosen)])
-        self.index.add(data.vectors)
+        super().__init__(data, {"kind": "ivf-flat", "nlist": nlist}, threads, seed)
         self.build_s = time.perf_counter() - began
-        self.sizes = np.array([self.index.invlists.list_size(n) for n in range(nlist)], dtype=np.int64)
+        self.data, self.seed, self.nlist = data, seed, nlist
         self.centroids = np.asarray(self.index.quantizer.reconstruct_n(0, nlist))
 
-    def ranking(self, queries: Floats) -> npt.NDArray[np.int64]:
+    def ranking(self, queries: Floats) -> IntArray:
         """Return clusters from near to far, shape (queries, clusters)."""
         return np.argsort(-(queries @ self.centroids.T), axis=1, kind="stable")
 
@@ -101,20 +75,20 @@ class OverlapIndex:
         count, dim = queries.shape
         self.index.nprobe = min(64, self.nlist)
         near = self.index.search(queries, _NEAREST)[1][np.arange(count), rng.integers(_NEAREST, size=count)]
-        noise = _unit(rng.standard_normal((count, dim)).astype(np.float32))
+        noise = unit(rng.standard_normal((count, dim)).astype(np.float32))
         other = vectors[rng.integers(len(vectors), size=count)]
         unequal = rng.lognormal(-0.245, 0.7, (count, 1)).astype(np.float32)
         for kind, amounts in AMOUNTS.items():
             for s in amounts:
                 if kind in ("drift", "passage"):
                     target = other if kind == "drift" else vectors[near]
-                    yield f"{kind} {s:g}", _unit((1 - s) * queries + s * target)
+                    yield f"{kind} {s:g}", unit((1 - s) * queries + s * target)
                 else:
-                    yield f"{kind} {s:g}", _unit(queries + s * noise * (unequal if kind == "mixed" else 1))
+                    yield f"{kind} {s:g}", unit(queries + s * noise * (unequal if kind == "mixed" else 1))
 
     def scan(self, point: dict[str, Any]) -> list[dict[str, Any]]:
         """Return seconds and bytes of scans, one query after the other, lists shared by the threads."""
-        faiss, queries = self._faiss, self.data.queries
+        faiss, queries = self.faiss, self.data.queries
         faiss.omp_set_num_threads(point["threads"])
         # one query: its lists are dealt to the threads (faiss' parallel_mode 1)
         self.index.nprobe, self.index.parallel_mode = point["nprobe"], 1
@@ -142,14 +116,15 @@ class OverlapIndex:
         return rows[1:]
 
 
-class IvfEngine:
+class IvfEngine(Collector):
     """One index and what is measured of it."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         """Raises `CollectorError` for data that does not fit, or without faiss."""
+        super().__init__(plan)
         told = plan["settings"]
         try:
-            data = of_file(Path(told["rewrites_file"])) if told["rewrites_file"] else generated(
+            data = of_file(Path(told["rewrites_file"])) if told["rewrites_file"] else embeddings(
                 told["vectors"], told["dim"], told["queries"], told["seed"])
             if not 16 <= told["nlist"] <= len(data.vectors) // 16:
                 raise CollectorError(f"nlist: expected between 16 and a sixteenth of the {len(data.vectors)} vectors, "
@@ -185,9 +160,6 @@ class IvfEngine:
             "curves": {name: {"overlap": curve.overlap.tolist(), "error": curve.error.tolist()}
                        for name, curve in curves.items()},
         }
-
-    def close(self) -> None:
-        """Nothing outlives the process."""
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.contention import waited_s
-from hermes.calibration.collect.session import CollectorError, PointFailed, machine, main
+from hermes.calibration.collect.counters import waited_s
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main
 from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["LinkEngine", "open_engine"]
@@ -142,10 +142,11 @@ class Device:
         return {"time_s": begin.elapsed_time(end) / 1e3, "host_time_s": time.perf_counter() - began}
 
 
-class LinkEngine:
+class LinkEngine(Collector):
     """All paths of one machine; opens only those with points in the plan."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
+        super().__init__(plan)
         largest: dict[str, int] = {}
         for point in plan["points"]:
             kind = {"memory_copy": "memory", "disk_read": "disk"}.get(point["path"], "device")

@@ -2,7 +2,7 @@
 
 A point is one index, one effort (lists probed, efSearch, words of a query), one batch size and one number of threads.
 Its rows are repetitions; each is the mean over as many calls as last 5 ms, walking through the queries, so that no two
-calls in a row ask for the same; contended ones (`contention`) are marked and tried again. With them: the time of the
+calls in a row ask for the same; contended ones (`counters`) are marked and tried again. With them: the time of the
 coarse search alone (IVF, one thread), wall and CPU time, and, per point, the work counted (codes scanned, postings),
 recall against exact search, and peak memory.
 
@@ -22,10 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.collect.contention import contended, steady, waited_s
-from hermes.calibration.collect.retrieval_data import embeddings, exact_neighbours, recall, texts
-from hermes.calibration.collect.retrieval_indices import Index, build, library_version
-from hermes.calibration.collect.session import CollectorError, PointFailed, machine, main, noise_of
+from hermes.calibration.collect.counters import contended, steady, waited_s
+from hermes.calibration.collect.retrieval_indices import (
+    Index,
+    build,
+    embeddings,
+    exact_neighbours,
+    library_version,
+    recall,
+    texts,
+)
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main, noise_of
 from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["RetrievalEngine", "open_engine"]
@@ -35,11 +42,11 @@ _RECALL_BATCH = 64
 _ATTEMPTS = 4            # times the repetitions wanted: so often contended ones are tried again
 
 
-class RetrievalEngine:
+class RetrievalEngine(Collector):
     """One index at a time, its data, and the exact answers."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        self._plan = plan
+        super().__init__(plan)
         self._spec: dict[str, Any] | None = None
         self._index: Index | None = None
         self._built: dict[str, Any] = {}
@@ -68,25 +75,21 @@ class RetrievalEngine:
         }
         return rows, more
 
-    def close(self) -> None:
-        """Nothing outlives the process."""
-        self._index = self._data = None
-
     def _ready(self, spec: dict[str, Any]) -> Index:
         if self._index is not None and self._spec == spec:
             return self._index
         self._index, self._recalls = None, {}
         data = self._load(spec)
-        efforts = sorted({int(p["effort"]) for p in self._plan["points"] if p["index"] == spec})
+        efforts = sorted({int(p["effort"]) for p in self.plan["points"] if p["index"] == spec})
         began = time.perf_counter()
-        self._index = build(data, spec, seed=self._plan["seed"], build_threads=self._plan["build_threads"],
-                            queries=self._plan["queries"], efforts=efforts)
+        self._index = build(data, spec, seed=self.plan["seed"], build_threads=self.plan["build_threads"],
+                            queries=self.plan["queries"], efforts=efforts)
         self._spec = spec
         self._built = {"build_s": time.perf_counter() - began, **self._index.describe()}
         return self._index
 
     def _load(self, spec: dict[str, Any]) -> Any:
-        plan = self._plan
+        plan = self.plan
         key = ("texts" if spec["kind"] == "bm25" else "vectors", spec["vectors"], spec.get("dim"))
         if self._data is None or self._data[0] != key:
             self._data = None  # before the next one is made: both might not fit
@@ -116,8 +119,8 @@ class RetrievalEngine:
 
     def _time(self, index: Index, point: dict[str, Any]) -> list[dict[str, Any]]:
         batch, effort, threads = int(point["batch"]), int(point["effort"]), int(point["threads"])
-        top_k, least_s = int(point["top_k"]), float(self._plan["repetition_s"])
-        cpu_clock = self._plan["clock"] == "cpu" and threads == 1
+        top_k, least_s = int(point["top_k"]), float(self.plan["repetition_s"])
+        cpu_clock = self.plan["clock"] == "cpu" and threads == 1
         at = 0
 
         def search() -> None:

@@ -22,11 +22,12 @@ import json
 import os
 import platform
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
@@ -60,12 +61,15 @@ class PointFailed(Exception):  # noqa: N818  (an outcome, not a mistake)
     """A point that cannot be measured (out of memory, say); the journal keeps the reason and the session goes on."""
 
 
-class Engine(Protocol):
-    """Interface of a measured engine. Opened once per session."""
+class Collector:
+    """Interface of what is measured, opened once per session; derive from it and implement `measure`."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
 
     def environment(self) -> dict[str, Any]:
-        """Return versions, device and settings for a reader of the steps. JSON."""
-        ...
+        """Return versions, device and settings for a reader of the steps, JSON; here nothing but the date."""
+        return {"date": time.strftime("%Y-%m-%d")}
 
     def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
         """Measure one point: rows (columns of `hermes-steps/1`; unknown ones left out), and further values for the
@@ -74,29 +78,13 @@ class Engine(Protocol):
         Rows of one repeated step have equal statistics and `repetition` 0, 1, ...; `cv` and `class` in the second part
         replace the session's own. Raises `PointFailed`.
         """
-        ...
-
-    def close(self) -> None:
-        """Release memory and processes."""
-        ...
-
-
-class Collector:
-    """An engine with nothing to describe and nothing to release; derive from it and implement `measure`."""
-
-    def __init__(self, plan: dict[str, Any]) -> None:
-        self.plan = plan
-
-    def environment(self) -> dict[str, Any]:
-        """Return nothing but the date."""
-        return {"date": time.strftime("%Y-%m-%d")}
-
-    def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
-        """See `Engine.measure`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release nothing."""
+        """Release memory and processes; here none."""
+
+
+Engine = Collector   # the name that collectors imported before
 
 
 def cpu_name() -> str:
@@ -129,11 +117,10 @@ def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
     groups: dict[tuple[int, ...], list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name, 0) for name in STATISTICS), []).append(row[column])
-    variations = sorted(spread(values).cv for values in groups.values() if len(values) > 1)
+    variations = [spread(values).cv for values in groups.values() if len(values) > 1]
     if not variations:
         return 0.0, "single"
-    middle = len(variations) // 2
-    cv = variations[middle] if len(variations) % 2 else (variations[middle - 1] + variations[middle]) / 2
+    cv = statistics.median(variations)
     return cv, classify(cv)
 
 
@@ -167,7 +154,7 @@ class Session:
         self._reference_due = 0.0
         self._driver = int(os.environ.get(DRIVER_PID, "0"))
 
-    def run(self, open_engine: Callable[[dict[str, Any]], Engine]) -> int:
+    def run(self, open_engine: Callable[[dict[str, Any]], Collector]) -> int:
         """Measure the missing points; return the exit code."""
         levels = sorted({point.get("level", 0) for point in self.plan["points"]})
         if not any(self._next(level) for level in levels):
@@ -208,7 +195,7 @@ class Session:
         orphaned = self._driver and os.getppid() != self._driver
         return not self.stopped and not orphaned and self._elapsed() + self._expected_s(point) <= self.budget_s
 
-    def _warm_up(self, engine: Engine, journal: Journal) -> None:
+    def _warm_up(self, engine: Collector, journal: Journal) -> None:
         """Measure the reference point, or else the first one, for the plan's warm-up time; drop the results."""
         seconds = float(self.plan.get("warmup_s", 0.0))
         point = self.plan.get("reference") or self.plan["points"][0]
@@ -218,7 +205,7 @@ class Session:
             rounds += 1
         journal.write({"kind": "note", "text": "warmed up", "seconds": time.monotonic() - began, "rounds": rounds})
 
-    def _check_drift(self, engine: Engine, journal: Journal, *, last: bool = False) -> None:
+    def _check_drift(self, engine: Collector, journal: Journal, *, last: bool = False) -> None:
         reference, every = self.plan.get("reference"), float(self.plan.get("reference_every_s", 60.0))
         if not reference or not (last or self._elapsed() >= self._reference_due) or not self._may_start(reference):
             return
@@ -226,7 +213,7 @@ class Session:
         journal.write({"kind": "reference", "at_s": time.time(), "rows": rows})
         self._reference_due = self._elapsed() + every
 
-    def _measure(self, engine: Engine, journal: Journal, point: Point) -> None:
+    def _measure(self, engine: Collector, journal: Journal, point: Point) -> None:
         name, began = point["name"], time.monotonic()
         attempt = len(self.attempts.get(name, []))
         try:
@@ -274,7 +261,7 @@ def _lock(path: Path, wait_s: float = 15.0) -> IO[bytes]:
             time.sleep(0.2)
 
 
-def main(open_engine: Callable[[dict[str, Any]], Engine], arguments: Sequence[str] | None = None) -> int:
+def main(open_engine: Callable[[dict[str, Any]], Collector], arguments: Sequence[str] | None = None) -> int:
     """Run a collector's `__main__`; return the exit code."""
     parser = argparse.ArgumentParser(description="Measure the points of a plan into a journal.")
     parser.add_argument("plan", type=Path, help="what `hermes calibrate plan` wrote")

@@ -17,25 +17,27 @@ import gc
 import os
 import platform
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.calibration.collect.session import CollectorError, PointFailed, cpu_name, main
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, cpu_name, main
 from hermes.calibration.collect.terms_numpy import NumpyBackend
-from hermes.calibration.collect.terms_timing import Backend
+
+if TYPE_CHECKING:
+    from hermes.calibration.collect.terms_torch import TorchBackend
 
 __all__ = ["TermsCollector", "open_collector"]
 
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class TermsCollector:
-    """Measures points of a plan (the `Engine` of a session)."""
+class TermsCollector(Collector):
+    """Measures points of a plan (the collector of a session)."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         """Open the backend. Raises `CollectorError` for a plan this machine cannot serve."""
-        self.plan = plan
+        super().__init__(plan)
         self.repetitions, self.sample_s = int(plan["repetitions"]), float(plan["sample_s"])
         self.backend = _backend(plan)
         gc.collect()
@@ -64,11 +66,8 @@ class TermsCollector:
         finally:
             gc.enable()
 
-    def close(self) -> None:
-        """Release nothing."""
 
-
-def _backend(plan: dict[str, Any]) -> Backend:
+def _backend(plan: dict[str, Any]) -> NumpyBackend | TorchBackend:
     if plan["backend"] == "numpy":
         return NumpyBackend(plan)
     try:

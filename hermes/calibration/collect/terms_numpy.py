@@ -1,16 +1,76 @@
-"""Operators in numpy, in single precision on a CPU: for CPUs, whatever is installed."""
+"""Operators in numpy, in single precision on a CPU, whatever is installed.
+
+Also what all backends of the terms collector use: operators ready to run, and the time of one run.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hermes.calibration.collect.counters import waited_s
 from hermes.calibration.collect.session import PointFailed
-from hermes.calibration.collect.terms_timing import Operator, copies_of, cpu_rows, host_cache_bytes
 
-__all__ = ["NumpyBackend", "attention"]
+__all__ = ["NumpyBackend", "Operator", "attention", "copies_of", "cpu_rows", "host_cache_bytes"]
+
+GUESSED_CACHE_BYTES = 64 * 2**20
+MOST_COPIES = 2048
+PROBES = 3
+
+
+@dataclass
+class Operator:
+    """One operator at one size."""
+
+    calls: list[Callable[[], Any]]
+    """The operator on different copies of its cold operands; repetitions take them in turn."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What a reader of the journal should know (which kernel, one launch or two)."""
+
+
+def copies_of(operand_bytes: float, walk_bytes: float) -> int:
+    """Return how many copies of an operand are together larger than `walk_bytes`, one at least."""
+    return min(max(math.ceil(walk_bytes / max(operand_bytes, 1.0)), 1), MOST_COPIES)
+
+
+def host_cache_bytes() -> int:
+    """Return the size of the CPU's last-level cache; a guess where Linux does not say."""
+    found = 0
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        if text.rstrip("KM").isdigit():
+            found = max(found, int(text.rstrip("KM")) * unit)
+    return found or GUESSED_CACHE_BYTES
+
+
+def cpu_rows(operator: Operator, repetitions: int, sample_s: float) -> list[dict[str, Any]]:
+    """Time an operator on this CPU: wall clock, CPU time of all threads, and time waited for a core, of one run."""
+    calls, count = operator.calls, len(operator.calls)
+    began = time.perf_counter()
+    for index in range(PROBES):
+        calls[index % count]()
+    once = (time.perf_counter() - began) / PROBES
+    loops = max(1, math.ceil(sample_s / max(once, 1e-9)))
+    turn, rows = PROBES, []
+    for repetition in range(-1, repetitions):   # the first does not count
+        waited, cpu, wall = waited_s(), time.process_time(), time.perf_counter()
+        for index in range(turn, turn + loops):
+            calls[index % count]()
+        wall = time.perf_counter() - wall
+        cpu, waited = time.process_time() - cpu, waited_s() - waited
+        turn += loops
+        if repetition >= 0:
+            rows.append({"repetition": repetition, "time_s": wall / loops, "cpu_time_s": cpu / loops,
+                         "waited_s": waited / loops})
+    return rows
+
 
 Array = Any
 VALUE_BYTES = 4
@@ -56,12 +116,12 @@ class NumpyBackend:
         self._walk = int(plan["cache_bytes"]) or 2 * host_cache_bytes()
 
     def describe(self) -> dict[str, Any]:
-        """Return versions and kernels."""
+        """Return versions, the device, kernels, notes. JSON."""
         return {"engine": f"numpy {np.__version__}", "beside": "apart", "cold_bytes": self._walk,
                 "notes": ["numpy: no kernel serves a prompt and decodes in one launch; they were launched apart"]}
 
     def operator(self, point: dict[str, Any]) -> Operator:
-        """Return the operator of a point."""
+        """Return the operator of a point, operands in place."""
         term = point["term"]
         if term in ("prefill", "decode", "beside"):
             return self._attention(point)
@@ -71,7 +131,7 @@ class NumpyBackend:
         return Operator([self._on_rows(term, x)])
 
     def time(self, operator: Operator, repetitions: int, sample_s: float) -> tuple[list[dict[str, Any]], str]:
-        """Return rows and how they were timed."""
+        """Return rows (`time_s` of one run each) and how they were timed."""
         return cpu_rows(operator, repetitions, sample_s), "wall clock and CPU time"
 
     def power(self, point: dict[str, Any], hold_s: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Operators in torch on a CUDA device, by vLLM's own kernels: what its engine runs in a model of these shapes.
 
-vLLM's kernels are compared with plain ones before anything is measured by them.
+vLLM's kernels are compared with plain ones before anything is measured by them. Watts are read while loads are held.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from hermes.calibration.collect.counters import energy_counter
 from hermes.calibration.collect.session import CollectorError, PointFailed
-from hermes.calibration.collect.terms_power import between_events, held
-from hermes.calibration.collect.terms_timing import Operator, copies_of, host_cache_bytes
-from hermes.calibration.collect.torch_graphs import graph_record
+from hermes.calibration.collect.terms_numpy import Operator, copies_of, host_cache_bytes
 
 __all__ = ["TorchBackend"]
 
@@ -217,6 +217,22 @@ def _shape_of(point: dict[str, Any]) -> _Shape:
     return _Shape(point["heads"], point["kv_heads"], point["head_dim"])
 
 
+def graph_record(run: Call) -> Call:
+    """Record a CUDA graph, after two runs on a side stream that let libraries allocate what they keep; return its
+    replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Call = graph.replay
+    return replay
+
+
 def _top_p(logits: Tensor) -> Tensor:
     """Sample as engines do: sort the vocabulary, cut the tail, draw."""
     ordered, order = logits.sort(dim=-1, descending=False)
@@ -224,3 +240,65 @@ def _top_p(logits: Tensor) -> Tensor:
     ordered = ordered.masked_fill(chances.cumsum(dim=-1) <= 1.0 - TOP_P, float("-inf"))
     kept = torch.empty_like(ordered).scatter_(-1, order, ordered).softmax(dim=-1)
     return kept.div(torch.empty_like(kept).exponential_(1.0)).argmax(dim=-1)
+
+
+COPIED_BYTES = 2**30      # by the load of the memory, again and again
+PRODUCT_ROWS = 8192       # of the square product that is the load of the arithmetic
+BURST_S = 0.02            # a load runs and rests in turns of about this long
+
+
+def between_events(run: Call) -> float:
+    """Return the device's seconds between two CUDA events around what `run` enqueues."""
+    first = torch.cuda.Event(enable_timing=True)
+    last = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    first.record()
+    run()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
+def held(point: dict[str, Any], hold_s: float, dtype: Any) -> dict[str, Any]:
+    """Hold the load of a point and return its row: `power_w`, and `rate` in bytes/s moved or flop/s computed.
+
+    Raises `PointFailed` where NVML has no energy counter, or it stands still (it moves every 20 to 100 ms).
+    """
+    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", "")
+    joules = energy_counter(f"GPU-{uuid}" if uuid else "")
+    if joules is None:
+        raise PointFailed("not available: NVML has no energy counter of this device")
+    load, share = point["load"], point.get("share", 0.0)
+    burst, amount = _burst(load, dtype)
+    bursts, before, began = 0, joules(), time.perf_counter()
+    while (passed := time.perf_counter() - began) < hold_s:
+        if load == "idle":
+            time.sleep(hold_s - passed)
+            continue
+        start = time.perf_counter()
+        burst()
+        torch.cuda.synchronize()
+        bursts += 1
+        time.sleep((time.perf_counter() - start) * (1.0 / share - 1.0))
+    seconds, used = time.perf_counter() - began, joules() - before
+    if used <= 0.0:
+        raise PointFailed("not available: NVML's energy counter stood still")
+    return {"repetition": 0, "time_s": seconds, "power_w": used / seconds, "rate": bursts * amount / seconds}
+
+
+def _burst(load: str, dtype: Any) -> tuple[Call, float]:
+    """Return a stretch of load of about `BURST_S`, and its bytes or flops."""
+    if load == "idle":
+        torch.cuda.synchronize()
+        return lambda: None, 0.0
+    run: Call
+    if load == "memory":
+        source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+        run, amount = lambda: target.copy_(source), 2.0 * COPIED_BYTES
+    else:
+        a, b = (torch.empty(PRODUCT_ROWS, PRODUCT_ROWS, dtype=dtype, device="cuda").normal_() for _ in range(2))
+        run, amount = lambda: a @ b, 2.0 * PRODUCT_ROWS**3
+    run()
+    times = max(1, round(BURST_S / max(between_events(run), 1e-6)))
+    return lambda: [run() for _ in range(times)], amount * times

@@ -1,7 +1,7 @@
 """Fits of step times, searches and efficiency factors.
 
     estimators           weighted least squares on relative errors, errors on held-out groups: all fits use it
-    polynomial, terms    the step polynomial
+    polynomial           the step polynomial
     profile              measured steps to a profile; `checks` and `plot` judge and present it
     retrieval            measured searches to a retrieval profile
     roofline             steps of a card to efficiency factors

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hermes.arrays import FloatArray
 from hermes.calibration.fit.data import FitRows
-from hermes.calibration.fit.terms import told_apart
+from hermes.calibration.fit.polynomial import told_apart
 from hermes.calibration.steps import STATS, MeasuredSteps
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.monotone import cheaper_steps, unproved
@@ -87,16 +86,12 @@ def collinear(rows: FitRows, phases: Sequence[str]) -> list[tuple[str, float, st
     correlation = np.corrcoef(table, rowvar=False) - 2 * np.eye(len(used))
     out = []
     for i, name in enumerate(used):
-        explained = _r2(np.delete(table, i, axis=1), table[:, i])
+        matrix = np.column_stack([np.ones(len(rows)), np.delete(table, i, axis=1)])
+        residual = table[:, i] - matrix @ np.linalg.lstsq(matrix, table[:, i], rcond=None)[0]
+        explained = float(1 - residual.var() / table[:, i].var())
         if explained > COLLINEAR:
             out.append((name, explained, used[int(np.argmax(correlation[i]))]))
     return out
-
-
-def _r2(others: FloatArray, values: FloatArray) -> float:
-    matrix = np.column_stack([np.ones(len(values)), others])
-    residual = values - matrix @ np.linalg.lstsq(matrix, values, rcond=None)[0]
-    return float(1 - residual.var() / values.var())
 
 
 def limits_of(blocks: Sequence[BlockFit], rows: FitRows, overhead_s: float) -> list[str]:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hermes.arrays import FloatArray
+from hermes.arrays import BoolArray, FloatArray
 from hermes.calibration.comparison import compare_times, group_weights
-from hermes.calibration.steps import STATS, phase_of
+from hermes.calibration.steps import STATS, STEP, phase_of
 from hermes.core.noise import Spread, spread
 from hermes.hardware.profile import Noise
 from hermes.hardware.terms import feature_columns
@@ -25,9 +25,8 @@ PHASES = ("prefill", "decode", "mixed")
 MOST_LISTED = 10
 FEWEST = 30
 ALIKE = 0.2
-_KEY = ["configuration", *STATS]
 
-Mask = npt.NDArray[np.bool_]
+Mask = BoolArray
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class FitRows:
 
 def repeats(rows: pd.DataFrame) -> list[tuple[str, Spread]]:
     """Return (description, spread of its times) for every different step, in order of first appearance."""
-    grouped = rows.groupby(_KEY, sort=False, dropna=False)["time_s"]
+    grouped = rows.groupby(STEP, sort=False, dropna=False)["time_s"]
     return [(label(key), spread(times)) for key, times in grouped]
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 from sklearn.model_selection import LeaveOneGroupOut
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, IntArray
 
 __all__ = ["HUBER", "held_out", "held_out_parts", "solve", "weighted_median"]
 
@@ -28,8 +28,6 @@ HUBER = 1.345
 """Residuals beyond this many standard deviations (estimated from their median) count linearly, not squared: 95%
 efficient for normal errors."""
 ROUNDS = 15   # of reweighting for Huber's loss
-
-IntVector = npt.NDArray[np.int64]
 
 
 def solve(
@@ -82,7 +80,7 @@ def weighted_median(values: FloatArray, weights: FloatArray) -> float:
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
-def held_out_parts(groups: npt.NDArray[Any], most: int) -> IntVector:
+def held_out_parts(groups: npt.NDArray[Any], most: int) -> IntArray:
     """Return the part of each row, shape (rows,): whole groups, spread over at most `most` parts of equal size.
 
     The assignment depends only on the hashes of the names, not on the order of the rows or a random seed.
@@ -94,7 +92,7 @@ def held_out_parts(groups: npt.NDArray[Any], most: int) -> IntVector:
     return np.asarray(part[np.searchsorted(names, groups)])
 
 
-def held_out(predict: Callable[[IntVector, IntVector], FloatArray], parts: npt.NDArray[Any]) -> FloatArray:
+def held_out(predict: Callable[[IntArray, IntArray], FloatArray], parts: npt.NDArray[Any]) -> FloatArray:
     """Predict every row by a fit without its part, shape (rows,); at least two parts.
 
     predict: Fits the rows of its first argument and predicts those of its second; both are indices.

@@ -1,14 +1,25 @@
-"""From measured terms (`hermes-terms/1`) to what the composed hardware model reads: kernel tables, and what it costs
-decodes to share a launch with a prompt.
+"""From measured terms (`hermes-terms/1`) to what the composed hardware model reads: kernel tables, what it costs
+decodes to share a launch with a prompt, and the engine's own time of each step.
 
 The tables hold medians; nothing is smoothed or extended here. `checked` asks the composed model for every measured
-point: an error says what the model's way of reading the tables loses.
+point: an error says what the model's way of reading the tables loses. `hermes.hardware.kernel_tables` reads the files
+(`hermes-kernels/1`) and has their format. The engine's time comes from measured steps of a whole engine:
+
+    measured step = scheduling and output (`overhead_s`) + kernels (the composed model) + what is left
+
+The first part is `host`: fixed, and for each sequence; it hides behind the device where scheduling is asynchronous.
+What is left is `exposed`: input tensors, the launch, the sampler without its sort (the collectors sample greedily);
+more (`uncaptured`) in steps beyond the largest captured one. Both are fitted without negative figures, on errors
+relative to the whole step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,23 +27,29 @@ import pandas as pd
 
 from hermes.arrays import FloatArray
 from hermes.calibration.comparison import Errors, compare_times
-from hermes.calibration.fit.estimators import solve
-from hermes.calibration.kernel_files import coded
+from hermes.calibration.fit.estimators import HUBER, solve
+from hermes.calibration.steps import MeasuredSteps
 from hermes.calibration.terms import MeasuredTerms
-from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, rank_gemms
+from hermes.calibration.terms_plan import GEMMS, ROW_OPERATORS, Rank
+from hermes.config.writing import write_bytes, write_text
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
-from hermes.hardware.base import StepStats
-from hermes.hardware.composed import Beside
+from hermes.hardware.base import BATCH_STATS, StepStats
+from hermes.hardware.composed import Beside, captured_sizes
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DevicePower
 from hermes.hardware.efficiency import load_efficiency
+from hermes.hardware.engines import StepTime
 from hermes.hardware.kernel_tables import KernelsFile, KernelTables
 from hermes.hardware.models import precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
-__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_power", "fit_terms", "model_of"]
+__all__ = [
+    "BesideFit", "EngineFit", "FittedTerms", "Watts", "coded", "fit_beside", "fit_engine", "fit_power", "fit_terms",
+    "model_of", "save_kernels",
+]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 FEWEST_BESIDE = 6   # points for the three figures of decodes beside a prompt
@@ -78,10 +95,14 @@ class FittedTerms:
         return _tables(self.file, self.arrays)
 
 
+def _is_table(key: str, values: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array is a table of times, not an axis of one."""
+    return values.ndim > 1 and not key.endswith("/heads")
+
+
 def _tables(file: KernelsFile, arrays: Arrays) -> KernelTables:
     return KernelTables(file, {
-        key: coded(values) if values.ndim > 1 and not key.endswith("/heads") else values
-        for key, values in arrays.items()})
+        key: coded(values) if _is_table(key, values) else values for key, values in arrays.items()})
 
 
 def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
@@ -92,7 +113,7 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
     arrays = _gemm_table(found, key) | _row_tables(found, key)
     for phase in ("prefill", "decode"):
         arrays |= _attention_tables(found, phase, key, notes)
-    tables = [key for key, values in arrays.items() if values.ndim > 1 and not key.endswith("/heads")]
+    tables = [key for key, values in arrays.items() if _is_table(key, values)]
     if not tables:
         raise InputError("measured operators", field="rows")
     file = KernelsFile(
@@ -105,7 +126,8 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
         notes.append("decodes beside a prompt: launched apart, write `mixed_attention: apart` in the device description"
                      if header.launch == "apart" else "decodes beside a prompt: too few points; figures of other cards")
     built = {tp: model_of(terms, _tables(file, arrays), tp, beside) for tp in header.tensor_parallel}
-    watts = _watts(found)
+    watts = [Watts(row.load, row.share, row.power_w, row.rate)
+             for row in _points(found[found["term"] == "power"].sort_values(["load", "share"]))]
     power = fit_power(watts, header.description.memory_bandwidth,
                       header.description.peak(precision(header.dtype).compute))
     return FittedTerms(file, arrays, beside, watts, power, _checked(found, built), notes)
@@ -198,11 +220,6 @@ def fit_beside(terms: MeasuredTerms) -> BesideFit | None:
     return BesideFit(beside, compare_times(x @ np.array([per_seq, per_seq_token, share]), y))
 
 
-def _watts(found: pd.DataFrame) -> list[Watts]:
-    return [Watts(row.load, row.share, row.power_w, row.rate)
-            for row in _points(found[found["term"] == "power"].sort_values(["load", "share"]))]
-
-
 def fit_power(watts: Sequence[Watts], bandwidth: float, flops: float) -> DevicePower | None:
     """Fit a device's watts by utilisation to those under held loads; None with too few loads.
 
@@ -257,7 +274,7 @@ def _composed_ns(row: Any, built: dict[int, ComposedModel]) -> Iterator[tuple[st
     for tp, model in built.items():
         layers, of = model.base.model.num_layers, model.base.model
         if row.term in GEMMS:
-            if (row.n, row.k) == rank_gemms(of, tp)[row.term]:
+            if (row.n, row.k) == Rank(of, tp).gemms()[row.term]:
                 head = row.term == "lm_head"
                 terms = model.fixed_terms(row.rows, row.rows if head else 0)
                 yield row.term, terms[row.term] / (1 if head else layers)
@@ -282,3 +299,80 @@ def _stats(row: Any) -> StepStats:
         prefill_attn=prompts * (row.new * row.past + row.new * (row.new + 1) // 2),
         prefill_max=row.new if prompts else 0, decode_seqs=decodes, decode_ctx=decodes * (row.context - 1),
         decode_ctx_max=row.context - 1 if decodes else 0)
+
+
+SCALE = 1000.0
+
+
+def coded(ns: Any) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Nanoseconds as int16, 1000 * ln(nanoseconds): steps of 0.1%; -1 where nothing was measured."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.rint(SCALE * np.log(np.asarray(ns, dtype=np.float64)))
+    return np.where(np.isfinite(logs), np.maximum(logs, 0.0), -1).astype(np.int16)
+
+
+def save_kernels(header: KernelsFile, arrays: Mapping[str, np.ndarray[Any, Any]], path: Path, comment: str = "") -> (
+        KernelsFile):
+    """Write `path` (YAML) and the .npz beside it; return the header as written. Same tables, same bytes.
+
+    Args:
+        arrays: Tables of nanoseconds (float64, nan where not measured) by name, and their axes (`NAME/AXIS`).
+        comment: First lines of the YAML.
+    """
+    tables = [key for key, values in arrays.items() if _is_table(key, values)]
+    stored = {key: coded(values) if key in tables else values.astype(np.int64) for key, values in arrays.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **stored)  # type: ignore[arg-type]
+    header = header.model_copy(update={"tables": tables, "sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
+    write_bytes(path.with_suffix(".npz"), buffer.getvalue())
+    write_text(path, to_yaml(header.model_dump(), comment))
+    return header
+
+
+FEWEST_STEPS = 8
+
+
+@dataclass(frozen=True)
+class EngineFit:
+    """The engine's own time, and how far a step made of kernels and it is off the measured one."""
+
+    step: StepTime
+    errors: Errors
+    unexplained: float
+    """Median share of a step that the kernels leave to the engine; below 0 the tables are too slow."""
+
+
+def fit_engine(steps: MeasuredSteps, terms: MeasuredTerms, tables: KernelTables, beside: BesideFit | None) -> EngineFit:
+    """Return the engine's own time. Raises `InputError` for steps of another model or without `overhead_s`."""
+    header, measured = steps.header, terms.header
+    for field, ours, theirs in (("model", measured.model.name, header.model), ("dtype", measured.dtype, header.dtype)):
+        if ours != theirs:
+            raise InputError(f"steps of the measured terms ({ours})", theirs, field=f"--steps: {field}")
+    if header.tensor_parallel not in measured.tensor_parallel:
+        raise InputError(f"steps of tensor parallelism {', '.join(map(str, measured.tensor_parallel))}, as the terms",
+                         header.tensor_parallel, field="--steps: tensor_parallel")
+    rows = steps.usable()
+    rows = rows[np.isfinite(rows["overhead_s"])]
+    if len(rows) < FEWEST_STEPS:
+        raise InputError(f"at least {FEWEST_STEPS} steps with overhead_s", len(rows), field="--steps")
+    sizes = captured_sizes(StepTime().largest_graph) if measured.description.type == "gpu" else ()
+    model = model_of(terms, tables, header.tensor_parallel, beside, sizes)
+    seconds, overhead = rows["time_s"].to_numpy(), rows["overhead_s"].to_numpy()
+    seqs = (rows["prefill_seqs"] + rows["decode_seqs"]).to_numpy(np.float64)
+    tokens, sampled = rows["prefill_tokens"] + rows["decode_seqs"], rows["sampled"].to_numpy(np.float64)
+    kernels = np.array([
+        sum(ns for term, ns in model.terms_ns(StepStats(**stats)).items() if term != "sampling") / NS_PER_S
+        for stats in rows[list(BATCH_STATS)].to_dict("records")])
+    weights = 1.0 / seconds**2
+    ones = np.ones(len(rows))
+    host, host_per_seq = solve(np.column_stack([ones, seqs]), overhead, weights, relative=False, huber=HUBER)
+    beyond = (tokens > sizes[-1]).to_numpy(np.float64) if sizes else np.zeros(len(rows))
+    features, left = np.column_stack([ones, sampled, beyond]), seconds - overhead - kernels
+    exposed, per_seq, uncaptured = solve(features, left, weights, relative=False, huber=HUBER)
+    step = StepTime(
+        exposed=float(exposed), exposed_per_seq=float(per_seq), uncaptured=float(uncaptured), host=float(host),
+        host_per_seq=float(host_per_seq), largest_graph=sizes[-1] if sizes else 0,
+        source=f"{len(rows)} steps of {header.engine} {header.engine_version} on {header.hardware}, {header.date}, "
+               "less the kernels' times")
+    ours = kernels + features @ np.array([exposed, per_seq, uncaptured]) + host + host_per_seq * seqs
+    return EngineFit(step, compare_times(ours, seconds), float(np.median(left / seconds)))

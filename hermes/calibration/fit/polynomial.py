@@ -1,15 +1,22 @@
-"""The step polynomial: terms chosen by a greedy search, judged by cross-validation over configurations.
+"""The step polynomial: a dictionary of terms that never fall when a feature grows, and a search among them.
 
-The search adds the term that lowers the held-out error most, then removes terms that are no longer needed, until no
-change helps by more than a tolerance. It begins once with the constant, and, if hinges are allowed, once more with a
-line that bends at every knot; the better result is taken. It solves thousands of small problems, so it works on Gram
-matrices (one per fold, subtracted from the whole) with plain least squares; the chosen terms are then fitted robustly
-(`estimators`).
+With non-negative coefficients every sum of the terms is monotone in every feature, inside the data and beyond (see
+`hermes.hardware.terms`). They are the constant, features, squares and products of two, and pieces of lines between
+knots: `max(x-a,0)` bends upwards, `min(x,a)` saturates, `clip(x-a,0,w)` is a step between two knots (kernels change
+their tiles there). Any rising, piecewise linear function of one feature is a sum of these. Knots are powers of two
+within the data, and every measured level of a feature that has few levels.
+
+The search is greedy and judged by cross-validation over configurations. It adds the term that lowers the held-out error
+most, then removes terms that are no longer needed, until no change helps by more than a tolerance. It begins once with
+the constant, and, if hinges are allowed, once more with a line that bends at every knot; the better result is taken. It
+solves thousands of small problems, so it works on Gram matrices (one per fold, subtracted from the whole) with plain
+least squares; the chosen terms are then fitted robustly (`estimators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +25,139 @@ from scipy.optimize import nnls
 from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.estimators import HUBER, held_out, held_out_parts, solve
-from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
-from hermes.hardware.terms import Term, evaluate, term_text
+from hermes.hardware.terms import Factor, Term, evaluate, term_text
 
-__all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fit_terms", "fold_count", "unseen"]
+__all__ = [
+    "OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fit_terms", "fold_count", "told_apart", "unseen",
+    "vocabulary",
+]
+
+# in the order of preference where two columns of a phase are the same
+_FEATURES = {
+    "prefill": ("prefill_tokens", "prefill_attn", "prefill_past", "prefill_seqs", "sampled"),
+    "decode": ("decode_seqs", "decode_ctx", "decode_ctx_max", "sampled"),
+    "mixed": (
+        "tokens", "prefill_tokens", "decode_seqs", "prefill_attn", "decode_ctx", "prefill_past", "decode_ctx_max",
+        "seqs", "sampled", "prefill_seqs",
+    ),
+}
+_COUNTS = {"prefill_seqs", "sampled", "seqs"}  # lines only: their effects are small
+_SUBTLE = {"sampled", "seqs"}
+_LOAD = ("tokens", "prefill_tokens", "decode_seqs")
+FAMILIES = ("linear", "linear with hinges", "degree 2", "degree 2 with hinges")
+"""Kinds of polynomials, simple ones first."""
+FEW = 25
+"""Largest number of configurations that counts as few: then only the main features may bend, so that the search cannot
+fit noise."""
+FEW_STEPS = 40
+"""Up to this many different steps are fitted with ready-made polynomials, without a search."""
+FEW_LEVELS = 24
+"""A feature with at most this many different values may bend at each of them."""
+SEGMENT_RATIO = 4.0
+"""Segments span at most this ratio; longer ones are sums."""
+
+
+def few(rows: FitRows) -> bool:
+    """Whether the configurations are too few for subtle effects."""
+    return rows.configurations <= FEW
+
+
+def sparse(rows: FitRows) -> bool:
+    """Whether the different steps are too few for a search, which would fit their noise."""
+    return rows.different_steps <= FEW_STEPS
+
+
+def told_apart(rows: FitRows, phases: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return features that vary in the data, and the reasons against the others: `{"sampled": "always equals
+    decode_seqs"}`."""
+    used: list[str] = []
+    reasons: dict[str, str] = {}
+    for name in _FEATURES[phases[0] if len(phases) == 1 else "mixed"]:
+        values = rows.columns[name]
+        twin = next((other for other in used if np.array_equal(rows.columns[other], values)), None)
+        if few(rows) and name in _SUBTLE:
+            reasons[name] = "is left out where there are few configurations"
+        elif np.all(values == values[0]):
+            reasons[name] = f"is {values[0]:g} in every step"
+        elif twin is not None:
+            reasons[name] = f"always equals {twin}"
+        else:
+            used.append(name)
+    return used, reasons
+
+
+def _knots(rows: FitRows, name: str) -> list[float]:
+    """Return the knots of a feature: a line needs a level below its knot, and two above for its slope."""
+    levels = np.unique(rows.columns[name][rows.columns[name] > 0])
+    if len(levels) < 4 or (few(rows) and name not in _LOAD):
+        return []
+    low, high = float(levels[0]), float(levels[-2])
+    knots = {2.0**i for i in range(48) if low <= 2.0**i < high}
+    if len(levels) <= FEW_LEVELS and not few(rows):
+        knots |= {float(level) for level in levels[1:-2]}
+    return sorted(knots)
+
+
+def _pieces(name: str, knots: Sequence[float]) -> Iterator[Term]:
+    for knot in knots:
+        yield (Factor(name, cap=knot),)
+        yield (Factor(name, knot),)
+    for low, high in combinations(knots, 2):
+        if high <= SEGMENT_RATIO * low:
+            yield (Factor(name, low, cap=high - low),)
+
+
+def ladder(rows: FitRows, phases: Sequence[str], spacing: int = 0, offset: int = 0) -> list[Term]:
+    """Return the constant, the main feature with a bend at every knot, and straight lines in the other features.
+
+    With `spacing` only the knots 2^(offset + i * spacing) are used. Empty if the main feature cannot bend.
+    """
+    used, _ = told_apart(rows, phases)
+    main = next((name for name in _LOAD if name in used), None)
+    knots = _knots(rows, main) if main else []
+    if spacing:
+        knots = [knot for knot in knots if knot in {2.0 ** (offset + i * spacing) for i in range(48)}]
+    if main is None or not knots:
+        return []
+    steep = 0.0 if spacing else SEGMENT_RATIO
+    inner = [
+        (Factor(main, low, cap=high - low),) for low, high in pairwise(knots) if not steep or high <= steep * low
+    ]
+    others = [(Factor(name),) for name in used if name != main]
+    return [(), (Factor(main, cap=knots[0]),), *inner, (Factor(main, knots[-1]),), *others]
+
+
+def ladders(rows: FitRows, phases: Sequence[str]) -> list[tuple[str, list[Term]]]:
+    """Return ready-made polynomials for data with too few different steps to search: (family, terms), simple ones
+    first."""
+    out = [("linear", vocabulary(rows, phases, "linear")), ("degree 2", vocabulary(rows, phases, "degree 2"))]
+    for spacing in (3, 2):
+        for offset in range(spacing):
+            terms = ladder(rows, phases, spacing, offset)
+            # without the first piece it is flat below the first knot: a step of few tokens reads all weights, too
+            out += [("linear with hinges", shape) for shape in ([(), *terms[2:]], terms) if terms]
+    return out
+
+
+def vocabulary(rows: FitRows, phases: Sequence[str], family: str) -> list[Term]:
+    """Return the terms of one of `FAMILIES`, the constant first, for rows of these phases."""
+    used, _ = told_apart(rows, phases)
+    terms: list[Term] = [(), *((Factor(name),) for name in used)]
+    knots = {name: _knots(rows, name) for name in used if name not in _COUNTS}
+    if "hinges" in family:
+        for name, at in knots.items():
+            terms += _pieces(name, at)
+    if "degree 2" in family:
+        pairs = [(name, name) for name in _LOAD if name in used]
+        pairs += [(a, b) for a in _LOAD if a in used for b in knots if a != b and (b, a) not in pairs]
+        for a, b in pairs:
+            terms.append((Factor(a, power=2),) if a == b else (Factor(a), Factor(b)))
+            if "hinges" in family and a != b and not few(rows):
+                coarse = knots[a][:: max(1, len(knots[a]) // 4)]
+                terms += [(Factor(a, knot), Factor(b)) for knot in coarse]
+                terms += [(Factor(a, cap=knot), Factor(b)) for knot in coarse]
+    return terms
+
 
 MOST_TERMS = 20
 FEWEST_GAIN = 0.0003
@@ -156,7 +292,9 @@ def fold_count(rows: FitRows, many: int) -> int:
 
 def choose(rows: FitRows, phases: Sequence[str]) -> Choice:
     """Return the simplest family within a tolerance of the best one, and its terms."""
-    found = _ready_made(rows, phases) if sparse(rows) else [_searched(rows, phases, family) for family in FAMILIES]
+    found = [Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
+             for family, terms in ladders(rows, phases)] if sparse(rows) else [
+        _searched(rows, phases, family) for family in FAMILIES]
     best = min(choice.mape for choice in found)
     chosen = next(choice for choice in found if choice.mape <= best * (1 + SIMPLER) + FEWEST_GAIN)
     candidates = {f"{c.family}: {' + '.join(term_text(term) for term in c.terms)}": c.mape for c in found}
@@ -171,13 +309,6 @@ def _searched(rows: FitRows, phases: Sequence[str], family: str) -> Choice:
         starts.append([terms.index(term) for term in first])
     error, chosen = min((search.run(start) for start in starts), key=lambda end: (end[0], len(end[1])))
     return Choice(tuple(terms[i] for i in chosen), family, error, {})
-
-
-def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
-    return [
-        Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
-        for family, terms in ladders(rows, phases)
-    ]
 
 
 def unseen(rows: FitRows, phases: Sequence[str], terms: Sequence[Term] | None = None) -> FloatArray:

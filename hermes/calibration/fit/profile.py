@@ -13,7 +13,6 @@ kind of step, or shared, with terms chosen by cross-validation over configuratio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +26,11 @@ from hermes.calibration.fit.checks import excluded_lines, flat_beyond, limits_of
 from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
 from hermes.calibration.fit.estimators import weighted_median
 from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
-from hermes.calibration.steps import STATS, MeasuredSteps, phase_of, tidy_rows
+from hermes.calibration.steps import STEP, MeasuredSteps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.profile import (
     FitError,
     GroupError,
-    Noise,
     PhaseProfile,
     Phases,
     Profile,
@@ -41,7 +39,7 @@ from hermes.hardware.profile import (
     Provenance,
     dump_yaml,
 )
-from hermes.hardware.terms import Term, term_text
+from hermes.hardware.terms import term_text
 
 __all__ = ["BlockFit", "FitResult", "fit_steps", "phase_table", "provenance_of", "usable_rows", "write_profile"]
 
@@ -83,14 +81,6 @@ class BlockFit(NamedTuple):
     fit: StepPolynomial
     held_out: FloatArray
     fixed: FloatArray
-
-
-def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
-    """Return the terms that can be other than zero in steps of a phase, with their seconds."""
-    return [
-        (term, float(seconds)) for term, seconds in zip(fit.terms, fit.coef, strict=True)
-        if not any(factor.feature in _ABSENT[phase] for factor in term)
-    ]
 
 
 @dataclass(frozen=True)
@@ -146,8 +136,9 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
     profile.provenance.notes.extend(limits)
     refuse_falling(profile)
-    held_out = _held_out(blocks, data)
-    return FitResult(profile, steps, held_out, data, blocks, schemes, limits, excluded, _neighbours(rows))
+    neighbours = {phase: error for phase in PHASES
+                  if (error := neighbour_error(rows[phase_of(rows) == phase])) is not None}
+    return FitResult(profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, neighbours)
 
 
 def write_profile(result: FitResult, path: Path) -> None:
@@ -160,12 +151,12 @@ def write_profile(result: FitResult, path: Path) -> None:
 def usable_rows(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows to fit, and a line for each repeated step that varies too much to be used."""
     rows = steps.usable()
-    if not rows.duplicated(["configuration", *STATS]).any():
+    if not rows.duplicated(STEP).any():
         return rows, []
     bad = {name for name, entry in repeats(rows) if entry.verdict == "rejected"}
     if not bad:
         return rows, []
-    names = pd.Series([label(key) for key in rows[["configuration", *STATS]].itertuples(index=False, name=None)])
+    names = pd.Series([label(key) for key in rows[STEP].itertuples(index=False, name=None)])
     return (
         rows[~names.isin(bad)].reset_index(drop=True),
         [f"{name}: repetitions vary by 50% or more (SVAB: rejected)" for name in sorted(bad)],
@@ -185,36 +176,24 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     """Return the profile of a phase from its polynomial, shared or not."""
     mask = block.rows.phase == phase
     part = block.rows.where(mask)
-    terms = terms_in(block.fit, phase)
+    terms = [(term, float(seconds)) for term, seconds in zip(block.fit.terms, block.fit.coef, strict=True)
+             if not any(factor.feature in _ABSENT[phase] for factor in term)]
     measured = len(part) > 0
-    seen = block.rows.where(_tells_about(phase, block.rows))
+    prefills, decodes = block.rows.columns["prefill_tokens"] > 0, block.rows.columns["decode_seqs"] > 0
+    seen = block.rows.where({"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase])
     shared = "" if len(block.phases) == 1 else f"one polynomial for {', '.join(block.phases)}; "
     used = {factor.feature for term, _ in terms for factor in term}
     ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
     return PhaseProfile(
         terms=[ProfileTerm(term=term_text(term), seconds=seconds) for term, seconds in terms],
-        range={name: _range(seen.columns[name]) for name in ranges} if len(seen) else {},
+        range={name: [float(seen.columns[name].min()), float(seen.columns[name].max())] for name in ranges}
+        if len(seen) else {},
         floor_s=max(0.0, float(block.rows.seconds.min()) / 2 - overhead_s),
         points=len(part),
         weights=shared + WEIGHTS,
         error=_error(block, mask) if measured else None,
         noise=noise_of(rows[phase_of(rows) == phase]) if measured else None,
     )
-
-
-def _neighbours(rows: pd.DataFrame) -> dict[str, float]:
-    found = {phase: neighbour_error(rows[phase_of(rows) == phase]) for phase in PHASES}
-    return {phase: error for phase, error in found.items() if error is not None}
-
-
-def _tells_about(phase: str, rows: FitRows) -> Mask:
-    """Return the rows that determine a phase's polynomial, shared or not: those that have its part."""
-    prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
-    return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
-
-
-def _range(values: FloatArray) -> list[float]:
-    return [float(values.min()), float(values.max())]
 
 
 def _error(block: BlockFit, mask: Mask) -> FitError:
@@ -302,21 +281,17 @@ def fit_blocks(rows: FitRows, what: str) -> tuple[list[BlockFit], dict[str, floa
     parts = {block: rows.where(np.isin(rows.phase, block)) for block in blocks}
     choices = {block: choose(part, block) for block, part in parts.items()}
     fixed = {block: unseen(parts[block], block, choice.terms) for block, choice in choices.items()}
-    errors = [_scheme_error(rows, scheme, fixed) for scheme in schemes]
+    errors = []
+    for scheme in schemes:
+        merged = np.empty(len(rows))
+        for block in scheme:
+            merged[np.isin(rows.phase, block)] = fixed[block]
+        errors.append(rows.mape(merged))
     chosen = next(s for s, error in zip(schemes, errors, strict=True) if error <= min(errors) * (1 + FEWER))
     fits = [BlockFit(block, parts[block], choices[block], fit_terms(parts[block], choices[block].terms),
                      unseen(parts[block], block), fixed[block]) for block in chosen]
     tried = {"; ".join(" + ".join(block) for block in s): error for s, error in zip(schemes, errors, strict=True)}
     return fits, tried
-
-
-def _scheme_error(
-    rows: FitRows, scheme: Sequence[tuple[str, ...]], predicted: dict[tuple[str, ...], FloatArray]
-) -> float:
-    merged = np.empty(len(rows))
-    for block in scheme:
-        merged[np.isin(rows.phase, block)] = predicted[block]
-    return rows.mape(merged)
 
 
 # -- presentation ------------------------------------------------------------------------------------------------------
@@ -331,10 +306,15 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
     for phase, profile in found:
         error = None if profile is None else profile.error
         if profile is not None and error is not None:
+            # of repeated steps if enough were repeated, otherwise between neighbours in time
+            noise, neighbours = profile.noise, result.neighbours.get(phase)
+            said = "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
+            if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
+                said = f"CV {_percent(noise.median_cv)}"
             rows.append([
                 phase, str(profile.points), str(error.configurations), _percent(error.mape),
                 _percent(error.fixed_features_mape), _percent(error.in_sample_mape), _percent(error.worst),
-                f"{error.mse_s2:.3g}", _noise(profile.noise, result.neighbours.get(phase)),
+                f"{error.mse_s2:.3g}", said,
             ])
     measured, predicted, fixed = (result.held_out[name].to_numpy() for name in ("seconds", "predicted", "fixed"))
     everything = result.rows
@@ -344,14 +324,6 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
         f"{np.mean((predicted - measured) ** 2):.3g}", "",
     ])
     return head, rows
-
-
-def _noise(noise: Noise | None, neighbours: float | None) -> str:
-    """Return the median CV of repeated steps if enough were repeated, otherwise the noise between neighbours in
-    time."""
-    if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
-        return f"CV {_percent(noise.median_cv)}"
-    return "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
 
 
 def _percent(value: float | None) -> str:

@@ -4,29 +4,36 @@ Most servers can be observed only from outside: when a request was sent, when it
 times tell a factor for prompts, one for decodes, a fixed time of each step, and the front end; not which operator or
 link is slow. Simulate the requests with the figures so far, sum the steps of each request's two phases
 (`request_phases`), solve for figures of smaller relative errors, none negative, and repeat. Requests that are resampled
-say how certain a figure is; those that they do not tell are left as they were.
+say how certain a figure is; those that they do not tell are left as they were. Errors are those on requests that a
+fit did not see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
-from hermes.arrays import FloatArray, IntArray
+from hermes.api import simulate
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.calibration.fit.request_phases import NAMES, Phases, phases_of
 from hermes.clients.config import LLMClientConfig
+from hermes.clients.frontend import FrontEnd
 from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
-from hermes.results.reference import Reference
+from hermes.results.compare import compare
+from hermes.results.distribution import Distribution
+from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference
+from hermes.results.results import Results
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
 
-__all__ = ["Figures", "RequestFit", "Told", "client_of", "fit_requests", "overrides_of"]
+__all__ = ["Figures", "FittedRequests", "HeldOut", "RequestFit", "Told", "client_of", "fit_file", "fit_requests",
+           "overrides_of"]
 
 SIMULATIONS = 30      # at most, between two decisions about which figures are told
 SETTLED = 0.003       # relative change of a figure that is not worth another simulation
@@ -39,7 +46,9 @@ LEAVE_FIRST = ("per_prompt_token_s", "per_seq_s", "fixed_s", "front_end_s", "dec
 LEAST = 1e-3           # a relative error that is never large
 LOWEST = np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.01])   # of each figure: a factor of 0 is none, and not told
 
-Mask = npt.NDArray[np.bool_]
+EVERY = 3   # every third request is held out
+STATISTICS = ("mean", "p50", "p90", "p99")
+METRICS = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,27 @@ class RequestFit:
         return self.simulations < SIMULATIONS
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """One figure of the requests that were held out, in seconds: observed, and simulated before and after the fit."""
+
+    metric: str
+    statistic: str
+    observed_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class FittedRequests:
+    """The fit on all requests, the scenario with its figures, and the errors of a fit without the held-out ones."""
+
+    fit: RequestFit
+    scenario: Scenario
+    held_out: tuple[HeldOut, ...]
+    held_out_requests: int
+
+
 def client_of(scenario: Scenario) -> LLMClientConfig:
     """Return the one kind of client. Raises `InputError` for scenarios with several."""
     clients = [config for config in scenario.clients if isinstance(config, LLMClientConfig)]
@@ -101,19 +131,10 @@ def client_of(scenario: Scenario) -> LLMClientConfig:
     return clients[0]
 
 
-def start_of(client: LLMClientConfig) -> Figures:
-    """Return the figures that a client has."""
-    front, change = client.frontend, client.adjust
-    steps = change.fixed, change.per_seq, change.prompts, change.decodes
-    if front is None:
-        return Figures(0.0, 0.0, *steps)
-    return Figures(front.before + front.after, front.per_prompt_token, *steps)
-
-
 def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
     """Return the keys of the scenario that set the figures. What comes after the engine stays as it is, as far as the
     sum allows."""
-    after = min(client.frontend.after if client.frontend is not None else 0.0, figures.front_end_s)
+    after = min((client.frontend or FrontEnd()).after, figures.front_end_s)
     return {
         "clients.0.frontend": {"before": figures.front_end_s - after, "after": after,
                                "per_prompt_token": figures.per_prompt_token_s},
@@ -122,8 +143,47 @@ def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
     }
 
 
+def fit_file(
+    scenario: Scenario, path: Path, mapping: ReferenceMapping | None = None, told: Callable[[str], None] | None = None,
+) -> FittedRequests:
+    """Fit a scenario to a file of observed requests. Raises `InputError` if they are not the scenario's requests."""
+    observed = load_reference(path, mapping or guess_mapping(path))
+    client = client_of(scenario)
+    before = simulate(scenario)
+    compare(before, path, mapping)   # refuses other requests
+    some = fit_requests(scenario, observed, _fitted_on, told)
+    after = simulate(load_scenario(scenario, overrides_of(some.figures, client)))
+    whole = fit_requests(scenario, observed, None, told)
+    rows, count = _errors(observed, before, after)
+    return FittedRequests(whole, load_scenario(scenario, overrides_of(whole.figures, client)), rows, count)
+
+
+def _fitted_on(numbers: IntArray) -> BoolArray:
+    return np.asarray(numbers % EVERY > 0)
+
+
+def _errors(observed: Reference, *runs: Results) -> tuple[tuple[HeldOut, ...], int]:
+    """Return figures of the requests that were held out and that all sides completed."""
+    ids = observed.ids
+    assert ids is not None   # the fit asked for them
+    chosen = ~_fitted_on(ids) & np.isfinite(observed.columns["e2e"])
+    sides = [run.columns("requests") for run in runs]
+    for side in sides:
+        chosen &= np.isfinite(np.asarray(side["e2e_s"], dtype=np.float64)[ids])
+    rows = []
+    for metric in METRICS:
+        if metric not in observed.columns:
+            continue
+        values = np.array([observed.columns[metric][chosen],
+                           *(np.asarray(side[f"{metric}_s"], dtype=np.float64)[ids[chosen]] for side in sides)])
+        known = np.all(np.isfinite(values), axis=0)
+        stats = [Distribution(column[known]).stats() for column in values]
+        rows += [HeldOut(metric, name, *(each[name] for each in stats)) for name in STATISTICS if known.any()]
+    return tuple(rows), int(chosen.sum())
+
+
 def fit_requests(
-    scenario: Scenario, observed: Reference, use: Callable[[IntArray], Mask] | None = None,
+    scenario: Scenario, observed: Reference, use: Callable[[IntArray], BoolArray] | None = None,
     told: Callable[[str], None] | None = None,
 ) -> RequestFit:
     """Fit the figures of a scenario's client to the observed requests, which have the simulation's numbers.
@@ -140,7 +200,9 @@ def fit_requests(
     def measure(figures: FloatArray) -> _Rows:
         return _rows(_simulated(scenario, _named(figures), client), ids, ttft, e2e, use)
 
-    start = start_of(client)
+    front, change = client.frontend or FrontEnd(), client.adjust
+    start = Figures(front.before + front.after, front.per_prompt_token, change.fixed, change.per_seq, change.prompts,
+                    change.decodes)
     at = start.array()
     free = _apart(measure(at))
     begin = [at]
@@ -162,8 +224,8 @@ def fit_requests(
         tried, float(np.sqrt(np.mean(rows.missing**2))), len(rows.missing) // 2)
 
 
-def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: Mask, told: Callable[[str], None] | None,
-             ) -> tuple[FloatArray, _Rows, int]:
+def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: BoolArray,
+             told: Callable[[str], None] | None) -> tuple[FloatArray, _Rows, int]:
     """Return the figures with the smallest errors, their rows, and the simulations that it took.
 
     Levenberg-Marquardt with the columns of the simulated schedule as derivatives. They leave out that queues grow with
@@ -223,14 +285,13 @@ class _Rows:
 
 def _simulated(scenario: Scenario, figures: Figures, client: LLMClientConfig) -> Phases:
     over = overrides_of(figures, client)
-    changed = load_scenario(scenario, over)
-    simulation = build(changed)
+    simulation = build(load_scenario(scenario, over))
     hardware: Any = simulation.clients[0]   # Any: the view of a client that this package has no type for
     front = over["clients.0.frontend"]
     return phases_of(simulation.run(), hardware.hardware, front["before"], front["per_prompt_token"])
 
 
-def _rows(phases: Phases, ids: IntArray, ttft: FloatArray, e2e: FloatArray, use: Callable[[IntArray], Mask] | None,
+def _rows(phases: Phases, ids: IntArray, ttft: FloatArray, e2e: FloatArray, use: Callable[[IntArray], BoolArray] | None,
           ) -> _Rows:
     """Return the rows of the requests on both sides."""
     places = {int(number): row for row, number in enumerate(ids)}
@@ -254,7 +315,7 @@ def _rows(phases: Phases, ids: IntArray, ttft: FloatArray, e2e: FloatArray, use:
     return _Rows(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
 
 
-def _solve(rows: _Rows, at: FloatArray, free: Mask, damping: float) -> FloatArray:
+def _solve(rows: _Rows, at: FloatArray, free: BoolArray, damping: float) -> FloatArray:
     """Return the figures of the smallest errors by the derivatives at `at`, none negative; those not free stay."""
     found = at.copy()
     columns = rows.columns[:, free]
@@ -266,7 +327,7 @@ def _solve(rows: _Rows, at: FloatArray, free: Mask, damping: float) -> FloatArra
     return found
 
 
-def _apart(rows: _Rows) -> Mask:
+def _apart(rows: _Rows) -> BoolArray:
     """Return which figures have columns that are no sum of the others': of those that are, one is left as it was."""
     free = np.ones(len(NAMES), dtype=bool)
     for name in LEAVE_FIRST:
@@ -278,7 +339,7 @@ def _apart(rows: _Rows) -> Mask:
     return free
 
 
-def _spread(rows: _Rows, at: FloatArray, free: Mask) -> tuple[FloatArray, FloatArray]:
+def _spread(rows: _Rows, at: FloatArray, free: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return the 95% range of each figure over resampled requests."""
     draw, half = stream(0, "from-requests"), len(rows.missing) // 2
     rows = rows.weighted()

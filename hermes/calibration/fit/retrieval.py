@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hermes.arrays import IntArray
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.fit.estimators import held_out, solve
 from hermes.calibration.retrieval import MeasuredSearches
@@ -48,7 +48,6 @@ from hermes.services.retrieval_profile import (
 
 __all__ = ["fit_retrieval", "index_of"]
 
-Floats = npt.NDArray[np.float64]
 
 _TOLERANCE = 0.005
 _FOLDS = 24                # groups are held out one at a time up to so many, else in so many folds
@@ -63,12 +62,12 @@ _UNITS = {"scan_bytes": "B/s", "coarse_macs": "MAC/s", "lut_macs": "MAC/s", "dis
 class _Points:
     """Observations of one kind: feature columns, seconds, and how they are grouped; shape (points,) each."""
 
-    columns: dict[str, Floats]
-    seconds: Floats
-    coarse_s: Floats
+    columns: dict[str, FloatArray]
+    seconds: FloatArray
+    coarse_s: FloatArray
     configurations: npt.NDArray[np.object_]
     indices: npt.NDArray[np.object_]
-    threads: npt.NDArray[np.int64]
+    threads: IntArray
 
 
 def index_of(row: dict[str, Any]) -> RetrievalIndex:
@@ -105,7 +104,7 @@ def _points(table: pd.DataFrame, exponents: GraphExponents | None) -> _Points:
     )
 
 
-def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _solve(names: Sequence[str], points: _Points, use: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Fit (seconds per unit of `names`, seconds per unit of COARSE_FEATURES in the coarse stage) on `use`.
 
     The coarse rows have their own call, query and probe costs; the price of a multiply-add is common.
@@ -126,15 +125,15 @@ def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) ->
     return found[:width], stage
 
 
-def _predict(names: Sequence[str], coefficients: Floats, points: _Points) -> Floats:
+def _predict(names: Sequence[str], coefficients: FloatArray, points: _Points) -> FloatArray:
     return np.asarray(sum(c * points.columns[n] for n, c in zip(names, coefficients, strict=True)), dtype=np.float64)
 
 
-def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.object_]) -> Floats:
+def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.object_]) -> FloatArray:
     """Predict every point by fits without its group, seconds."""
     _, index = np.unique(groups.astype(np.str_), return_inverse=True)
 
-    def predict(fitted: IntArray, held: IntArray) -> Floats:
+    def predict(fitted: IntArray, held: IntArray) -> FloatArray:
         use = np.zeros(len(index), dtype=bool)
         use[fitted] = True
         return np.asarray(_predict(names, _solve(names, points, use)[0], points)[held])
@@ -142,7 +141,7 @@ def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.obje
     return held_out(predict, index % _FOLDS)
 
 
-def _mape(predicted: Floats, points: _Points, use: npt.NDArray[np.bool_] | None = None) -> float:
+def _mape(predicted: FloatArray, points: _Points, use: BoolArray | None = None) -> float:
     mask = np.ones(len(predicted), dtype=bool) if use is None else use
     return compare_times(predicted[mask], points.seconds[mask], group_weights(points.configurations[mask])).mape
 
@@ -208,12 +207,12 @@ def _rate(name: str, seconds: float) -> str:
     return f"{value / factor:.3g} {prefix}{_UNITS[name]}"
 
 
-def _terms(names: Sequence[str], coefficients: Floats) -> list[CostTerm]:
+def _terms(names: Sequence[str], coefficients: FloatArray) -> list[CostTerm]:
     return [CostTerm(per=name, seconds=float(value), rate=_rate(name, float(value)))
             for name, value in zip(names, coefficients, strict=True) if value > 0]
 
 
-def _error(names: tuple[str, ...], points: _Points, coefficients: Floats, scores: dict[str, float]) -> SearchError:
+def _error(names: tuple[str, ...], points: _Points, coefficients: FloatArray, scores: dict[str, float]) -> SearchError:
     unseen = _held_out(names, points, points.configurations)
     count = len(set(points.configurations.tolist()))
     several = len(set(points.indices.tolist())) > 2
@@ -227,7 +226,7 @@ def _error(names: tuple[str, ...], points: _Points, coefficients: Floats, scores
     )
 
 
-def _stage(points: _Points, stage: Floats) -> StageTerms | None:
+def _stage(points: _Points, stage: FloatArray) -> StageTerms | None:
     if not len(stage) or not stage.any():
         return None
     known = np.isfinite(points.coarse_s)
@@ -258,12 +257,6 @@ def _exponent(table: pd.DataFrame) -> CorpusExponent | None:
     return CorpusExponent(mean=slope, low=slope - half, high=slope + half, pairs=settings)
 
 
-def _recall(table: pd.DataFrame) -> list[RecallFigure]:
-    rows = table.drop_duplicates(["index", "effort", "top_k"])
-    return [RecallFigure(index=str(row["index"]), effort=int(row["effort"]), top_k=int(row["top_k"]),
-                         recall=round(float(row["recall"]), 4)) for row in rows.to_dict("records")]
-
-
 def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalModel:
     table = _table(rows)
     chosen, scores = _choose(kind, table)
@@ -282,7 +275,10 @@ def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalMode
         range=ranges, size_bias=bias, postings_share=float(share.mean()) if kind == "bm25" else None,
         points=len(table), noise=tally(noise), error=_error(names, points, coefficients, scores),
         corpus_exponent=_exponent(table) if kind == "hnsw" else None,
-        recall=[] if kind == "bm25" else _recall(table),
+        recall=[] if kind == "bm25" else [
+            RecallFigure(index=str(row["index"]), effort=int(row["effort"]), top_k=int(row["top_k"]),
+                         recall=round(float(row["recall"]), 4))
+            for row in table.drop_duplicates(["index", "effort", "top_k"]).to_dict("records")],
     )
 
 

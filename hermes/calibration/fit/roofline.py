@@ -104,14 +104,18 @@ def _share(*path: Any, prior: float) -> _Parameter:
     return _Parameter(path, 0.01, 1.0, prior)
 
 
-def _linear_parameters(moe: bool, dense: bool, prior: Mapping[str, Any] | None = None) -> list[_Parameter]:
+_TYPICAL: dict[str, Any] = {
+    **{kind: {"compute": 0.75, "memory": 0.8} for kind in ("qkv_o", "ffn", "experts", "lm_head")},
+    "prefill_attention": {"compute": 0.6, "memory": 0.8}, "decode_attention": {"compute": 0.6, "memory": 0.8},
+    "elementwise": 0.8, "overlap": 0.8, "attention_tile": 128.0, "kernel_latency": 3e-6,
+    "prefill_attention_latency": 2e-5, "decode_attention_latency": 1e-5, "all_reduce": [], "step_overhead": 0.0,
+}
+
+
+def _linear_parameters(moe: bool, dense: bool, prior: Mapping[str, Any] = _TYPICAL) -> list[_Parameter]:
     """Return the factors of the linear layers."""
-    out = []
-    kinds = ["qkv_o"] + (["ffn"] if dense else []) + (["experts"] if moe else [])
-    for kind in kinds:
-        for side, typical in (("compute", 0.75), ("memory", 0.8)):
-            out.append(_share(kind, side, prior=typical if prior is None else prior[kind][side]))
-    return out
+    kinds = ["qkv_o", *(["ffn"] if dense else []), *(["experts"] if moe else [])]
+    return [_share(kind, side, prior=prior[kind][side]) for kind in kinds for side in ("compute", "memory")]
 
 
 def _parameters(sets: Sequence[DataSet]) -> list[_Parameter]:
@@ -134,12 +138,6 @@ def _parameters(sets: Sequence[DataSet]) -> list[_Parameter]:
     return out
 
 
-_TYPICAL: dict[str, Any] = {
-    **{kind: {"compute": 0.75, "memory": 0.8} for kind in ("qkv_o", "ffn", "experts", "lm_head")},
-    "prefill_attention": {"compute": 0.6, "memory": 0.8}, "decode_attention": {"compute": 0.6, "memory": 0.8},
-    "elementwise": 0.8, "overlap": 0.8, "attention_tile": 128.0, "kernel_latency": 3e-6,
-    "prefill_attention_latency": 2e-5, "decode_attention_latency": 1e-5, "all_reduce": [], "step_overhead": 0.0,
-}
 _TYPICAL_ALL_REDUCE = {"devices": 2, "bandwidth": 0.7, "latency": 1e-5}
 
 
@@ -261,12 +259,9 @@ def efficiency_file(
         sources=list(dict.fromkeys(header.source for header in headers)),
         date=", ".join(dict.fromkeys(str(header.date) for header in headers)), fitted_by="hermes fit-roofline",
         factors=_rounded(factors), factors_8bit=None if eight is None else _rounded(eight),
-        held_out=[row.model_copy(update=_digits(row, 4)) for row in held_out], notes=notes,
+        held_out=[row.model_copy(update={name: round(getattr(row, name), 4) for name in ("mape", "bias", "worst")})
+                  for row in held_out], notes=notes,
     )
-
-
-def _digits(row: HeldOut, digits: int) -> dict[str, float]:
-    return {name: round(getattr(row, name), digits) for name in ("mape", "bias", "worst")}
 
 
 def _rounded(factors: Efficiency) -> Efficiency:

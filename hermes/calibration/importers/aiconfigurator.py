@@ -95,8 +95,6 @@ class Aiconfigurator(ImporterConfig):
         return MIXED_ATTENTION.get(self.system, 1.0) if self.backend == "vllm" else 1.0
 
     def _request(self, batches: Batches) -> dict[str, Any]:
-        if self.dtype not in MOE and self.dtype not in GEMM:
-            raise InputError(f"one of {', '.join(GEMM)}", self.dtype, field="dtype")
         return {
             "model": self._model_path(), "system": self.system, "backend": self.backend,
             "backend_version": self.backend_version, "tp": self.tp, "gemm_quant_mode": GEMM[self.dtype],

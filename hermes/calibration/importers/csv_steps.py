@@ -70,8 +70,14 @@ class CsvSteps(ImporterConfig):
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
         """Return one step per row, in the order of the file."""
         table = csv_table(Path(self.source))
-        names = self._columns(list(table.columns))
-        frame = pd.DataFrame({CSV_COLUMNS[name]: table.typed(_column(name)) for name in names})
+        for name in table.columns:
+            if name not in CSV_COLUMNS:
+                raise InputError(f"columns among {', '.join(CSV_COLUMNS)}", name, file=self.source, line=1,
+                                 suggestion=suggest(name, CSV_COLUMNS))
+        missing = [name for name in NEEDED if name not in table]
+        if missing:
+            raise InputError(f"the columns {', '.join(NEEDED)}", f"no {', '.join(missing)}", file=self.source, line=1)
+        frame = pd.DataFrame({CSV_COLUMNS[name]: table.typed(_column(name)) for name in table.columns})
         if frame.empty:
             raise InputError("at least one row", file=self.source)
         for line, row in zip(table.lines or (), frame.to_dict("records"), strict=True):
@@ -81,17 +87,6 @@ class CsvSteps(ImporterConfig):
             frame["configuration"] = [
                 " ".join(f"{name}={row[name]}" for name in STATS if row[name]) for row in frame.to_dict("records")]
         return MeasuredSteps(self._header(named), frame)
-
-    def _columns(self, header: list[str]) -> list[str]:
-        """Return the columns of the file. Raises `InputError` for an unknown or a missing one."""
-        for name in header:
-            if name not in CSV_COLUMNS:
-                raise InputError(f"columns among {', '.join(CSV_COLUMNS)}", name, file=self.source, line=1,
-                                 suggestion=suggest(name, CSV_COLUMNS))
-        missing = [name for name in NEEDED if name not in header]
-        if missing:
-            raise InputError(f"the columns {', '.join(NEEDED)}", f"no {', '.join(missing)}", file=self.source, line=1)
-        return header
 
     def _check(self, row: dict[str, Any], line: int) -> None:
         """Refuse impossible steps, which would mislead a fit silently."""

@@ -90,15 +90,11 @@ class Layerwise(ImporterConfig):
                 progress(index, len(rows))
         return MeasuredSteps(self._header(description.name, tables), pd.DataFrame(rows))
 
-    def _meta(self) -> dict[str, Any]:
-        path = Path(self.source) / "meta.yaml"
-        plain = load_yaml(path).plain()
-        if not isinstance(plain, dict):
-            raise InputError("a mapping", plain, file=str(path))
-        return plain
-
     def _header(self, model: str, tables: OperatorTables) -> StepsHeader:
-        meta = self._meta()
+        path = Path(self.source) / "meta.yaml"
+        meta = load_yaml(path).plain()
+        if not isinstance(meta, dict):
+            raise InputError("a mapping", meta, file=str(path))
         engine = meta.get("engine_effective") or {}
         device = str(meta.get("gpu", "not stated"))
         digest = hashlib.sha256()

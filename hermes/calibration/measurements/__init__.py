@@ -10,8 +10,7 @@
 """
 
 from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import read_records
+from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.session import Measured
 from hermes.results.layout import Section
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import engine_of_journal
+from hermes.calibration.plan import PointPlan, engine_of_journal
 from hermes.calibration.session import Measured, OnProgress, measure
 from hermes.config import ConfigModel
 from hermes.config.registry import Registry
@@ -28,7 +27,7 @@ from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim
 from hermes.results.layout import Part, Section
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "again", "kind_of_file", "kind_of_journal"]
+__all__ = ["MEASUREMENTS", "FitOptions", "Measurement", "Shown", "again", "existing", "kind_of_file", "kind_of_journal"]
 
 
 class Shown(NamedTuple):
@@ -84,7 +83,9 @@ class Measurement(ConfigModel):
         """Return the points and their time, for `--dry-run`."""
         rows = [[point["name"], float(point.get("estimate_s", 0.0))] for point in plan.points]
         return Shown({"points": plan.points, "estimate_s": round(plan.estimate_s, 1)},
-                     [Section("", ["point", "estimate (s)"], rows), f"time: about {plan.estimate_s:.0f} s"])
+                     [
+            Section("", ["point", "estimate (s)"], rows),
+            f"{len(plan.points)} points; time: about {plan.estimate_s:.0f} s (an estimate; corrected while measuring)"])
 
     def collect(self, plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
                 on_progress: OnProgress = None) -> Measured:
@@ -126,6 +127,14 @@ def again(measured: Measured | None) -> list[str]:
     if measured is None or measured.complete:
         return []
     return ["stopped by the budget: run the same command again to continue"]
+
+
+def existing(base_dir: Path, name: str, key: str) -> str:
+    """Return the absolute path of a file that a key names; "" for none. Raises `InputError` if it does not exist."""
+    path = base_dir / name
+    if name and not path.is_file():
+        raise InputError("an existing file", name, field=key)
+    return str(path.resolve()) if name else ""
 
 
 MEASUREMENTS: Registry[type[Measurement]] = Registry("measurements", "what to measure", {

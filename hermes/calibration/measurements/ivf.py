@@ -15,9 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hermes.calibration.measurements.base import Measurement, Shown, again
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.records import read_records
+from hermes.calibration.measurements.base import Measurement, Shown, again, existing
+from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.session import Measured as Session
 from hermes.config import ConfigModel
 from hermes.config.validation import load
@@ -36,7 +35,7 @@ from hermes.plugins.telerag.overlap import (
 from hermes.plugins.telerag.overlap.sizes import Ints
 from hermes.results.layout import Part, Section
 
-__all__ = ["CONFIGURATIONS", "IvfMeasurement", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of", "save_overlap"]
+__all__ = ["CONFIGURATIONS", "IvfMeasurement", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of"]
 
 CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
     ("gaussian", {}, False), ("gaussian", {"spread": 0.5}, False), ("gaussian", {}, True),
@@ -67,15 +66,15 @@ class Prediction(ConfigModel):
     see."""
 
     rewrite: str
-    strength: float | None
+    strength: float | None = None
     """None if no strength reaches the fitted cell."""
-    spread: float | None
+    spread: float | None = None
     """Spread of the strengths, given or fitted."""
-    mean_error: float | None
-    worst_error: float | None
-    worst_cell: list[int] | None
+    mean_error: float | None = None
+    worst_error: float | None = None
+    worst_cell: list[int] | None = None
     """Prefetched clusters and nprobe of the worst."""
-    worst_noise: float | None
+    worst_noise: float | None = None
     """Standard error of the measurement there, points."""
 
 
@@ -199,8 +198,7 @@ def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curv
     try:
         strength, spread = _fit(config, bias, sizes, curve)
     except InputError:
-        return Prediction(rewrite=rewrite, strength=None, spread=None, mean_error=None, worst_error=None,
-                          worst_cell=None, worst_noise=None)
+        return Prediction(rewrite=rewrite)
     family = make_family(config.family, **{**config.shape, "spread": spread})
     drawn = overlap_curve(family, strength, bias, sizes, curve.budgets, curve.nprobes, queries=_QUERIES)
     error = 100 * np.abs(drawn.overlap - curve.overlap)
@@ -219,11 +217,6 @@ def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curv
 def load_overlap(path: Path) -> IvfOverlap:
     """Load a file of this format. Raises `InputError` naming the file and the field."""
     return load(IvfOverlap, path, str(path))
-
-
-def save_overlap(found: IvfOverlap, path: Path) -> None:
-    """Write the measurement as YAML."""
-    write_text(path, to_yaml(found.model_dump(mode="json")))
 
 
 class IvfMeasurement(Measurement):
@@ -248,9 +241,6 @@ class IvfMeasurement(Measurement):
 
     def plan(self, base_dir: Path, python: str | None = None) -> IvfPlan:
         """Return the plan: the overlap, then scans and merges. Raises `InputError` naming the key."""
-        rewrites = base_dir / self.rewrites_file if self.rewrites_file else None
-        if rewrites is not None and not rewrites.is_file():
-            raise InputError("an existing file", str(rewrites), field="rewrites_file")
         budgets, nprobes = ([max(1, self.nlist // share) for share in shares] for shares in (_BUDGETS, _NPROBES))
         points: list[dict[str, Any]] = [{"name": "overlap", "kind": "overlap", "budgets": budgets, "nprobes": nprobes}]
         if self.speed:
@@ -260,16 +250,17 @@ class IvfMeasurement(Measurement):
             points += [{"name": f"merge {n}", "kind": "merge", "candidates": n, **more}
                        for n in (10_000, 100_000, 1_000_000)]
         settings = self.model_dump(exclude={"measure", "output", "rewrites_file", "speed"})
-        return IvfPlan(settings={**settings, "rewrites_file": str(rewrites.resolve()) if rewrites else ""},
-                       points=points)
+        settings["rewrites_file"] = existing(base_dir, self.rewrites_file, "rewrites_file")
+        return IvfPlan(settings=settings, points=points)
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
              measured: Session | None = None) -> Shown:
         """Write the overlap and the models that predict it. Raises `InputError`."""
         found = overlap_of(journal)
-        save_overlap(found, output)
-        return Shown(found.model_dump(mode="json"), [*_overlap(found), *again(measured), f"written to {output}"])
+        data = found.model_dump(mode="json")
+        write_text(output, to_yaml(data))
+        return Shown(data, [*_overlap(found), *again(measured), f"written to {output}"])
 
 
 def _overlap(found: IvfOverlap) -> list[Part]:

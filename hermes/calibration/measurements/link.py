@@ -8,7 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.link import MOST_READ, LinkFile, LinkPlan, network_lines, save_link
+from hermes.calibration.link import (
+    MOST_READ,
+    LinkFile,
+    LinkPlan,
+    link_file,
+    network_lines,
+    of_tool,
+    save_link,
+    tool_of,
+)
 from hermes.calibration.measurements.base import Measurement, Shown, again
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.session import Measured
@@ -90,16 +99,12 @@ class Links(Measurement):
     @classmethod
     def reads(cls, file: Path) -> bool:
         """Return whether it is the output of fio, nvbandwidth or nccl-tests."""
-        from hermes.calibration.link_fit import tool_of
-
         return tool_of(file) is not None
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
              measured: Measured | None = None) -> Shown:
         """Write fitted links. Raises `InputError`."""
-        from hermes.calibration.link_fit import link_file, of_tool
-
         links = of_tool(journal, output.stem, command) or link_file(journal, output.stem, command)
         data = {"file": str(output), "complete": measured is None or measured.complete}
         if isinstance(links, LinkDescription):

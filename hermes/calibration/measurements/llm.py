@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.calibration import pack
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
-from hermes.calibration.plan import Plan, PointPlan, request_for
+from hermes.calibration.measurements.base import FitOptions, Shown, again
+from hermes.calibration.measurements.model import ModelMeasurement
+from hermes.calibration.plan import Plan, PointPlan
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.calibration.vllm_plan import vllm_plan
@@ -18,89 +18,40 @@ from hermes.results.layout import Part, Section
 
 __all__ = ["LlmMeasurement"]
 
-Count = Annotated[int, Field(ge=1, le=2**31)]
 
-
-class LlmMeasurement(Measurement):
+class LlmMeasurement(ModelMeasurement):
     """Step times of an LLM engine over a grid of batches."""
 
     engines: ClassVar[tuple[str, ...]] = ("vllm", "torch")   # a torch engine wrote journals too, once
     format: ClassVar[str] = "hermes-steps/1"
-    clock_choice: ClassVar[bool] = True
     fit_options: ClassVar[frozenset[str]] = frozenset(("plot",))
 
     measure: Literal["llm"] = "llm"
-    model: str
-    """A shipped model, or the path of a config.json."""
     engine: Literal["vllm"] = "vllm"
     """vllm: the real engine, with dummy weights."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """cpu or cuda."""
-    hardware: str | None = None
-    """Device description that the estimates use; null: cpu-core, h100-sxm."""
-    dtype: str | None = None
-    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share the model."""
-    clock: Literal["wall", "cpu"] | None = None
-    """On a CPU: wall or cpu; null: wall."""
-    repetitions: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Measurements of every step."""
-    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """Seconds of work before the first measurement."""
-    max_num_batched_tokens: Count = 2048
-    """Most tokens of a step."""
-    max_num_seqs: Count = 256
-    """Most sequences of a step."""
-    max_context: Count = 8192
-    """Longest sequence."""
-    threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    """CPU threads of the engine."""
     parts: Annotated[list[Literal["grid", "engine"]], Field(min_length=1)] = ["grid", "engine"]
     """grid: batches of all kinds, for a step profile; engine: full chunks beside decodes, and decode batches."""
     points: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Most points of the grid; null: all."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the random batches."""
     output: str = "steps.yaml"
     """Measured steps; plan and journal beside them."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> Plan:
         """Return the plan. Raises `InputError` naming the key."""
-        given = self.model_dump(exclude={"measure", "engine", "output"}) | {"parts": tuple(self.parts)}
-        return vllm_plan(request_for(**given, base_dir=base_dir))
+        return vllm_plan(self.request(base_dir))
 
     def show_plan(self, plan: PointPlan) -> Shown:
-        """Return the points with their levels, the memory and the time."""
+        """Return the points, the memory and the time."""
         assert isinstance(plan, Plan)
-        levels: Counter[int] = Counter()
-        seconds: Counter[int] = Counter()
-        for point in plan.points:
-            levels[point["level"]] += 1
-            seconds[point["level"]] += point["estimate_s"]
-        memory = plan.memory
-        data: dict[str, Any] = {
-            "engine": plan.engine, "model": plan.model.name, "device": plan.device, "hardware": plan.hardware,
-            "dtype": plan.dtype, "tensor_parallel": plan.tensor_parallel, "points": len(plan.points),
-            "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "estimate_s": round(plan.estimate_s, 1),
-            "memory": {**memory.model_dump(), "total_bytes": memory.total_bytes} if memory else None,
-            "levels": {level: {"points": n, "estimate_s": round(seconds[level], 1)} for level, n in levels.items()},
-            "grid": [point["name"] for point in plan.points],
-        }
-        parts: list[Part] = [
-            Section("", ["level", "point", "estimate (s)"],
-                  [[p["level"], p["name"], float(p["estimate_s"])] for p in plan.points]),
-            f"{plan.engine}, {plan.model.name}, {plan.dtype}, tp {plan.tensor_parallel}, {plan.device} "
-            f"({plan.hardware}): {len(plan.points)} points, {plan.repetitions} repetitions each",
-        ]
-        if memory:
-            sizes = ", ".join(f"{what} {size / 2**30:.2f} GiB" for what, size in (
-                ("weights", memory.weights_bytes), ("KV", memory.kv_bytes), ("activations", memory.activation_bytes)))
-            of = f" of {memory.capacity_bytes / 2**30:.1f}" if memory.capacity_bytes else ""
-            parts.append(f"memory of the device: {sizes}; {memory.total_bytes / 2**30:.2f}{of} GiB")
-        parts.append(f"time: about {plan.estimate_s:.0f} s, {plan.warmup_s:.0f} s of warm-up included (a roofline's "
-                     "estimate; corrected while measuring)")
-        return Shown(data, parts)
+        assert plan.memory is not None
+        shown, memory = super().show_plan(plan), plan.memory
+        sizes = ", ".join(f"{what} {size / 2**30:.2f} GiB" for what, size in (
+            ("weights", memory.weights_bytes), ("KV", memory.kv_bytes), ("activations", memory.activation_bytes)))
+        of = f" of {memory.capacity_bytes / 2**30:.1f}" if memory.capacity_bytes else ""
+        return Shown({**shown.data, "memory": {**memory.model_dump(), "total_bytes": memory.total_bytes}}, [
+            *shown.parts, f"memory of the device: {sizes}; {memory.total_bytes / 2**30:.2f}{of} GiB"])
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
+from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again, existing
 from hermes.calibration.plan import PointPlan
 from hermes.calibration.retrieval import (
     REPETITION_S,
@@ -30,7 +30,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.results.layout import Part, Section
 from hermes.services.retrieval_profile import RetrievalProfile, save_retrieval_profile
 
-__all__ = ["Retrieval", "memory_bytes", "retrieval_plan"]
+__all__ = ["Retrieval", "memory_bytes"]
 
 _FLOPS = 30e9              # rate of one core building an index: for the estimates only
 _SCAN_BYTES = 8e9
@@ -98,8 +98,26 @@ class Retrieval(Measurement):
 
     def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
         """Return the plan. Raises `InputError` naming the key."""
-        files = {name: _existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
-        return retrieval_plan(self.model_copy(update=files))
+        files = {name: existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
+        grid = self.model_copy(update=files)
+        points: list[dict[str, Any]] = []
+        for level, index in enumerate(_indices(grid)):
+            build_s = _build_s(index, grid.build_threads)
+            for effort in _efforts(index, grid):
+                for batch in grid.batches:
+                    for threads in grid.threads:
+                        point = {
+                            "name": f"{index['name']} {effort} b={batch} t={threads} k={grid.top_k}", "level": level,
+                            "index": index, "effort": effort, "batch": batch, "threads": threads, "top_k": grid.top_k,
+                            "repetitions": grid.repetitions,
+                        }
+                        estimate = grid.repetitions * max(REPETITION_S, _search_s(point) * batch / min(batch, threads))
+                        points.append({**point, "estimate_s": 1.3 * estimate + build_s})
+                        build_s = 0.0
+        return validate(RetrievalPlan, {
+            "clock": grid.clock, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
+            "vectors_file": grid.vectors_file, "texts_file": grid.texts_file, "points": points,
+        })
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the indices with their points, and the memory."""
@@ -117,48 +135,21 @@ class Retrieval(Measurement):
 
     def conclude(self, done: Measured, output: Path, base_dir: Path, command: str) -> Shown:
         """Write the searches, and the cost model to the plan's `profile`."""
-        return _packed(done.journal, output, base_dir / self.profile if self.profile else None, command, done)
+        return self.pack(done.journal, output, command=command, measured=done,
+                         profile=base_dir / self.profile if self.profile else None)
 
     @classmethod
     def pack(cls, journal: Path, output: Path, *, command: str = "", clock: str | None = None,
-             measured: Measured | None = None) -> Shown:
-        """Write measured searches. Raises `InputError`."""
-        return _packed(journal, output, None, command, measured)
+             measured: Measured | None = None, profile: Path | None = None) -> Shown:
+        """Write measured searches, and the cost model to `profile`. Raises `InputError`."""
+        save_searches(pack_searches(journal, output.stem, command), output)
+        return _fitted(load_searches(output), profile, (profile or output).stem, command, [output, profile], measured)
 
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
         """Fit the cost model of searches. Raises `InputError`."""
         return _fitted(load_searches(file), options.output, options.name or (options.output or file).stem,
                        options.command, [options.output], None)
-
-
-def _existing(base_dir: Path, name: str, key: str) -> str:
-    path = base_dir / name
-    if name and not path.is_file():
-        raise InputError("an existing file", name, field=key)
-    return str(path.resolve()) if name else ""
-
-
-def retrieval_plan(grid: Retrieval) -> RetrievalPlan:
-    """Return the plan of a grid. Raises `InputError` naming the key."""
-    points: list[dict[str, Any]] = []
-    for level, index in enumerate(_indices(grid)):
-        build_s = _build_s(index, grid.build_threads)
-        for effort in _efforts(index, grid):
-            for batch in grid.batches:
-                for threads in grid.threads:
-                    point = {
-                        "name": f"{index['name']} {effort} b={batch} t={threads} k={grid.top_k}", "level": level,
-                        "index": index, "effort": effort, "batch": batch, "threads": threads, "top_k": grid.top_k,
-                        "repetitions": grid.repetitions,
-                    }
-                    estimate = grid.repetitions * max(REPETITION_S, _search_s(point) * batch / min(batch, threads))
-                    points.append({**point, "estimate_s": 1.3 * estimate + build_s})
-                    build_s = 0.0
-    return validate(RetrievalPlan, {
-        "clock": grid.clock, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
-        "vectors_file": grid.vectors_file, "texts_file": grid.texts_file, "points": points,
-    })
 
 
 def _indices(grid: Retrieval) -> list[dict[str, Any]]:
@@ -249,11 +240,6 @@ def memory_bytes(plan: RetrievalPlan) -> int:
             need = n * (4 * dim + code + 8) + index["nlist"] * dim * 4
         most = max(most, need + plan.queries * (4 * dim + 32_768 * 16))
     return int(most) + 200 * 2**20
-
-
-def _packed(journal: Path, output: Path, profile: Path | None, command: str, measured: Measured | None) -> Shown:
-    save_searches(pack_searches(journal, output.stem, command), output)
-    return _fitted(load_searches(output), profile, (profile or output).stem, command, [output, profile], measured)
 
 
 def _fitted(searches: MeasuredSearches, profile: Path | None, name: str, command: str, written: Sequence[Path | None],

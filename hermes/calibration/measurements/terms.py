@@ -2,83 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.calibration.kernel_files import save_kernels
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again
-from hermes.calibration.plan import PointPlan, request_for
+from hermes.calibration.measurements.base import FitOptions, Shown, again
+from hermes.calibration.measurements.model import Count, ModelMeasurement
+from hermes.calibration.plan import PointPlan
 from hermes.calibration.session import Measured
 from hermes.calibration.steps import load_steps
-from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms, save_terms
-from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, Count, TermsPlan, terms_plan, terms_table
+from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
+from hermes.calibration.terms_plan import HOLD_S, SAMPLE_S, TermsPlan, terms_plan, terms_table
 from hermes.config import Bytes
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError
 from hermes.results.layout import Part, Section
 
 if TYPE_CHECKING:
-    from hermes.calibration.fit.engine import EngineFit
-    from hermes.calibration.fit.kernels import FittedTerms
+    from hermes.calibration.fit.kernels import EngineFit, FittedTerms
 
 __all__ = ["TermsMeasurement", "hardware_lines"]
 
 MOST_REASONS = 6
 
 
-class TermsMeasurement(Measurement):
+class TermsMeasurement(ModelMeasurement):
     """Single operators and watts of a card: the terms of the composed hardware model."""
 
     format: ClassVar[str] = "hermes-terms/1"
-    clock_choice: ClassVar[bool] = True
     fit_options: ClassVar[frozenset[str]] = frozenset(("steps",))
 
     measure: Literal["terms"] = "terms"
-    model: str
-    """A shipped model, or the path of a config.json; its shapes are measured."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """cuda: by the kernels of vLLM; cpu: by numpy, in single precision."""
-    hardware: str | None = None
-    """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
-    dtype: str | None = None
-    """Precision: bf16 (null) or fp16 on a GPU, fp32 (null) on a CPU."""
+    """cuda: by the kernels of vLLM (bf16 or fp16); cpu: by numpy (fp32)."""
     ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
     """Numbers of devices that share a layer; the shapes of one of them are measured."""
-    clock: Literal["wall", "cpu"] | None = None
-    """On a CPU: wall or cpu; null: wall."""
     repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
     """Measurements of every operator."""
-    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """Seconds of work before the first measurement."""
     max_num_batched_tokens: Count = 8192
     """Most tokens of a step."""
-    max_num_seqs: Count = 256
-    """Most sequences of a step."""
-    max_context: Count = 8192
-    """Longest sequence."""
-    threads: Annotated[int, Field(ge=1, le=4096)] = 1
-    """CPU threads of an operator."""
     cache: Bytes = 0
     """Bytes that repetitions walk through, so that weights and KV are in no cache; 0: twice the device's cache."""
     sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
     """Least seconds of a repetition: short operators are repeated within it."""
     hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
     """Seconds of each load whose watts are read."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the operands."""
     output: str = "terms.yaml"
     """Measured terms; plan and journal beside them."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> TermsPlan:
         """Return the plan. Raises `InputError` naming the key."""
-        passed = {"hardware", "dtype", "clock", "repetitions", "warmup_s", "max_num_batched_tokens", "max_num_seqs",
-                  "max_context", "threads", "seed"}
-        return terms_plan(self, request_for(self.model, self.device, base_dir=base_dir,
-                                            **self.model_dump(include=passed)))
+        return terms_plan(self.request(base_dir))
 
     def show_plan(self, plan: PointPlan) -> Shown:
         """Return the terms and their minutes."""
@@ -100,7 +76,7 @@ class TermsMeasurement(Measurement):
              measured: Measured | None = None) -> Shown:
         """Write measured terms. Raises `InputError`."""
         terms = pack_terms(journal, output.stem, command, clock)
-        save_terms(terms, output)
+        terms.save(output)
         header = terms.header
         data: dict[str, Any] = {
             "terms": str(output), "rows": len(terms.rows), "points": header.planned, "measured": header.measured,
@@ -122,8 +98,7 @@ class TermsMeasurement(Measurement):
     @classmethod
     def fit(cls, file: Path, options: FitOptions) -> Shown:
         """Make kernel tables; fit the engine's own time to `options.steps`. Raises `InputError`."""
-        from hermes.calibration.fit.engine import fit_engine
-        from hermes.calibration.fit.kernels import fit_terms
+        from hermes.calibration.fit.kernels import fit_engine, fit_terms, save_kernels
 
         output, steps = options.output, options.steps
         if output is not None and output.suffix not in (".yaml", ".yml"):
@@ -131,10 +106,10 @@ class TermsMeasurement(Measurement):
         measured = load_terms(file)
         made = fit_terms(measured, options.name or (output.stem if output else measured.header.name))
         engine = fit_engine(load_steps(steps), measured, made.tables(), made.beside) if steps is not None else None
+        lines = hardware_lines(made, engine, output)
         if output is not None:
-            lines = hardware_lines(made, engine, output)
             save_kernels(made.file, made.arrays, output, "\n".join(["Kernel times. In a scenario:", "", *lines]))
-        return _fitted(measured, made, engine, output)
+        return _fitted(measured, made, engine, lines, output)
 
 
 def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | None) -> list[str]:
@@ -152,9 +127,9 @@ def hardware_lines(made: FittedTerms, engine: EngineFit | None, output: Path | N
     return lines
 
 
-def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, output: Path | None) -> Shown:
+def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, lines: list[str], output: Path | None,
+            ) -> Shown:
     """Return kernel tables, their errors at the measured points, watts, and the lines of a scenario."""
-    lines = hardware_lines(made, engine, output)
     data = {
         "tables": made.file.tables, "errors": {term: asdict(found) for term, found in made.errors.items()},
         "beside": None if made.beside is None else made.beside.beside.model_dump(),
@@ -166,7 +141,10 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, o
         errors["added by decodes beside a prompt"] = made.beside.errors
     if engine is not None:
         errors["whole steps"] = engine.errors
-    parts: list[Part] = [_errors(made.file.name, errors)]
+    parts: list[Part] = [Section(
+        f"{made.file.name}: composed beside measured", ["term", "points", "error", "median", "worst"],
+        [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
+         for term, found in errors.items()])]
     if engine is not None:
         parts.append(f"engine: {engine.step.source}; the kernels leave it {engine.unexplained:.1%} of a step (median)")
     for found in made.watts:
@@ -180,9 +158,3 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, o
         parts.append(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
     parts += ["in a scenario, for the clients on this card:", *(f"    {line}" for line in lines)]
     return Shown(data, [*parts, *([f"written to {output}"] if output else [])])
-
-
-def _errors(name: str, errors: Mapping[str, Any]) -> Section:
-    return Section(f"{name}: composed beside measured", ["term", "points", "error", "median", "worst"],
-                 [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
-                  for term, found in errors.items()])

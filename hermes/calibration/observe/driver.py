@@ -1,60 +1,95 @@
-"""Send the requests of a scenario to a server as the scenario says: at their arrival times, or user by user."""
+"""Send the requests of a scenario to a server as the scenario says: at their arrival times, or user by user.
+
+The simulator has no tokens; a content says which parts of a prompt are which text (`hermes.core.block_hashes`). Every
+text gets random tokens, drawn from a generator that its key and the seed give: texts that two requests share in the
+scenario are the same tokens here, in every run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from hermes.calibration.collect.contention import waited_s
-from hermes.calibration.observe.prompts import Vocabulary
-from hermes.calibration.observe.server import Answer, Server
+from hermes.calibration.collect.counters import waited_s
+from hermes.calibration.observe.server import Server
+from hermes.config.streams import stream
+from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, JoinedPrompt, PromptContent
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S
 
-__all__ = ["WINDOW_S", "Load", "Observed", "check_streams", "drive"]
+__all__ = ["WINDOW_S", "Vocabulary", "check_streams", "drive"]
+
+RESERVED = 1000   # ids at both ends of a large vocabulary: special tokens stand there
+
+
+class Vocabulary:
+    """Random texts over the ids that are ordinary tokens.
+
+    Args:
+        size: Tokens of the model's vocabulary.
+        seed: Seed of all texts.
+        attempt: Other attempts have other texts, so that no attempt finds those of an earlier one in a cache.
+    """
+
+    def __init__(self, size: int, seed: int, attempt: int = 1) -> None:
+        if size < 10:
+            raise InputError("a vocabulary of at least 10 tokens", size, field="vocab_size")
+        reserved = min(RESERVED, size // 4)
+        self._low, self._high, self._seed = reserved, size - reserved, seed
+        self._name = "observe" if attempt == 1 else f"observe-attempt-{attempt}"
+
+    def prompt(self, request: Request) -> list[int]:
+        """Return the `prompt_tokens` ids of a request's prompt."""
+        ids: list[int] = []
+        for key, tokens in pieces(request.content, request.prompt_tokens):
+            ids += self._text(key, tokens)
+        return ids + self._text(f"own-{request.id}", request.prompt_tokens - len(ids))
+
+    def _text(self, key: str, tokens: int) -> list[int]:
+        draw = stream(self._seed, f"{self._name}-{key}")
+        found: list[int] = draw.integers(self._low, self._high, tokens).tolist()
+        return found
+
+
+def pieces(content: PromptContent | None, prompt_tokens: int) -> Iterator[tuple[str, int]]:
+    """Yield (key of a text, how many of its first tokens) of the shared part of a prompt, in order.
+
+    Raises `InputError` for contents that only a conversation has: its later prompts repeat answers of the server.
+    """
+    if isinstance(content, JoinedPrompt):
+        content = content.original
+    if isinstance(content, GroupPrefix):
+        yield f"group-{content.group}", min(content.num_tokens, prompt_tokens)
+    elif isinstance(content, HashedPrompt):
+        left = content.num_tokens
+        for number in content.ids:
+            yield f"hash-{number}", min(content.unit, left)
+            left -= min(content.unit, left)
+    elif isinstance(content, HashedPieces):
+        start = 0
+        for number, end in zip(content.ids, content.ends, strict=True):
+            end = min(end, content.num_tokens)
+            yield f"hash-{number}", end - start
+            start = end
+    elif content is not None:
+        raise InputError(Verbatim(f"{type(content).__name__}: prompts of conversations repeat the server's answers, "
+                                  "which are not known before; drive single requests"), field="workload")
+
 
 LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
 PREPARE_S = 2.0       # prompts are made this long before their arrival
+Row = dict[str, Any]
 WINDOW_S = 2.0
 """Length of the windows in which the driver's load is noted."""
 
 
-@dataclass(frozen=True)
-class Observed:
-    """One request as it went. Instants in seconds on the scenario's clock.
-
-    Attributes:
-        scheduled_s: When the scenario wanted it; for users of a closed loop, when they had thought.
-        taken_s: When the driver took it up; it is sent then, or once fewer are under way.
-        answer: Its instants are `time.perf_counter` seconds; `zero` is the scenario's zero on that clock.
-    """
-
-    request: int
-    workload: str
-    prompt_tokens: int
-    output_tokens: int
-    scheduled_s: float
-    taken_s: float
-    answer: Answer
-    zero: float
-
-
-@dataclass(frozen=True)
-class Load:
-    """The driver's process in one window, in seconds: on the wall, on a core, and waiting for one."""
-
-    wall_s: float
-    cpu_s: float
-    waited_s: float
-
-
 def check_streams(streams: Sequence[Stream]) -> None:
     """Raise `InputError` for workloads that a completions endpoint cannot be asked for."""
-    for i, stream in enumerate(streams):
-        table, field = stream.table, f"workload.{i}"
+    for i, asked in enumerate(streams):
+        table, field = asked.table, f"workload.{i}"
         if table.turn is not None:
             raise InputError(Verbatim("conversations repeat the server's answers, which are not driven yet; take "
                                       "single requests"), field=f"{field}.lengths")
@@ -64,25 +99,29 @@ def check_streams(streams: Sequence[Stream]) -> None:
         if table.population is not None:
             raise InputError(Verbatim("past contexts have no tokens to send; leave them out"),
                              field=f"{field}.contexts")
-        if stream.only_stage is None:
+        if asked.only_stage is None:
             raise InputError(Verbatim("only pipelines of one generation can be driven; take plain"),
                              field=f"{field}.pipeline")
 
 
 async def drive(
-    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Observed], None],
-    max_in_flight: int, loaded: Callable[[Load], None],
+    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Row], None],
+    max_in_flight: int, loaded: Callable[[dict[str, float]], None],
 ) -> None:
     """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends. `loaded`
-    is called after every window.
+    is called after every window with the load of the driver's process.
+
+    What is told of a request is a row of the journal: instants in seconds on the scenario's clock; `scheduled_s` is
+    when the scenario wanted it (for users of a closed loop, when they had thought), `taken_s` when the driver took it
+    up: it is sent then, or once fewer are under way.
 
     Arrivals of an open loop keep their times; where the first requests are done, the clock starts at the first that is
     left. At most `max_in_flight` requests are under way; others wait and are sent late.
     """
     check_streams(streams)
     everyone = asyncio.Semaphore(max_in_flight)
-    left = {stream: [r for r in stream.requests() if r.id not in done] for stream in streams}
-    opens = [requests[0].arrival_ns for stream, requests in left.items() if requests and not stream.closed]
+    left = {each: [r for r in each.requests() if r.id not in done] for each in streams}
+    opens = [requests[0].arrival_ns for each, requests in left.items() if requests and not each.closed]
     skipped_s = min(opens, default=0) / NS_PER_S if done else 0.0   # a continued run does not wait for what is done
     zero = time.perf_counter() + LEAD_S - skipped_s
     watch = asyncio.create_task(_watch(loaded))
@@ -93,30 +132,32 @@ async def drive(
 
 
 async def _send_all(left: Mapping[Stream, list[Request]], server: Server, words: Vocabulary,
-                    told: Callable[[Observed], None], zero: float, everyone: asyncio.Semaphore) -> None:
+                    told: Callable[[Row], None], zero: float, everyone: asyncio.Semaphore) -> None:
     async with asyncio.TaskGroup() as tasks:
-        for stream, requests in left.items():
-            send = _Sender(stream, server, words, told, zero, everyone)
-            if stream.closed:
+        for each, requests in left.items():
+            send = _Sender(each, server, words, told, zero, everyone)
+            if each.closed:
                 rest = iter(requests)
-                for _ in range(min(stream.table.users or 0, len(requests))):
+                for _ in range(min(each.table.users or 0, len(requests))):
                     tasks.create_task(send.user(rest))
             else:
                 tasks.create_task(send.open_loop(requests, tasks))
 
 
-async def _watch(loaded: Callable[[Load], None]) -> None:
-    """Note the load of every window until this task is cancelled."""
+async def _watch(loaded: Callable[[dict[str, float]], None]) -> None:
+    """Note the load of every window, in seconds on the wall, on a core and waiting for one, until this task is
+    cancelled."""
     while True:
         wall, cpu, waited = time.perf_counter(), time.process_time(), waited_s()
         await asyncio.sleep(WINDOW_S)
-        loaded(Load(time.perf_counter() - wall, time.process_time() - cpu, waited_s() - waited))
+        loaded({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+                "waited_s": waited_s() - waited})
 
 
 class _Sender:
     """The requests of one workload."""
 
-    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Observed], None], zero: float,
+    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Row], None], zero: float,
                  everyone: asyncio.Semaphore) -> None:
         self._stream, self._server, self._words, self._told, self._zero = stream, server, words, told, zero
         limit = stream.table.max_in_flight
@@ -150,8 +191,14 @@ class _Sender:
         finally:
             for gate in self._gates:
                 gate.release()
-        self._told(Observed(request.id, self._stream.name, request.prompt_tokens, request.output_tokens,
-                            due - self._zero, taken - self._zero, answer, self._zero))
+        self._told({
+            "request": request.id, "workload": self._stream.name, "scheduled_s": round(due - self._zero, 6),
+            "taken_s": round(taken - self._zero, 6), "arrival_s": round(answer.sent - self._zero, 6),
+            "chunk_s": [round(instant - self._zero, 6) for instant in answer.chunks],
+            "prompt_tokens": request.prompt_tokens, "output_tokens": 0 if answer.error else request.output_tokens,
+            "counted": [answer.prompt_tokens, answer.output_tokens], "cached_tokens": answer.cached_tokens,
+            "error": answer.error,
+        })
 
 
 async def _until(instant: float) -> None:

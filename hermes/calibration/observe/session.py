@@ -1,4 +1,9 @@
-"""A session of `hermes observe`: a folder with a journal of the requests that ended, and a table of all of them."""
+"""Sessions of `hermes observe`: a folder with a journal of the requests that ended, and a table of all of them.
+
+Repetitions are attempts. The first is `observed.parquet` in the folder, further ones `observed-2.parquet`, ...; rules
+reject a disturbed one, which stays. The rules are fixed beforehand and look at the driver and its machine, never at a
+request's latency.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +11,31 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from hermes.calibration.collect.counters import LIMIT
 from hermes.calibration.journal import Journal, JournalError, read_journal
-from hermes.calibration.observe.driver import Load, Observed, check_streams, drive
-from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.driver import WINDOW_S, Vocabulary, check_streams, drive
 from hermes.calibration.observe.server import Server
+from hermes.config.writing import replacing
+from hermes.core.noise import spread
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.models import load_model
+from hermes.results.distribution import Distribution
+from hermes.results.observed import ObservedAttempt, ObservedReport, write_report
 from hermes.scenario import Scenario
 from hermes.scenario.build import build
 from hermes.scenario.document import resolved_yaml
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Outcome", "Target", "observe", "observed_table"]
+__all__ = ["RULES", "Outcome", "Target", "judged", "noise_between", "observe", "observe_repeatedly", "observed_table"]
 
 COLUMNS = ("request", "workload", "scheduled_s", "arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s",
            "prompt_tokens", "output_tokens", "cached_tokens", "chunks", "chunk_s", "part", "miscounted", "error")
@@ -100,27 +108,27 @@ def observe(
         if len(done) < total:
             count = len(done)
 
-            def ended(seen: Observed) -> None:
+            def ended(row: dict[str, Any]) -> None:
                 nonlocal count
                 count += 1
-                row = _row(seen, part)
-                written.put({"kind": "point", "point": str(row["request"]), "rows": [row]})
+                written.put({"kind": "point", "point": str(row["request"]), "rows": [row | {"part": part}]})
                 if told is not None:
                     told(count, total)
 
-            def loaded(load: Load) -> None:
-                written.put({"kind": "load", "part": part, **asdict(load)})
+            def loaded(load: dict[str, float]) -> None:
+                written.put({"kind": "load", "part": part, **load})
 
             asyncio.run(_drive(simulation.streams, target, words, done, ended, loaded))
     finally:
         written.close()   # also after Ctrl-C: what ended is kept
     frame, file = observed_table(path), path.with_suffix(".parquet")
-    _write(frame, file)
+    with replacing(file) as temporary:
+        frame.to_parquet(temporary, index=False)
     return _outcome(frame, file)
 
 
 async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, done: set[int],
-                 ended: Callable[[Observed], None], loaded: Callable[[Load], None]) -> None:
+                 ended: Callable[[dict[str, Any]], None], loaded: Callable[[dict[str, float]], None]) -> None:
     try:
         import aiohttp
     except ImportError:
@@ -161,26 +169,11 @@ class _Writer:
             self._journal.write(record)
 
 
-def _row(seen: Observed, part: int) -> dict[str, Any]:
-    answer, zero = seen.answer, seen.zero
-    times = [round(instant - zero, 6) for instant in answer.chunks]
-    failed = bool(answer.error)
-    return {
-        "request": seen.request, "workload": seen.workload, "scheduled_s": round(seen.scheduled_s, 6),
-        "taken_s": round(seen.taken_s, 6),
-        "arrival_s": round(answer.sent - zero, 6), "chunk_s": times, "prompt_tokens": seen.prompt_tokens,
-        "output_tokens": 0 if failed else seen.output_tokens, "counted": [answer.prompt_tokens, answer.output_tokens],
-        "cached_tokens": answer.cached_tokens, "part": part, "error": answer.error,
-    }
-
-
 def observed_table(path: Path) -> pd.DataFrame:
     """Return the requests of a session's journal in order of their numbers, with `COLUMNS`; times in seconds.
 
     Failed requests have NaN and no output tokens. Raises `InputError` for a malformed journal.
     """
-    import pandas as pd
-
     try:
         rows = [record["rows"][0] for record in read_journal(path)[1] if record["kind"] == "point"]
         found = [_timed(row) for row in sorted(rows, key=lambda row: int(row["request"]))]
@@ -201,12 +194,6 @@ def _timed(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write(frame: pd.DataFrame, path: Path) -> None:
-    part = path.with_suffix(".part")
-    frame.to_parquet(part, index=False)
-    part.replace(path)
-
-
 def _outcome(frame: pd.DataFrame, file: Path) -> Outcome:
     errors = [text for text in frame["error"] if text]
     late = (frame["arrival_s"] - frame["scheduled_s"]).to_numpy()
@@ -222,3 +209,82 @@ def _vocab_size(scenario: Scenario, streams: Sequence[Stream]) -> int:
     except InputError:
         raise InputError(Verbatim(f"missing: nothing says how many tokens the vocabulary of {model!r} has; give "
                                   "--vocab-size"), field="clients.model") from None
+
+
+BUSY_SHARE = 0.90          # of a core: a driver that needs more notes chunks late
+CONTENDED_WINDOWS = 0.10
+LATE_S = 0.020
+DRIFT_S = 0.010
+
+RULES = (
+    f"rejected when in more than {CONTENDED_WINDOWS:.0%} of the windows of {WINDOW_S:g} s the driver waited for a core "
+    f"for more than {LIMIT:.0%} of the time, or used more than {BUSY_SHARE:.0%} of one",
+    f"rejected when the driver took up its requests late: p99 above {LATE_S * 1e3:g} ms, or the median of the last "
+    f"quarter {DRIFT_S * 1e3:g} ms above that of the first",
+)
+STATS = ("mean", "p50", "p90", "p99")
+
+
+def observe_repeatedly(
+    scenario: Scenario, target: Target, folder: Path, repetitions: int = 1, most: int | None = None,
+    told: Callable[[int, int, int], None] | None = None,
+) -> tuple[ObservedReport, list[Outcome]]:
+    """Observe until `repetitions` attempts are accepted, and write `folder`/observed.json after each.
+
+    A repeated call continues, and adds to what is there. Raises `InputError`.
+
+    Args:
+        most: Most attempts; by default twice the repetitions, and one for one repetition.
+        told: Called with (attempt, requests done, requests in total).
+    """
+    most = most or (2 * repetitions if repetitions > 1 else 1)
+    attempts: list[ObservedAttempt] = []
+    outcomes: list[Outcome] = []
+    while len(attempts) < most and sum(one.accepted for one in attempts) < repetitions:
+        number = len(attempts) + 1
+        say = None if told is None else partial(told, number)
+        outcomes.append(observe(scenario, target, folder, say, attempt=number))
+        attempts.append(judged(number, outcomes[-1]))
+        report = ObservedReport(rules=list(RULES), repetitions=repetitions, attempts=attempts)
+        tables = [pd.read_parquet(folder / one.file) for one in report.counted()]
+        report = report.model_copy(update={"noise": noise_between(tables)})
+        write_report(report, folder)
+    return report, outcomes
+
+
+def judged(number: int, outcome: Outcome) -> ObservedAttempt:
+    """Apply the rules to an attempt that has ended."""
+    _, records = read_journal(outcome.file.with_suffix(".jsonl"))
+    windows = [record for record in records if record["kind"] == "load"]
+    contended = sum(one["waited_s"] > LIMIT * one["wall_s"] or one["cpu_s"] > BUSY_SHARE * one["wall_s"]
+                    for one in windows)
+    rows = [record["rows"][0] for record in records if record["kind"] == "point"]
+    rows.sort(key=lambda row: row["scheduled_s"])
+    late = np.array([row.get("taken_s", row["arrival_s"]) - row["scheduled_s"] for row in rows])
+    p99 = float(np.quantile(late, 0.99))
+    quarter = max(1, len(late) // 4)
+    drift = float(np.median(late[-quarter:]) - np.median(late[:quarter]))
+    reasons = []
+    if contended > CONTENDED_WINDOWS * len(windows):
+        reasons.append(f"{contended} of {len(windows)} windows contended")
+    if p99 > LATE_S:
+        reasons.append(f"requests taken up late, p99 {p99 * 1e3:.1f} ms")
+    if drift > DRIFT_S:
+        reasons.append(f"requests taken up later and later, by {drift * 1e3:.1f} ms")
+    return ObservedAttempt(
+        number=number, file=outcome.file.name, reasons=reasons, requests=outcome.requests, failed=outcome.failed,
+        parts=outcome.parts, late_s=round(p99, 6), windows=len(windows), contended_windows=contended)
+
+
+def noise_between(tables: list[pd.DataFrame]) -> dict[str, dict[str, Any]]:
+    """Return the spread of every statistic of TTFT, TPOT and E2E over repetitions; empty for fewer than two."""
+    out: dict[str, dict[str, Any]] = {}
+    if len(tables) < 2:
+        return out
+    for metric in ("ttft", "tpot", "e2e"):
+        stats = [Distribution(table[f"{metric}_s"].to_numpy(dtype=np.float64)).stats() for table in tables]
+        for stat in STATS:
+            values = [one[stat] for one in stats if one[stat] is not None]
+            if len(values) == len(tables) and sum(values) > 0:
+                out.setdefault(metric, {})[stat] = spread(values).as_dict()
+    return out

@@ -11,7 +11,7 @@ import typer
 from hermes.cli.output import Answer, Overrides, Scenario, Verbose
 
 if TYPE_CHECKING:
-    from hermes.calibration.fit.request_report import FittedRequests
+    from hermes.calibration.fit.requests import FittedRequests
 
 __all__ = ["from_requests"]
 
@@ -36,7 +36,7 @@ def from_requests(
 
     The requests must be the scenario's, served by one kind of LLM client. A third of them is held out for the errors.
     """
-    from hermes.calibration.fit.request_report import fit_file
+    from hermes.calibration.fit.requests import fit_file
     from hermes.config.writing import write_text
     from hermes.results.layout import Section, labelled
     from hermes.results.reference import mapping_from_options
