@@ -177,26 +177,20 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """Give a callback for a collector's progress: a bar on a terminal, occasional lines elsewhere."""
     if quiet:
         yield None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bar
+        return
+    from hermes.results.progress import ProgressBar
 
-        with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
-                 console=Console(stderr=True)) as bar:
-            task = bar.add_task("starting", total=None, left="")
-            yield lambda now: bar.update(task, total=now.points, completed=now.done, left=_left(now),
-                                         description=now.last[:48] or "warming up")
-    else:
-        shown = -1
-
-        def line(now: Progress) -> None:
+    shown = -1
+    with ProgressBar("starting", transient=False, counts=False) as bar:
+        def told(now: Progress) -> None:
             nonlocal shown
-            if now.done * 10 // now.points > shown:
+            text = f"{now.done}/{now.points} points, {_left(now)}"
+            bar.update(now.done, now.points, f"{text}; {now.last[:48] or 'warming up'}")
+            if not sys.stderr.isatty() and now.done * 10 // now.points > shown:
                 shown = now.done * 10 // now.points
-                print(f"{now.done}/{now.points} points, {_left(now)}", file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
-        yield line
+        yield told
 
 
 def _left(progress: Progress) -> str:
