@@ -36,7 +36,7 @@ from hermes.explore.objective import missed, need_slo, settled
 from hermes.explore.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size_check import MOST_ROUNDS, SEEDS, Check, check_answer, with_longer
 from hermes.explore.size_layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
-from hermes.explore.size_range import MOST_TRIALS, StepRange, with_range
+from hermes.explore.size_range import MOST_TRIALS, StepRange, of_others, with_range
 from hermes.explore.trials import Trials
 from hermes.hardware.devices import load_device
 from hermes.hardware.files import shipped_name
@@ -116,6 +116,7 @@ class Sizing:
         assumed: Links that nobody named, one line each.
         remarks: Kind of client -> what to know of its times: properties with which none were compared.
         steps: The cheapest layout with step times at the ends of their range; None where it is not known.
+        others: The cheapest layout of each other ranked device, with how far its step times are trusted.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
@@ -131,6 +132,7 @@ class Sizing:
     remarks: dict[Kind, list[str]] = field(default_factory=dict)
     own: OwnLayout | None = None
     steps: StepRange | None = None
+    others: list[tuple[Tried, StepRange | None]] = field(default_factory=list)
 
     @property
     def ranked(self) -> list[Tried]:
@@ -236,8 +238,8 @@ def size(
             headroom = _headroom(trials, base["clients"], sizing.meets[0])
             check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
             sizing = replace(sizing, headroom=headroom, check=check)
-            sizing = replace(
-                sizing, steps=with_range(trials, sizing, partial(changes, base["clients"]), max_devices))
+            sizing = replace(sizing, steps=with_range(trials, sizing, partial(changes, base["clients"]), max_devices),
+                             others=of_others(sizing, partial(changes, base["clients"])))
         sizing = replace(sizing, own=run_own(trials, own, folder_of))
         if out is not None:
             trials.finish()

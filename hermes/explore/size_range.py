@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hermes.explore.size import Sizing, Tried
     from hermes.explore.size_layouts import Kind
 
-__all__ = ["StepRange", "with_range"]
+__all__ = ["StepRange", "of_others", "with_range"]
 
 Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
 
@@ -48,12 +48,34 @@ class StepRange:
 
 def with_range(trials: Trials, sizing: Sizing, changes: Changes, max_devices: int) -> StepRange | None:
     """Return the range of the cheapest layout's clients; None where nothing is known of its step times."""
+    best = sizing.meets[0]
+    steps = _trusted(sizing, best, changes)
+    if steps is None:
+        return None
+    if why := _unsearched(best, changes):
+        return replace(steps, why=why)
+    fewest, most = (_clients(trials, best, changes, factor, max_devices // best.kind.devices)
+                    for factor in (steps.low, steps.high))
+    # one seed may ask for more than the answer, which others confirm: shorter steps need no more, longer ones no less
+    answer = sum(best.clients)
+    return replace(steps, fewest=answer if fewest is None else min(fewest, answer),
+                   most=None if most is None else max(most, answer))
+
+
+def of_others(sizing: Sizing, changes: Changes) -> list[tuple[Tried, StepRange | None]]:
+    """Return the cheapest layout of each other ranked device, with how far its step times are trusted."""
+    best = {tried.kind.device: tried for tried in reversed(sizing.ranked)}
+    best.pop(sizing.meets[0].kind.device, None)
+    return [(tried, _trusted(sizing, tried, changes)) for tried in sizing.ranked if tried in best.values()]
+
+
+def _trusted(sizing: Sizing, tried: Tried, changes: Changes) -> StepRange | None:
+    """Return the class and the range of a layout's step times, without clients; None where nothing is known."""
     from hermes.api import simulate_again
     from hermes.scenario.document import with_settings
     from hermes.scenario.step_sources import step_sources
 
-    best = sizing.meets[0]
-    settings = changes(best.kind, best.clients)
+    settings = changes(tried.kind, tried.clients)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # the search has issued them
         scenario = with_settings(sizing.scenario, settings)
@@ -61,14 +83,7 @@ def with_range(trials: Trials, sizing: Sizing, changes: Changes, max_devices: in
     if not found:
         return None
     low, high = min(group["low"] for group in found), max(group["high"] for group in found)
-    kind = max(found, key=lambda group: group["high"] / group["low"])["class"]
-    if why := _unsearched(best, changes):
-        return StepRange(kind, low, high, why=why)
-    fewest, most = (_clients(trials, best, changes, factor, max_devices // best.kind.devices) for factor in (low, high))
-    # one seed may ask for more than the answer, which others confirm: shorter steps need no more, longer ones no less
-    answer = sum(best.clients)
-    fewest = answer if fewest is None else min(fewest, answer)
-    return StepRange(kind, low, high, fewest, None if most is None else max(most, answer))
+    return StepRange(max(found, key=lambda group: group["high"] / group["low"])["class"], low, high)
 
 
 def _unsearched(best: Tried, changes: Changes) -> str:

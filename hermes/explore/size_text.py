@@ -76,14 +76,13 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
 
 
 def _instead(sizing: Sizing) -> list[str]:
-    """Return the cheapest layout of each other device."""
-    best = {tried.kind.device: tried for tried in reversed(sizing.ranked)}
-    best.pop(sizing.meets[0].kind.device, None)
+    """Return the cheapest layout of each other device, and how far its step times are trusted."""
     out = []
-    for tried in sorted(best.values(), key=sizing.ranked.index):
+    for tried, steps in sizing.others:
         million = tried.row.get("headline.per_million_answer_tokens_dollars")
-        out.append(f"{tried.label}: {counted(tried.devices, 'device')}, ${hourly(tried):,.4g} an hour"
-                   + ("" if million is None else f", ${million:.3g}/M"))
+        dollars = f"${hourly(tried):,.4g} an hour" + ("" if million is None else f", ${million:.3g}/M")
+        out.append(f"{tried.label}: {counted(tried.devices, 'device')}, {dollars}"
+                   + ("" if steps is None else f"; {_times(steps)}"))
     return out
 
 
@@ -138,12 +137,16 @@ def _ends(best: Tried, steps: StepRange | None) -> str:
 
 def _range(steps: StepRange) -> str:
     """Return the class and range of the step times, and what they make of the answer."""
-    text = f"step times {100 * (steps.low - 1):+.0f} to {100 * (steps.high - 1):+.0f}% ({steps.kind})"
+    text = _times(steps)
     if steps.why:
         return f"{text}; not searched again: {steps.why}"
     if steps.most is None:
         return f"{text}: from {counted(steps.fewest or 0, 'client')} to more than are allowed"
     return f"{text}: {steps.fewest} to {counted(steps.most, 'client')}"
+
+
+def _times(steps: StepRange) -> str:
+    return f"step times {100 * (steps.low - 1):+.0f} to {100 * (steps.high - 1):+.0f}% ({steps.kind})"
 
 
 def _checked(sizing: Sizing) -> list[tuple[str, str]]:
@@ -307,6 +310,8 @@ def plain(sizing: Sizing) -> dict[str, Any]:
         "ranked": [one(tried) for tried in sizing.ranked], "unranked": [one(tried) for tried in sizing.unpriced],
         "headroom": sizing.headroom,
         "steps": None if sizing.steps is None else asdict(sizing.steps),
+        "others": [{"layout": tried.label, "steps": None if steps is None else asdict(steps)}
+                   for tried, steps in sizing.others],
         "check": None if check is None else {
             "seeds": len(check.answer.misses), "meet": check.answer.met, "within_noise": check.within_noise,
             "near": check.near, "arrivals_s": check.answer.arrivals_s,

@@ -102,6 +102,9 @@ def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed
     told = dict(lines(mixed_prices))
     assert told["answer"].startswith(mixed_prices.ranked[0].label)
     assert "--price b300=DOLLARS" in told["no price"]
+    assert told["instead"].startswith(f"{mixed_prices.ranked[1].label}: ")
+    (one,) = plain(mixed_prices)["others"]
+    assert f"{100 * (one['steps']['high'] - 1):+.0f}% ({one['steps']['kind']})" in told["instead"]
     ranked, unranked = ranking(mixed_prices)
     assert [row[0] for row in ranked.rows] == [tried.label for tried in mixed_prices.ranked]
     assert [row[0] for row in unranked.rows] == [mixed_prices.unpriced[0].label]
