@@ -49,6 +49,9 @@ Memory = Literal["", "pinned", "pageable"]
 MOST_READ = 64 * 2**20
 """Largest read of a disk."""
 
+_NVBANDWIDTH = {"host_to_device_memcpy_ce": "host_to_device", "device_to_host_memcpy_ce": "device_to_host"}
+_NCCL_ROW = re.compile(r"\s*(\d+)\s+\d+\s+\S+\s+\S+\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)")
+
 
 class LinkPoint(ConfigModel):
     """One path and size."""
@@ -172,10 +175,6 @@ def _quantity(value: float, unit: str) -> str:
     prefixes = ((1e9, "G"), (1e6, "M"), (1.0, "")) if unit == "B/s" else ((1.0, ""), (1e-3, "m"), (1e-6, "u"))
     factor, prefix = next(((f, p) for f, p in prefixes if value >= f), (1.0, "") if unit == "B/s" else (1e-9, "n"))
     return f"{value / factor:.4g} {prefix}{unit}"
-
-
-_NVBANDWIDTH = {"host_to_device_memcpy_ce": "host_to_device", "device_to_host_memcpy_ce": "device_to_host"}
-_NCCL_ROW = re.compile(r"\s*(\d+)\s+\d+\s+\S+\s+\S+\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)")
 
 
 def fit_link(path: str, memory: str, found: Sequence[SizeError]) -> MeasuredLink | None:

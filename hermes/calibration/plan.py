@@ -38,6 +38,17 @@ DTYPES = ("bf16", "fp16", "fp32")
 KV_SHARE = 0.9
 """Share of a device's memory that a plan uses, weights and activations included."""
 
+LARGEST = 2**53   # integers are exact below
+_FIELDS: dict[str, str] = {
+    "point": "string", "attempt": "int64", "seconds": "float64", "cv": "float64", "class": "string",
+    "failed": "string", "at_s": "float64", "recall": "float64", "library": "string", "peak_rss_bytes": "int64",
+    "contended": "int64", "work": "mapping", "index": "mapping",
+}
+"""Types of a record's values beside its rows."""
+_NEEDED = {"point": ("point", "rows"), "reference": ("at_s", "rows")}
+_TYPES = {"int64": f"an integer from 0 to {LARGEST}", "float64": "a finite number", "string": "text",
+          "mapping": "a mapping"}
+
 
 class PlanMemory(ConfigModel):
     """Bytes that one device will need."""
@@ -144,19 +155,6 @@ def save_plan(plan: PointPlan, path: Path) -> None:
     head = json.dumps(content, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(point, separators=(",", ":")) for point in points)
     write_text(path, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
-
-
-LARGEST = 2**53   # integers are exact below
-
-_FIELDS: dict[str, str] = {
-    "point": "string", "attempt": "int64", "seconds": "float64", "cv": "float64", "class": "string",
-    "failed": "string", "at_s": "float64", "recall": "float64", "library": "string", "peak_rss_bytes": "int64",
-    "contended": "int64", "work": "mapping", "index": "mapping",
-}
-"""Types of a record's values beside its rows."""
-_NEEDED = {"point": ("point", "rows"), "reference": ("at_s", "rows")}
-_TYPES = {"int64": f"an integer from 0 to {LARGEST}", "float64": "a finite number", "string": "text",
-          "mapping": "a mapping"}
 
 
 class Records(NamedTuple):

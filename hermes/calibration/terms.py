@@ -100,7 +100,9 @@ def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = 
     chosen = chosen_clock(plan, clock)
     rows, classes = _rows(plan, found, chosen, journal)
     environment = dict(found.environment)
-    notes = list(environment.pop("notes", []))
+    notes = environment.pop("notes", [])
+    if not isinstance(notes, list):
+        raise InputError("a list", notes, file=str(journal), line=1, field="environment.notes")
     reached = {record["point"] for record in found.points}
     return MeasuredTerms(validate(TermsHeader, {
         "name": name, "hardware": str(environment.get("device", plan.device)),

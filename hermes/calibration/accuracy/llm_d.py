@@ -61,6 +61,16 @@ NARROW = {"latency": 0.0, "bandwidth": 1e11}
 NCCL: Mapping[str, Mapping[str, Any]] = MappingProxyType({"hardware": {"all_reduce": "nccl"}})
 NO_CHANGE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
+ONE = {"exp-0-vllm-70b": "", "exp-0-baseline-llm-d-70b": " (llm-d build)"}
+PAIR, ROUTED = "exp-2-vllm-70b-2replicas", "exp-2-llm-d-70b-2replicas"
+MOST = {1: 1.0, 2: 3.0}   # requests/s that one server, and two, serve without a queue that grows
+LMBENCH_CLIENT: Mapping[str, Any] = {
+    "model": "llama-3.1-70b", "device": "a100-80gb", "engine": "vllm-0.15", "parallel": {"tp": 2},
+    "max_model_len": 20000, "memory": {"utilization": 0.95, "block_size": 16},
+}
+LIMITS = {1: {"max_num_batched_tokens": 8192, "max_num_seqs": 1024},   # by the number of servers
+          2: {"max_num_batched_tokens": 2048, "max_num_seqs": 256}}
+
 
 def closed_loop(data: Path) -> Iterator[Row]:
     """Throughput and latencies by deployment and number of users."""
@@ -166,17 +176,6 @@ def _alone(client: Mapping[str, Any], row: pd.Series[Any]) -> np.ndarray[Any, np
                            "output_tokens": [int(row.output_tokens)]})
     served = replay({**client, "count": 1}, prompt).requests
     return np.array([served["ttft_s"].iloc[0], served["tpot_s"].iloc[0]])
-
-
-ONE = {"exp-0-vllm-70b": "", "exp-0-baseline-llm-d-70b": " (llm-d build)"}
-PAIR, ROUTED = "exp-2-vllm-70b-2replicas", "exp-2-llm-d-70b-2replicas"
-MOST = {1: 1.0, 2: 3.0}   # requests/s that one server, and two, serve without a queue that grows
-LMBENCH_CLIENT: Mapping[str, Any] = {
-    "model": "llama-3.1-70b", "device": "a100-80gb", "engine": "vllm-0.15", "parallel": {"tp": 2},
-    "max_model_len": 20000, "memory": {"utilization": 0.95, "block_size": 16},
-}
-LIMITS = {1: {"max_num_batched_tokens": 8192, "max_num_seqs": 1024},   # by the number of servers
-          2: {"max_num_batched_tokens": 2048, "max_num_seqs": 256}}
 
 
 def lmbench(data: Path) -> Iterator[Row]:

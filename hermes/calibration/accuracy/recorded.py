@@ -74,6 +74,9 @@ SHORTEST = 0.8         # of the nominal lengths
 CHUNK = 32768          # tokens
 UTILIZATION = 0.82     # of the memory, for weights and KV
 
+METRICS = ("ttft", "tbt", "e2e")
+NAMES = {"llama-2-70b": "llama2-70b"}   # splitwise-sim's, where they differ
+
 
 def schedules(data: Path) -> Iterator[Row]:
     """Recorded schedules of vLLM 0.32.0, step by step."""
@@ -195,10 +198,6 @@ def _loop(row: dict[Any, Any]) -> Iterator[Row]:
     case = Case("InferenceX", f"{prompt} in, {output} out, {users} users", f"sglang {version}",
                 f"{row['card']} tp{row['tp']}", "deepseek-r1", trust_of_steps(results))
     yield from rows_of(case, measured, found)
-
-
-METRICS = ("ttft", "tbt", "e2e")
-NAMES = {"llama-2-70b": "llama2-70b"}   # splitwise-sim's, where they differ
 
 
 @dataclass

@@ -30,6 +30,13 @@ __all__ = [
     "measure", "missed", "outside",
 ]
 
+CLASSES: tuple[Kind, ...] = ("measured", "near", "guess")
+WITHIN = {"times": 0.9, "times p99": 0.92, "ttft": 0.92, "ttft p99": 0.95}   # share of cells whose power is enough
+SEVERAL = 3   # folders of data on which a power of one class is found; with fewer, on the cells of all classes
+NO_TIME = ("identical steps", "watts", "joules per token")
+SURVIVORS = "survivors"   # sets that hold only what was answered in time
+
+
 class _Set(NamedTuple):
     """A set's folder and reader.
 
@@ -193,13 +200,6 @@ def outside(bars: Bars, coverages: Iterable[Coverage]) -> list[dict[str, Any]]:
     least, most = bars.inside
     return [{"class": one.kind, "of": "cells in their range", "between": [least, most], "found": one.inside}
             for one in coverages if one.family == "all" and not least <= one.inside <= most]
-
-
-CLASSES: tuple[Kind, ...] = ("measured", "near", "guess")
-WITHIN = {"times": 0.9, "times p99": 0.92, "ttft": 0.92, "ttft p99": 0.95}   # share of cells whose power is enough
-SEVERAL = 3   # folders of data on which a power of one class is found; with fewer, on the cells of all classes
-NO_TIME = ("identical steps", "watts", "joules per token")
-SURVIVORS = "survivors"   # sets that hold only what was answered in time
 
 
 class Cell(NamedTuple):

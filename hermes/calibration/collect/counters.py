@@ -21,6 +21,8 @@ __all__ = ["LIMIT", "contended", "energy_counter", "steady", "waited_s"]
 LIMIT = 0.05
 """Largest share of a measurement that its threads may have waited for a core."""
 
+LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
+
 
 def waited_s() -> float:
     """Return seconds that all threads of this process have waited for a core so far; 0 if the system does not count
@@ -47,9 +49,6 @@ def steady(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows that were not contended; if fewer than two are, the contended ones, or all."""
     found = [row for row in rows if not contended(row)]
     return found if len(found) > 1 else [row for row in rows if contended(row)] or list(rows)
-
-
-LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 
 
 def energy_counter(uuid: str = "") -> Callable[[], float] | None:

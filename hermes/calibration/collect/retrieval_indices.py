@@ -29,6 +29,10 @@ _VOCABULARY = 50_000
 _ZIPF = 1.07
 _DOCUMENT_TOKENS = 100
 
+_TRAINING_PER_LIST = 64      # vectors per list that k-means sees; faiss warns below 39
+_PQ_TRAINING = 16_384        # vectors and rounds of k-means for the codes: speed does not depend on how good they are
+_PQ_ROUNDS = 10
+
 
 class Embeddings(NamedTuple):
     """`vectors`, shape (vectors, dim), and `queries`, shape (queries, dim); float32, of length 1.
@@ -165,11 +169,6 @@ def _texts_of(file: str, count: int) -> Texts:
     if len(documents) < count:
         raise ValueError(f"{file}: {len(documents)} lines with text; needed: {count}")
     return Texts(documents, len(numbers))
-
-
-_TRAINING_PER_LIST = 64      # vectors per list that k-means sees; faiss warns below 39
-_PQ_TRAINING = 16_384        # vectors and rounds of k-means for the codes: speed does not depend on how good they are
-_PQ_ROUNDS = 10
 
 
 class Index:

@@ -23,6 +23,11 @@ GUESSED_CACHE_BYTES = 64 * 2**20
 MOST_COPIES = 2048
 PROBES = 3
 
+VALUE_BYTES = 4
+QUERY_BLOCK = 128   # rows of a prompt that attend together: keys after their last one are skipped
+TOP_P = 0.95
+NO_WATTS = "not available: watts are read from NVIDIA's driver, and this backend computes on the CPU"
+
 
 @dataclass
 class Operator:
@@ -73,10 +78,6 @@ def cpu_rows(operator: Operator, repetitions: int, sample_s: float) -> list[dict
 
 
 Array = Any
-VALUE_BYTES = 4
-QUERY_BLOCK = 128   # rows of a prompt that attend together: keys after their last one are skipped
-TOP_P = 0.95
-NO_WATTS = "not available: watts are read from NVIDIA's driver, and this backend computes on the CPU"
 
 
 def attention(q: Array, k: Array, v: Array) -> Array:

@@ -28,6 +28,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TOP_P = 0.95
 MOST_LAUNCHES = 4000      # of one CUDA graph
 
+COPIED_BYTES = 2**30      # by the load of the memory, again and again
+PRODUCT_ROWS = 8192       # of the square product that is the load of the arithmetic
+BURST_S = 0.02            # a load runs and rests in turns of about this long
+
 
 @dataclass(frozen=True)
 class _Shape:
@@ -240,11 +244,6 @@ def _top_p(logits: Tensor) -> Tensor:
     ordered = ordered.masked_fill(chances.cumsum(dim=-1) <= 1.0 - TOP_P, float("-inf"))
     kept = torch.empty_like(ordered).scatter_(-1, order, ordered).softmax(dim=-1)
     return kept.div(torch.empty_like(kept).exponential_(1.0)).argmax(dim=-1)
-
-
-COPIED_BYTES = 2**30      # by the load of the memory, again and again
-PRODUCT_ROWS = 8192       # of the square product that is the load of the arithmetic
-BURST_S = 0.02            # a load runs and rests in turns of about this long
 
 
 def between_events(run: Call) -> float:

@@ -55,6 +55,9 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 FEWEST_BESIDE = 6   # points for the three figures of decodes beside a prompt
 FEWEST_LOADS = 4    # for the three figures of watts
 
+SCALE = 1000.0
+FEWEST_STEPS = 8
+
 
 @dataclass(frozen=True)
 class BesideFit:
@@ -301,9 +304,6 @@ def _stats(row: Any) -> StepStats:
         decode_ctx_max=row.context - 1 if decodes else 0)
 
 
-SCALE = 1000.0
-
-
 def coded(ns: Any) -> np.ndarray[Any, np.dtype[np.int16]]:
     """Nanoseconds as int16, 1000 * ln(nanoseconds): steps of 0.1%; -1 where nothing was measured."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -327,9 +327,6 @@ def save_kernels(header: KernelsFile, arrays: Mapping[str, np.ndarray[Any, Any]]
     write_bytes(path.with_suffix(".npz"), buffer.getvalue())
     write_text(path, to_yaml(header.model_dump(), comment))
     return header
-
-
-FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,17 @@ FEW_LEVELS = 24
 SEGMENT_RATIO = 4.0
 """Segments span at most this ratio; longer ones are sums."""
 
+MOST_TERMS = 20
+FEWEST_GAIN = 0.0003
+"""A term must lower the held-out error by this much (0.03 points of MAPE) ..."""
+RELATIVE_GAIN = 0.015
+"""... and by this part of it."""
+SIMPLER = 0.03
+"""A simpler family is preferred if its error is within this part of the best one's."""
+SHORTLIST = 30
+INNER_FOLDS, OUTER_FOLDS = 8, 10
+"""Parts that configurations are spread over: to choose terms, and to report the error of a fit."""
+
 
 def few(rows: FitRows) -> bool:
     """Whether the configurations are too few for subtle effects."""
@@ -157,18 +168,6 @@ def vocabulary(rows: FitRows, phases: Sequence[str], family: str) -> list[Term]:
                 terms += [(Factor(a, knot), Factor(b)) for knot in coarse]
                 terms += [(Factor(a, cap=knot), Factor(b)) for knot in coarse]
     return terms
-
-
-MOST_TERMS = 20
-FEWEST_GAIN = 0.0003
-"""A term must lower the held-out error by this much (0.03 points of MAPE) ..."""
-RELATIVE_GAIN = 0.015
-"""... and by this part of it."""
-SIMPLER = 0.03
-"""A simpler family is preferred if its error is within this part of the best one's."""
-SHORTLIST = 30
-INNER_FOLDS, OUTER_FOLDS = 8, 10
-"""Parts that configurations are spread over: to choose terms, and to report the error of a fit."""
 
 
 class Choice(NamedTuple):

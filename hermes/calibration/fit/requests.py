@@ -50,6 +50,8 @@ EVERY = 3   # every third request is held out
 STATISTICS = ("mean", "p50", "p90", "p99")
 METRICS = ("ttft", "tpot", "e2e")
 
+_SCALE = np.array([1e-3, 1e-6, 1e-4, 1e-5, 0.1, 0.1])   # a change counts relative to at least this
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -247,9 +249,6 @@ def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: BoolA
             told(f"simulation {tried}: " + ", ".join(f"{n} {v:.4g}" for n, v in zip(NAMES, at, strict=True))
                  + f"; error {np.sqrt(np.mean(rows.missing**2)):.2%}")
     return at, rows, tried
-
-
-_SCALE = np.array([1e-3, 1e-6, 1e-4, 1e-5, 0.1, 0.1])   # a change counts relative to at least this
 
 
 @dataclass(frozen=True)

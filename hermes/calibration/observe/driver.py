@@ -24,6 +24,11 @@ __all__ = ["WINDOW_S", "Vocabulary", "check_streams", "drive"]
 
 RESERVED = 1000   # ids at both ends of a large vocabulary: special tokens stand there
 
+LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
+PREPARE_S = 2.0       # prompts are made this long before their arrival
+WINDOW_S = 2.0
+"""Length of the windows in which the driver's load is noted."""
+
 
 class Vocabulary:
     """Random texts over the ids that are ordinary tokens.
@@ -79,11 +84,7 @@ def pieces(content: PromptContent | None, prompt_tokens: int) -> Iterator[tuple[
                                   "which are not known before; drive single requests"), field="workload")
 
 
-LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
-PREPARE_S = 2.0       # prompts are made this long before their arrival
 Row = dict[str, Any]
-WINDOW_S = 2.0
-"""Length of the windows in which the driver's load is noted."""
 
 
 def check_streams(streams: Sequence[Stream]) -> None:

@@ -40,6 +40,18 @@ __all__ = ["RULES", "Outcome", "Target", "judged", "noise_between", "observe", "
 COLUMNS = ("request", "workload", "scheduled_s", "arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s",
            "prompt_tokens", "output_tokens", "cached_tokens", "chunks", "chunk_s", "part", "miscounted", "error")
 
+BUSY_SHARE = 0.90          # of a core: a driver that needs more notes chunks late
+CONTENDED_WINDOWS = 0.10
+LATE_S = 0.020
+DRIFT_S = 0.010
+RULES = (
+    f"rejected when in more than {CONTENDED_WINDOWS:.0%} of the windows of {WINDOW_S:g} s the driver waited for a core "
+    f"for more than {LIMIT:.0%} of the time, or used more than {BUSY_SHARE:.0%} of one",
+    f"rejected when the driver took up its requests late: p99 above {LATE_S * 1e3:g} ms, or the median of the last "
+    f"quarter {DRIFT_S * 1e3:g} ms above that of the first",
+)
+STATS = ("mean", "p50", "p90", "p99")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -209,20 +221,6 @@ def _vocab_size(scenario: Scenario, streams: Sequence[Stream]) -> int:
     except InputError:
         raise InputError(Verbatim(f"missing: nothing says how many tokens the vocabulary of {model!r} has; give "
                                   "--vocab-size"), field="clients.model") from None
-
-
-BUSY_SHARE = 0.90          # of a core: a driver that needs more notes chunks late
-CONTENDED_WINDOWS = 0.10
-LATE_S = 0.020
-DRIFT_S = 0.010
-
-RULES = (
-    f"rejected when in more than {CONTENDED_WINDOWS:.0%} of the windows of {WINDOW_S:g} s the driver waited for a core "
-    f"for more than {LIMIT:.0%} of the time, or used more than {BUSY_SHARE:.0%} of one",
-    f"rejected when the driver took up its requests late: p99 above {LATE_S * 1e3:g} ms, or the median of the last "
-    f"quarter {DRIFT_S * 1e3:g} ms above that of the first",
-)
-STATS = ("mean", "p50", "p90", "p99")
 
 
 def observe_repeatedly(
