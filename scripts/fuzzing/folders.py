@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from fuzzing.contents import changed_place, mutate
+from fuzzing.downloads import address, write_reply
 from fuzzing.outside import (
     DRIVER_FILES,
     import_command,
@@ -27,6 +28,7 @@ from fuzzing.outside import (
     write_samples,
 )
 from fuzzing.running import Ran, run_here
+from fuzzing.templates import write_bars, write_observed, write_shown, write_space
 from hermes.cli.plot import FIGURES
 
 __all__ = ["FAMILIES", "FolderCase", "folder_case", "template"]
@@ -117,6 +119,11 @@ def _reference(folder: Path) -> None:
     table.to_csv(folder / "reference.csv", index=False)
     table.to_parquet(folder / "reference.parquet")
     (folder / "reference.jsonl").write_text(table.to_json(orient="records", lines=True))
+
+
+def _observed(folder: Path) -> None:
+    _run(folder)
+    write_observed(folder)
 
 
 def _golden(folder: Path) -> None:
@@ -259,6 +266,15 @@ FAMILIES: dict[str, Family] = {
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=state_hash),
+    "bars": Family(write_bars, ("*.yaml", "*.json"), lambda file, rng: [
+        "accuracy", "--data", "HERE/data", "--bars", "HERE/bars.yaml", "--against", "HERE/old.json", "-v"]),
+    "shown": Family(write_shown, ("*.yaml",), lambda file, rng: ["profile", "show", f"HERE/{file}", "--json"]),
+    "space": Family(lambda folder: write_space(folder, SCENARIO), ("space.yaml",), lambda file, rng: [
+        "optimize", "HERE/space.yaml", "-o", "HERE/out", "--workers", "0", "-q", "--json"]),
+    "observed": Family(_observed, ("observed/observed.*", "observed/observed-3.parquet"), lambda file, rng: [
+        "compare", "HERE/run", "HERE/observed", "--allow-different-requests", "--json"]),
+    "download": Family(write_reply, ("*.http",), lambda file, rng: [
+        "trace", "get", "burstgpt", "-o", "HERE/out.parquet", "--json", "--url", f"{address()}HERE/{file}"]),
     "study": Family(_study, ("mine/study.yaml",), lambda file, rng: [
         "study", "HERE/mine", "-o", "HERE/out"], "out/report.md"),
     "plan": Family(_journal, ("plan.yaml",), lambda file, rng: [

@@ -64,13 +64,13 @@ IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml
 
 def test_every_reader_has_a_family(fuzz):
     """A new module that reads files, trace format or load driver needs files in the fuzzer."""
-    from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES, UNREAD
+    from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES
 
     package = SCRIPTS.parent / "hermes"
     found = {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
              for path in package.rglob("*.py") if any(map(READING.search, IMPORTS.findall(path.read_text())))}
     found = {"calibration" if name.startswith("calibration.") else name for name in found}
-    assert found == {*READERS, *UNREAD}
+    assert found == {*READERS}
     assert set(READERS.values()) <= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
     assert {*TRACE_IMPORTERS.names()} == {*SAMPLES}
     assert {*DRIVERS, "blis", "vllm-bench"} == {*DRIVER_FILES}

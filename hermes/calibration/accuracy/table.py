@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.calibration.accuracy.closed_loop import closed_loop
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
@@ -18,6 +18,7 @@ from hermes.calibration.accuracy.served import Row
 from hermes.calibration.accuracy.splitwise import splitwise
 from hermes.calibration.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim
 
 __all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed", "outside"]
 
@@ -146,6 +147,12 @@ class Bar(ConfigModel):
     """Of any case."""
     median: Annotated[float, Field(ge=0)] | None = None
     """Median of the absolute errors of all cases."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.worst is None and self.median is None:
+            raise InputError(Verbatim("give worst or median"), field="worst")
+        return self
 
 
 class Bars(ConfigModel):
