@@ -54,7 +54,8 @@ def reviewed() -> dict[str, str]:
 
 def _without_remarks(ran: Ran) -> list[str]:
     """The lines on stderr that are neither warnings nor notes."""
-    return [line for line in ran.err.split("\n") if line and not line.startswith(("hermes: warning: ", "hermes: note: "))]
+    remarks = ("hermes: warning: ", "hermes: note: ")
+    return [line for line in ran.err.split("\n") if line and not line.startswith(remarks)]
 
 
 def _one_line(ran: Ran) -> bool:
@@ -66,7 +67,7 @@ def _one_line(ran: Ran) -> bool:
 def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
     """Return (one of `VERDICTS`, the output or the mistake)."""
     if isinstance(case, KeyCase):
-        return _judge_key(case, known)
+        return _judge_key(case)
     before = open_files()
     ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command)
     if ran.code is None:
@@ -113,15 +114,15 @@ def _judge_folder(case: FolderCase, ran: Ran, known: dict[str, str]) -> tuple[st
     return ("reviewed", reason) if reason else ("wrong", f"taken, and does not show: {case.name}")
 
 
-def _judge_key(case: KeyCase, known: dict[str, str]) -> tuple[str, str]:
+def _judge_key(case: KeyCase) -> tuple[str, str]:
     taken = 0
     for ran, differs in case.attempts():
         if ran.code is None or (ran.code == 2 and not _one_line(ran)):
-            return "wrong", ran.err
+            return "wrong", f"{case.key}: {ran.err}"
         taken += ran.code in (0, 1)
         if ran.code in (0, 1) and differs:
             return "valid", ""
-    reason = _reviewed(f"keys: {case.key}", known)
+    reason = case.unseen
     return ("reviewed", reason) if reason else ("wrong", f"no effect of {case.key}, in {taken} accepted values")
 
 

@@ -107,10 +107,11 @@ def _reply(content: bytes, rng: random.Random) -> tuple[str, bytes]:
         status = rng.choice([*(b"HTTP/1.1 %d Other" % code for code in (100, 204, 206, 301, 401, 404, 429, 500, 999)),
                              b"HTTP/1.1", b"HTTP/9.9 200 OK", b"200", b""])
     elif kind == "header":
-        headers.append(rng.choice([b"Location: /", b"Transfer-Encoding: chunked", b"Content-Encoding: gzip", b"no colon",
-                                   b"X-Long: " + b"x" * 70_000, b"X: y\r\n" * 200, b"\xff: \x00"]))
+        headers.append(rng.choice([b"Location: /", b"Transfer-Encoding: chunked", b"Content-Encoding: gzip",
+                                   b"no colon", b"X-Long: " + b"x" * 70_000, b"X: y\r\n" * 200, b"\xff: \x00"]))
     elif kind == "length":
-        headers[-1] = b"Content-Length: " + rng.choice([b"0", b"-1", b"3", b"9" * 30, b"x", b"", b"%d" % (len(body) + 1)])
+        longer = b"%d" % (len(body) + 1)
+        headers[-1] = b"Content-Length: " + rng.choice([b"0", b"-1", b"3", b"9" * 30, b"x", b"", longer])
     else:
         kind, body = _csv(body, rng) if rng.random() < 0.7 else (
             "page", rng.choice([b"<html>not here</html>", b" <?xml?>", b"\x1f\x8b\x08\x00", b"{}", b""]))

@@ -28,7 +28,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.scenario import load_scenario, resolved_yaml
 from hermes.scenario.editor_schema import PART, json_schema
 
-__all__ = ["UNREACHED", "KeyCase", "effect_case", "key_case", "reached", "schema_keys"]
+__all__ = ["UNREACHED", "KeyCase", "effect_case", "key_case", "reached", "schema_keys", "unseen"]
 
 SHIPPED = ("pipelines/mixed", "studies/datastructures/hybrid", "studies/orthrus/fcfs", "studies/metis/base",
            "pipelines/prefix-tiers", "studies/telerag/kv-pressure", "studies/datastructures/shared-prompt",
@@ -41,7 +41,8 @@ UNREACHED = {
 }
 """Component or key that no scenario here has -> the reason."""
 WORDS = ("llama-3.1-8b", "mistral-7b", "e5-base", "h100-sxm", "a100-80gb", "prompt + 10", "prompt", "8", "a", "llm",
-         "answer", "azure-conv-2023", "nvlink", "nvlink-h100", "engine", "rack-{i}", "splitwise-2023-llama-2-70b-a100-tp8")
+         "answer", "azure-conv-2023", "nvlink", "nvlink-h100", "engine", "rack-{i}",
+         "splitwise-2023-llama-2-70b-a100-tp8")
 NUMBERS = (1, 2, 3, 0.5, 0.25, 0, 16, 100, 0.001, 1e6, 1e9)
 MOST_TAKEN, MOST_TRIED = 12, 60
 Key = tuple[str, str]
@@ -58,6 +59,13 @@ def schema_keys() -> dict[Key, Schema]:
     """Return (component, key) -> its schema, except for the kinds that choose components."""
     return {(name, key): what for name, definition in _definitions().items()
             for key, what in definition.get("properties", {}).items() if "const" not in what}
+
+
+@cache
+def unseen() -> dict[str, str]:
+    """Return the keys whose effect no result here shows -> the reason."""
+    found = yaml.safe_load(Path(__file__).with_name("unseen.yaml").read_text())
+    return {key: reason for reason, keys in found.items() for key in keys}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +152,11 @@ class KeyCase:
     mutation: str = "another"
 
     @property
+    def unseen(self) -> str | None:
+        """Why no result here shows the key."""
+        return unseen().get(self.key)
+
+    @property
     def command(self) -> list[str]:
         return _run(self.path)
 
@@ -155,7 +168,7 @@ class KeyCase:
             ran = run_here(self.command)
             yield ran, ran.without(self.path, "") != base.answer()
             taken += ran.code in (0, 1)
-            if taken == MOST_TAKEN:
+            if taken == (3 if self.unseen else MOST_TAKEN):
                 return
 
 
@@ -173,7 +186,7 @@ def key_case(number: int, rng: random.Random, folder: Path) -> Case | KeyCase:
     places = reached(folder)
     key = rng.choice(list(places))
     if rng.random() < 0.25:
-        return effect_case(key, number, rng, folder)
+        return effect_case(key, number, folder)
     base, place = rng.choice(places[key])
     path, old = (*place, key[1]), _at(base.tree, (*place, key[1]))
     file = folder / f"mistake-{number}.yaml"
@@ -190,13 +203,13 @@ def key_case(number: int, rng: random.Random, folder: Path) -> Case | KeyCase:
         written=lambda: parse_yaml(file.read_text()).plain())
 
 
-def effect_case(key: Key, number: int, rng: random.Random, folder: Path) -> KeyCase:
-    """Other values of a key in all places that have it."""
+def effect_case(key: Key, number: int, folder: Path) -> KeyCase:
+    """Other values of a key in up to four places that have it."""
     tries = []
     for base, place in reached(folder)[key][:4]:
         old = _at(base.tree, (*place, key[1]))
         values = _values(schema_keys()[key], old, folder)
-        tries.append([(base, (*place, key[1]), value) for value in rng.sample(values, len(values)) if value != old])
+        tries.append([(base, (*place, key[1]), value) for value in values if value != old])
     rows = [[one[i] for one in tries if i < len(one)] for i in range(max(map(len, tries)))]   # all places in turn
     return KeyCase(".".join(key), folder / f"another-{number}.yaml", [one for row in rows for one in row])
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ELSEWHERE", "HUGE", "NUMBERS_NOT", "OTHERS", "TEXT_MUTATIONS", "TREE_MUTATIONS", "UNITS", "Path_", "at", "mistyped",
-           "paths", "spoiled_grid"]
+__all__ = ["ELSEWHERE", "HUGE", "NUMBERS_NOT", "OTHERS", "TEXT_MUTATIONS", "TREE_MUTATIONS", "UNITS", "Path_", "at",
+           "mistyped", "paths", "spoiled_grid"]
 
 Path_ = tuple[Any, ...]
 Tree = dict[str, Any]
