@@ -44,7 +44,7 @@ WORDS = ("llama-3.1-8b", "mistral-7b", "e5-base", "h100-sxm", "a100-80gb", "prom
          "answer", "azure-conv-2023", "nvlink", "nvlink-h100", "engine", "rack-{i}",
          "splitwise-2023-llama-2-70b-a100-tp8")
 NUMBERS = (1, 2, 3, 0.5, 0.25, 0, 16, 100, 0.001, 1e6, 1e9)
-MOST_TAKEN, MOST_TRIED = 12, 60
+MOST_TAKEN, MOST_TRIED = 24, 100
 Key = tuple[str, str]
 Schema = dict[str, Any]
 
@@ -204,9 +204,11 @@ def key_case(number: int, rng: random.Random, folder: Path) -> Case | KeyCase:
 
 
 def effect_case(key: Key, number: int, folder: Path) -> KeyCase:
-    """Other values of a key in up to four places that have it."""
+    """Other values of a key in the first four places that have it, and in four other scenarios."""
     tries = []
-    for base, place in reached(folder)[key][:4]:
+    places = reached(folder)[key]
+    elsewhere = {id(base): (base, place) for base, place in places[4:]}
+    for base, place in [*places[:4], *list(elsewhere.values())[-4:]]:
         old = _at(base.tree, (*place, key[1]))
         values = _values(schema_keys()[key], old, folder)
         tries.append([(base, (*place, key[1]), value) for value in values if value != old])

@@ -52,7 +52,7 @@ slo: {ttft: 1 s}
      "hardware: {kind: roofline, device: h100-sxm, efficiency: {experts: {compute: x}}}",
      "4:82: clients.0.hardware.efficiency.experts.compute", "expected a number, found 'x'"),   # a name, or a mapping
     ("h100-sxm}\nworkload:", "h100-sxm}\n    role: prefill\n  - {name: b, model: qwen3-14b, device: h100-sxm}\n"
-     "workload:\n  model: llama-3.1-8b", "1:1: clients",
+     "workload:\n  model: llama-3.1-8b", "2:3: clients",
      "expected a client that serves stage 'decode' of model 'llama-3.1-8b'"),
     ("slo:", "router: round-robin\nslo:", "9:9: router", "(did you mean '{kind: round_robin}'?)"),
 ])
