@@ -169,7 +169,10 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
         values[row] = rng.choice([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0, values[row] * 2 + 1])
     else:
         values[row] = rng.choice(["", "nobody", "\x1b[31m", "../../x"])
-    return pa.array(values, None if isinstance(values[row], str) else column.type)
+    try:
+        return pa.array(values, None if isinstance(values[row], str) else column.type)
+    except (pa.ArrowInvalid, OverflowError):   # too large for a column of small integers
+        return pa.array(values)
 
 
 def _arrays(content: bytes, rng: random.Random) -> tuple[str, bytes]:
