@@ -77,7 +77,7 @@ def test_every_reader_has_a_family(fuzz):
 
 
 def test_every_key_of_a_scenario_is_reached(fuzz, tmp_path):
-    """A new key of a component needs a scenario that has the component: shipped, or in scripts/fuzzing/scenarios.yaml."""
+    """A new key of a component needs a scenario that has it: shipped, or in scripts/fuzzing/scenarios.yaml."""
     from fuzzing.keys import UNREACHED, reached, schema_keys, unseen
 
     found = reached(tmp_path / "keys")
