@@ -5,8 +5,9 @@
 Families:
 
 - scenarios, sweeps, traces and profiles: hermes must understand what was written;
-- files that a scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps and
-  journals: a command's answer is compared with its answer without the change;
+- keys: every key of a scenario; of other valid values of it, one must change the result;
+- files that a scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps,
+  journals, search spaces, bars, observations, downloads: a command's answer is compared with that without the change;
 - files that block or never end.
 
 A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Accepted
@@ -34,14 +35,16 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from fuzzing.cases import Case, generate  # noqa: E402
 from fuzzing.endless import EndlessCase, endless_cases  # noqa: E402
 from fuzzing.folders import FAMILIES, FolderCase, folder_case  # noqa: E402
+from fuzzing.keys import KeyCase, key_case  # noqa: E402
 from fuzzing.running import Ran, open_files, run_apart, run_here  # noqa: E402
 
-AnyCase = Case | FolderCase | EndlessCase
+AnyCase = Case | FolderCase | KeyCase | EndlessCase
 VERDICTS = ("refused", "valid", "reviewed", "wrong")
 OWN = ("scenario", "sweep", "trace", "profile")   # shares are in fuzzing.cases
-SHARES = {"own": 0.46, "described": 0.04, "run": 0.06, "store": 0.03, "reference": 0.06, "golden": 0.03,
-          "schedule": 0.05, "steps": 0.02, "study": 0.02, "plan": 0.01, "journal": 0.02, "import": 0.1, "driver": 0.04,
-          "kernels": 0.03, "layers": 0.02, "manifest": 0.01}
+SHARES = {"own": 0.35, "keys": 0.1, "described": 0.04, "run": 0.06, "store": 0.03, "reference": 0.04, "golden": 0.03,
+          "schedule": 0.05, "steps": 0.02, "study": 0.02, "plan": 0.01, "journal": 0.02, "import": 0.07, "driver": 0.03,
+          "bars": 0.01, "shown": 0.01, "space": 0.01, "observed": 0.02, "download": 0.02, "kernels": 0.03,
+          "layers": 0.02, "manifest": 0.01}
 
 
 def reviewed() -> dict[str, str]:
@@ -49,16 +52,22 @@ def reviewed() -> dict[str, str]:
     return yaml.safe_load((ROOT / "scripts/fuzzing/reviewed.yaml").read_text()) or {}
 
 
+def _without_remarks(ran: Ran) -> list[str]:
+    """The lines on stderr that are neither warnings nor notes."""
+    remarks = ("hermes: warning: ", "hermes: note: ")
+    return [line for line in ran.err.split("\n") if line and not line.startswith(remarks)]
+
+
 def _one_line(ran: Ran) -> bool:
     """Whether the error is one line; warnings and notes about the same file may stand before it."""
-    *before, last = ran.err.splitlines() or [""]
-    if before and all(line.startswith(("hermes: warning: ", "hermes: note: ")) for line in before):
-        return last.startswith("hermes: ") and len(last) < 3000
-    return ran.err.count("\n") == 1 and ran.err.startswith("hermes: ") and len(ran.err) < 3000
+    lines = _without_remarks(ran)
+    return len(lines) == 1 and lines[0].startswith("hermes: ") and len(lines[0]) < 3000
 
 
 def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
     """Return (one of `VERDICTS`, the output or the mistake)."""
+    if isinstance(case, KeyCase):
+        return _judge_key(case)
     before = open_files()
     ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command)
     if ran.code is None:
@@ -77,7 +86,7 @@ def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
     if isinstance(case, EndlessCase):
         return "valid", ""
     if isinstance(case, Case):
-        if ran.code != 0 or ran.err:
+        if ran.code != 0 or _without_remarks(ran):
             return "wrong", f"exit code {ran.code}, stderr {ran.err!r}"
         try:
             problem = case.ignored(ran.out)
@@ -105,6 +114,18 @@ def _judge_folder(case: FolderCase, ran: Ran, known: dict[str, str]) -> tuple[st
     return ("reviewed", reason) if reason else ("wrong", f"taken, and does not show: {case.name}")
 
 
+def _judge_key(case: KeyCase) -> tuple[str, str]:
+    taken = 0
+    for ran, differs in case.attempts():
+        if ran.code is None or (ran.code == 2 and not _one_line(ran)):
+            return "wrong", f"{case.key}: {ran.err}"
+        taken += ran.code in (0, 1)
+        if ran.code in (0, 1) and differs:
+            return "valid", ""
+    reason = case.unseen
+    return ("reviewed", reason) if reason else ("wrong", f"no effect of {case.key}, in {taken} accepted values")
+
+
 def cases(number: int, seed: int, folder: Path, family: str | None = None) -> Iterator[AnyCase]:
     """`number` cases and some endless ones, the same for the same seed."""
     rng = random.Random(seed)
@@ -112,6 +133,8 @@ def cases(number: int, seed: int, folder: Path, family: str | None = None) -> It
         many = number if name == family else 0 if family else round(share * number)
         if name == "own":
             yield from generate(many, rng, folder)
+        elif name == "keys":
+            yield from (key_case(place, rng, folder / "keys") for place in range(many))
         else:
             for place in range(many):
                 yield folder_case(name, place, rng, folder)
@@ -132,7 +155,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", choices=["own", *FAMILIES, "endless"], help="only this one")
+    parser.add_argument("--family", choices=[*SHARES, "endless"], help="only this one")
     parser.add_argument("--keep", type=Path, help="folder to leave the files in")
     parser.add_argument("--verbose", action="store_true", help="print every case")
     options = parser.parse_args()
@@ -149,7 +172,7 @@ def main() -> int:
             if verdict == "wrong" or options.verbose:
                 print(f"{verdict}: {case.family}: {case.mutation}: {' '.join(case.command)}\n    {text.strip()}")
     print(f"{'':<10}" + "".join(f"{verdict:>10}" for verdict in VERDICTS))
-    for family in (*OWN, *FAMILIES, "endless"):
+    for family in (*OWN, "keys", *FAMILIES, "endless"):
         print(f"{family:<10}" + "".join(f"{counts[family, verdict]:>10}" for verdict in VERDICTS))
     print(f"{'total':<10}" + "".join(
         f"{sum(n for (_, v), n in counts.items() if v == verdict):>10}" for verdict in VERDICTS))

@@ -110,5 +110,5 @@ def _medians(found: Any, file: Path) -> dict[tuple[str, ...], float]:
 
     try:
         return {tuple(line["about"]): float(line["median"]) for line in found["lines"]}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError("what `hermes accuracy --json` printed", file=str(file)) from None

@@ -14,6 +14,7 @@ from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
 from hermes.core.record import RunRecord
 from hermes.core.request import Stream
+from hermes.errors import HermesError
 from hermes.units import NS_PER_S
 
 __all__ = ["Progress", "Simulation"]
@@ -66,6 +67,9 @@ class Simulation:
         if coordinator.unfinished or env._queue:   # an engine may compute a step after its last answer
             if horizon is not None and not self.interrupted:
                 env._now = horizon
+            if horizon is None and not self.interrupted and env._queue:
+                raise HermesError("the simulated time passes 146 years, the end of the clock: shorten the durations of "
+                                  "the scenario, or give a horizon")
             if horizon is None and not self.interrupted:
                 raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
             for client in self.clients:

@@ -173,7 +173,7 @@ def whole_number(name: str, text: str) -> int:
         power = "kmgt".index(found[2].lower()) + 1
         factor = (1000 if found[2].islower() else 1024) ** power
     value = float(found[1]) * factor
-    if value != int(value):
+    if not value.is_integer():   # nor is infinity, which 400 digits are
         raise InputError(Verbatim(f"{text} is not a whole number; write it out"), field=f"--{name}")
     return int(value)
 

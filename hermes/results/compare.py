@@ -253,7 +253,7 @@ def compare(
     if observed is not None:
         report, folder = observed
         return over_repetitions([_compare_file(results, str(folder / one.file), mapping, allow_different_requests)
-                                 for one in report.counted()], report)
+                                 for one in report.counted()], report, folder)
     if isinstance(reference, Results) or Path(reference).is_dir():
         if mapping is not None:
             raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.core.noise import spread
+from hermes.errors import InputError
 from hermes.results.observed import ObservedReport
 
 if TYPE_CHECKING:
@@ -15,9 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["beyond_noise", "over_repetitions"]
 
 
-def over_repetitions(tables: Sequence[CompareTable], report: ObservedReport) -> CompareTable:
-    """Return one table of the comparisons with each repetition that counts (`report.counted()`), in their order."""
+def over_repetitions(tables: Sequence[CompareTable], report: ObservedReport, folder: Path) -> CompareTable:
+    """Return one table of the comparisons with each repetition that counts (`report.counted()`), in their order.
+
+    Raises `InputError` if the repetitions give different metrics.
+    """
     rows = []
+    for one, table in zip(report.counted(), tables, strict=True):
+        if {row.metric for row in table.rows} != {row.metric for row in tables[0].rows}:
+            raise InputError("the same columns of times as in the other repetitions", file=str(folder / one.file))
     for alike in zip(*(table.rows for table in tables), strict=True):
         ours, seen = alike[0].ours_s, [row.reference_s for row in alike if row.reference_s is not None]
         if len(seen) < max(2, len(tables)) or sum(seen) <= 0:

@@ -304,10 +304,10 @@ class _Builder:
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
         """Add routers of KV transfers: to any decode client of the model, or only within the prefill's platform."""
-        if self.scenario.kv_transfer_scope == "global":
-            self._add_router(routers, "decode", model, required=False)
-            return
         prefilling = [c for c in self.clients if c.role == "prefill" and c.model in ("", model)]
+        if self.scenario.kv_transfer_scope == "global":
+            self._add_router(routers, "decode", model, required=bool(prefilling))
+            return
         for platform in dict.fromkeys(c.platform for c in prefilling):
             self._add_router(routers, "decode", model, required=True, platform=platform)
 

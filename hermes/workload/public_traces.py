@@ -106,6 +106,8 @@ def _download(url: str, path: Path) -> str:
         raise InputError("an address that begins with http:// or https://", url, field="--url")
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as reply, path.open("wb") as file:
+            if reply.status != 200:   # such as 206, a part of the file
+                raise urllib.error.HTTPError(url, reply.status, "", reply.headers, None)
             while piece := reply.read(_PIECE):
                 size += len(piece)
                 if size > MOST_BYTES:

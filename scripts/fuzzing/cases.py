@@ -50,6 +50,8 @@ class Case:
             return True
         if self.mutation == "missing" and self.path.name in line:   # what referred to it is to blame now
             return True
+        if self.family == "sweep" and ": point " in line:   # the scenario of a point, which the keys are set in
+            return self.path.name in line
         if "allow_mismatch" in line:   # another model or card than the hardware was measured with
             return self.path.name in line
         keys = [str(key) for key in self.field or () if isinstance(key, str)][-2:]

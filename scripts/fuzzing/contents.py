@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from fuzzing.mutations import TEXT_MUTATIONS, TREE_MUTATIONS, spoiled_grid, truncated
+from fuzzing.mutations import TEXT_MUTATIONS, TREE_MUTATIONS, binary, damaged, spliced, spoiled_grid, truncated
 
 __all__ = ["changed_place", "mutate", "read_yaml"]
 
@@ -34,6 +34,8 @@ def mutate(content: bytes, suffix: str, rng: random.Random) -> tuple[str, bytes]
         return _database(content, rng)
     if suffix == ".npz":
         return _arrays(content, rng)
+    if suffix == ".http":
+        return _reply(content, rng)
     if rng.random() < 0.2:
         damage = rng.choice(TEXT_MUTATIONS)
         return damage.__name__, damage(content, rng)
@@ -93,6 +95,30 @@ def _csv(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     return kind, out.getvalue().encode()
 
 
+def _reply(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+    """An HTTP reply: another status, another header, another body, or damage."""
+    head, _, body = content.partition(b"\r\n\r\n")
+    status, *headers = head.split(b"\r\n")
+    kind = rng.choice(["status", "header", "length", "body", "damaged"])
+    if kind == "damaged":
+        damage = rng.choice([truncated, binary, spliced, damaged])
+        return damage.__name__, damage(content, rng)
+    if kind == "status":
+        status = rng.choice([*(b"HTTP/1.1 %d Other" % code for code in (100, 204, 206, 301, 401, 404, 429, 500, 999)),
+                             b"HTTP/1.1", b"HTTP/9.9 200 OK", b"200", b""])
+    elif kind == "header":
+        headers.append(rng.choice([b"Location: /", b"Transfer-Encoding: chunked", b"Content-Encoding: gzip",
+                                   b"no colon", b"X-Long: " + b"x" * 70_000, b"X: y\r\n" * 200, b"\xff: \x00"]))
+    elif kind == "length":
+        longer = b"%d" % (len(body) + 1)
+        headers[-1] = b"Content-Length: " + rng.choice([b"0", b"-1", b"3", b"9" * 30, b"x", b"", longer])
+    else:
+        kind, body = _csv(body, rng) if rng.random() < 0.7 else (
+            "page", rng.choice([b"<html>not here</html>", b" <?xml?>", b"\x1f\x8b\x08\x00", b"{}", b""]))
+        headers[-1] = b"Content-Length: %d" % len(body)
+    return kind, b"\r\n".join([status, *headers]) + b"\r\n\r\n" + body
+
+
 def _parquet(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     kind = rng.choice(["column", "null", "type", "value", "rename", "rows", "extra", "order", "truncated", "flipped"])
     if kind == "truncated":
@@ -143,7 +169,10 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
         values[row] = rng.choice([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0, values[row] * 2 + 1])
     else:
         values[row] = rng.choice(["", "nobody", "\x1b[31m", "../../x"])
-    return pa.array(values, None if isinstance(values[row], str) else column.type)
+    try:
+        return pa.array(values, None if isinstance(values[row], str) else column.type)
+    except (pa.ArrowInvalid, OverflowError):   # too large for a column of small integers
+        return pa.array(values)
 
 
 def _arrays(content: bytes, rng: random.Random) -> tuple[str, bytes]:
@@ -212,7 +241,7 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
         ".json": json.loads, ".jsonl": _read_lines, ".yaml": read_yaml, ".csv": _read_csv,
-        ".parquet": _read_parquet, ".sqlite": _read_database, ".npz": _read_arrays,
+        ".parquet": _read_parquet, ".sqlite": _read_database, ".npz": _read_arrays, ".http": _read_reply,
     }[suffix]
     if before == after:
         return None
@@ -220,6 +249,13 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
         return _differs(read(before), read(after), "")
     except Exception:   # another reader's complaint
         return "text"
+
+
+def _read_reply(content: bytes) -> Any:
+    head, _, body = content.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    headers = {name.decode("latin-1"): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    return {"body": body, "status": status, **headers}
 
 
 def _read_lines(content: bytes) -> Any:
@@ -240,7 +276,15 @@ def _read_csv(content: bytes) -> Any:
 
 def _read_parquet(content: bytes) -> Any:
     table = pq.read_table(pa.BufferReader(content))
-    return {name: repr(table[name].to_pylist()) for name in table.column_names}
+    return {name: repr([_number(value) for value in table[name].to_pylist()]) for name in table.column_names}
+
+
+def _number(value: Any) -> Any:
+    """A text of a number is the number."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _read_arrays(content: bytes) -> Any:

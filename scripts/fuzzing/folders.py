@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from fuzzing.contents import changed_place, mutate
+from fuzzing.downloads import address, write_reply
 from fuzzing.outside import (
     DRIVER_FILES,
     import_command,
@@ -27,6 +28,7 @@ from fuzzing.outside import (
     write_samples,
 )
 from fuzzing.running import Ran, run_here
+from fuzzing.templates import write_bars, write_observed, write_shown, write_space
 from hermes.cli.plot import FIGURES
 
 __all__ = ["FAMILIES", "FolderCase", "folder_case", "template"]
@@ -119,6 +121,11 @@ def _reference(folder: Path) -> None:
     (folder / "reference.jsonl").write_text(table.to_json(orient="records", lines=True))
 
 
+def _observed(folder: Path) -> None:
+    _run(folder)
+    write_observed(folder)
+
+
 def _golden(folder: Path) -> None:
     (folder / "small.yaml").write_text(SCENARIO)
     for name in ("golden.yaml", "golden.json"):
@@ -188,7 +195,8 @@ def _study(folder: Path) -> None:
 def _of_run(file: str, rng: random.Random) -> list[str]:
     if rng.random() < 0.9 or file == "scenario.resolved.yaml":
         return ["compare", "HERE/run", "HERE/same", "--allow-different-requests", "--json"]
-    return ["plot", "HERE/run", "-o", "HERE/figure.svg", "--kind", rng.choice(FIGURES)]
+    kinds = [kind for kind in FIGURES if kind != "breakdown" or file != "record.parquet"]   # which it does not read
+    return ["plot", "HERE/run", "-o", "HERE/figure.svg", "--kind", rng.choice(kinds)]
 
 
 def _of_sweep(file: str, rng: random.Random) -> list[str]:
@@ -259,6 +267,15 @@ FAMILIES: dict[str, Family] = {
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=state_hash),
+    "bars": Family(write_bars, ("*.yaml", "*.json"), lambda file, rng: [
+        "accuracy", "--data", "HERE/data", "--bars", "HERE/bars.yaml", "--against", "HERE/old.json", "-v"]),
+    "shown": Family(write_shown, ("*.yaml",), lambda file, rng: ["profile", "show", f"HERE/{file}", "--json"]),
+    "space": Family(lambda folder: write_space(folder, SCENARIO), ("space.yaml",), lambda file, rng: [
+        "optimize", "HERE/space.yaml", "-o", "HERE/out", "--workers", "0", "-q", "--json"]),
+    "observed": Family(_observed, ("observed/observed.*", "observed/observed-3.parquet"), lambda file, rng: [
+        "compare", "HERE/run", "HERE/observed", "--allow-different-requests", "--json"]),
+    "download": Family(write_reply, ("*.http",), lambda file, rng: [
+        "trace", "get", "burstgpt", "-o", "HERE/out.parquet", "--json", "--url", f"{address()}HERE/{file}"]),
     "study": Family(_study, ("mine/study.yaml",), lambda file, rng: [
         "study", "HERE/mine", "-o", "HERE/out"], "out/report.md"),
     "plan": Family(_journal, ("plan.yaml",), lambda file, rng: [

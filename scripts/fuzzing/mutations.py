@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ELSEWHERE", "TEXT_MUTATIONS", "TREE_MUTATIONS", "Path_", "at", "paths", "spoiled_grid"]
+__all__ = ["ELSEWHERE", "HUGE", "NUMBERS_NOT", "OTHERS", "TEXT_MUTATIONS", "TREE_MUTATIONS", "UNITS", "Path_", "at",
+           "mistyped", "paths", "spoiled_grid"]
 
 Path_ = tuple[Any, ...]
 Tree = dict[str, Any]
@@ -65,12 +66,12 @@ def unknown(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
     path = rng.choice([p for p in paths(tree) if isinstance(p[-1], str)])
     changed = copy.deepcopy(tree)
     parent = at(changed, path[:-1])
-    name = _mistyped(path[-1], rng)
+    name = mistyped(path[-1], rng)
     parent[name] = parent.pop(path[-1]) if rng.random() < 0.5 else parent[path[-1]]
     return changed, (*path[:-1], name)
 
 
-def _mistyped(word: str, rng: random.Random) -> str:
+def mistyped(word: str, rng: random.Random) -> str:
     i = rng.randrange(len(word))
     return rng.choice([word[:i] + word[i + 1:] + "q", word[:i] + word[i] + word[i:] + "x", word.upper() + "_", "zzz"])
 
@@ -99,7 +100,7 @@ def wrong_unit(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
 def wrong_word(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
     """Mistype a name (a kind, a profile, a choice), or make it very long."""
     path = rng.choice([p for p in _leaves(tree, str) if not at(tree, p)[:1].isdigit() and at(tree, p)])
-    words = [_mistyped(at(tree, path), rng), "é" * 300, ELSEWHERE, "a b\tc"]
+    words = [mistyped(at(tree, path), rng), "é" * 300, ELSEWHERE, "a b\tc"]
     return _replaced(tree, path, rng.choice(words)), path
 
 

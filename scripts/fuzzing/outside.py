@@ -18,27 +18,26 @@ from typing import Any
 
 import yaml
 
-__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "UNREAD", "import_command", "state_hash", "write_driver_files",
+__all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
            "write_kernels", "write_layers", "write_manifests", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 READERS = {
-    "calibration": "steps", "cli.deploy": "manifest", "cli.scenarios": "scenario",
+    "calibration": "steps", "cli.accuracy": "bars", "cli.deploy": "manifest", "cli.profile_show": "shown",
+    "cli.scenarios": "scenario",
     "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
     "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
-    "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
+    "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
     "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
-    "results.reference": "reference", "results.regress": "golden",
+    "results.observed": "observed", "results.reference": "reference", "results.regress": "golden",
     "results.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
     "workload.importers": "import", "workload.ragpulse": "import", "workload.token_traces": "import",
     "workload.traces": "trace",
 }
 """Module that reads files -> the family that changes them; calibration's modules are one entry."""
-UNREAD = {"cli.accuracy", "cli.profile_show", "explore.space", "results.observed"}
-"""Modules whose files no family changes yet: search spaces, reports of observations."""
 DRIVER_FILES = {"aiperf": "aiperf.jsonl", "guidellm": "guidellm.json", "inference-perf": "inference-perf.json",
                 "blis": "blis.csv", "vllm-bench": "vllm-bench.json"}
 

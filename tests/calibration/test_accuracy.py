@@ -39,6 +39,15 @@ def test_every_bar_is_of_a_set(tmp_path):
     assert len(load(Bars, BARS).bars) >= 20
 
 
+def test_a_bar_bounds_something_and_earlier_medians_are_numbers(tmp_path, capsys):
+    (tmp_path / "bars.yaml").write_text("bars: [{set: a, metric: e2e, stat: mean}]")
+    assert main(["accuracy", "--data", str(tmp_path), "--bars", str(tmp_path / "bars.yaml")]) == 2
+    assert "bars.0.worst: give worst or median" in capsys.readouterr().err
+    (tmp_path / "old.json").write_text(json.dumps({"lines": [{"about": ["a"], "median": 10**400}]}))
+    assert main(["accuracy", "--data", str(tmp_path), "--against", str(tmp_path / "old.json")]) == 2
+    assert "what `hermes accuracy --json` printed" in capsys.readouterr().err
+
+
 def test_missing_sets_are_named(tmp_path, capsys):
     assert main(["accuracy", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -284,3 +284,17 @@ def test_a_report_that_is_none_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "observed.json").write_text("[]")
     with pytest.raises(InputError, match=r"observed\.json"):
         compare(hermes_run, tmp_path)
+
+
+def test_repetitions_with_other_columns_are_refused(tmp_path: Path) -> None:
+    run = simulate(scenario())
+    columns = ["arrival_s", "ttft_s", "e2e_s", "prompt_tokens", "output_tokens"]
+    attempts = []
+    for number, names in ((1, columns), (2, [name for name in columns if name != "e2e_s"])):
+        file = "observed.parquet" if number == 1 else "observed-2.parquet"
+        run.requests[["request", *names]].to_parquet(tmp_path / file)
+        attempts.append({"number": number, "file": file, "requests": 12, "failed": 0, "parts": 1, "late_s": 0,
+                         "windows": 0, "contended_windows": 0})
+    (tmp_path / "observed.json").write_text(json.dumps({"rules": [], "repetitions": 2, "attempts": attempts}))
+    with pytest.raises(InputError, match=r"observed-2\.parquet: expected the same columns of times"):
+        compare(run, tmp_path)

@@ -13,7 +13,9 @@ from outcomes import Outcome, kv_means, run, stage_token_steps, step_rows
 from profiles import quick
 from random_scenarios import FAMILIES, scenarios
 
+from hermes.api import simulate
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
+from hermes.errors import HermesError
 
 
 def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
@@ -55,3 +57,12 @@ def test_a_horizon_cuts_both_modes_alike(family: str, data: st.DataObject, share
     assert runs.loads == steps.loads
     assert kv_means(runs.record) == kv_means(steps.record)
     assert runs.record.arrival_ns.tolist() == steps.record.arrival_ns.tolist()
+
+
+def test_a_run_beyond_the_end_of_the_clock_is_refused() -> None:
+    data = {"workload": {"requests": 9, "arrivals": {"kind": "at_once"}, "lengths": {
+        "kind": "fixed", "prompt": 9, "output": 9}}, "clients": [{"memory": {"num_blocks": 99}, "hardware": {
+            "kind": "roofline", "profile": "mistral-7b-a40", "step_overhead": 1e9}}]}
+    with pytest.raises(HermesError, match="146 years, the end of the clock"):
+        simulate(data)
+    assert simulate({**data, "horizon": "1 s"}).summary["requests"]["completed"] == 0

@@ -162,6 +162,11 @@ def test_a_mistake_is_one_line(command, said, capsys):
     assert error.count("\n") == 1
 
 
+def test_a_number_of_400_digits_is_no_number():
+    with pytest.raises(InputError, match="is not a whole number"):
+        whole_number("x", "9" * 400)
+
+
 @given(st.integers(1, 10**6))
 def test_whole_numbers(value):
     assert whole_number("x", str(value)) == value

@@ -48,6 +48,12 @@ slo: {ttft: 1 s}
     ("{kind: fixed, prompt: 500, output: 100}", "{kind: trace, path: no.csv}", "7:32: workload.lengths.path",
      "no such file: "),
     ("    model: llama-3.1-8b\n", "", "2:5: clients.0.model", "missing: name a `model`"),
+    ("hardware: {kind: composed, device: h100-sxm}",
+     "hardware: {kind: roofline, device: h100-sxm, efficiency: {experts: {compute: x}}}",
+     "4:82: clients.0.hardware.efficiency.experts.compute", "expected a number, found 'x'"),   # a name, or a mapping
+    ("h100-sxm}\nworkload:", "h100-sxm}\n    role: prefill\n  - {name: b, model: qwen3-14b, device: h100-sxm}\n"
+     "workload:\n  model: llama-3.1-8b", "2:3: clients",
+     "expected a client that serves stage 'decode' of model 'llama-3.1-8b'"),
     ("slo:", "router: round-robin\nslo:", "9:9: router", "(did you mean '{kind: round_robin}'?)"),
 ])
 def test_a_mistake_is_one_line(old: str, new: str, place: str, said: str, tmp_path: Path,

@@ -37,7 +37,7 @@ def test_malformed_inputs(fuzz, tmp_path):
     print(dict(counts))
     assert not wrong, "\n".join(wrong)
     assert cases <= sum(counts.values()) <= 1.1 * cases
-    assert {family for family, _ in counts} >= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
+    assert {family for family, _ in counts} >= {*fuzz.OWN, *fuzz.SHARES, "endless"} - {"own"}
     assert sum(n for (_, verdict), n in counts.items() if verdict == "refused") > cases // 3
 
 
@@ -64,16 +64,37 @@ IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml
 
 def test_every_reader_has_a_family(fuzz):
     """A new module that reads files, trace format or load driver needs files in the fuzzer."""
-    from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES, UNREAD
+    from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES
 
     package = SCRIPTS.parent / "hermes"
     found = {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
              for path in package.rglob("*.py") if any(map(READING.search, IMPORTS.findall(path.read_text())))}
     found = {"calibration" if name.startswith("calibration.") else name for name in found}
-    assert found == {*READERS, *UNREAD}
+    assert found == {*READERS}
     assert set(READERS.values()) <= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
     assert {*TRACE_IMPORTERS.names()} == {*SAMPLES}
     assert {*DRIVERS, "blis", "vllm-bench"} == {*DRIVER_FILES}
+
+
+def test_every_key_of_a_scenario_is_reached(fuzz, tmp_path):
+    """A new key of a component needs a scenario that has it: shipped, or in scripts/fuzzing/scenarios.yaml."""
+    from fuzzing.keys import UNREACHED, reached, schema_keys, unseen
+
+    found = reached(tmp_path / "keys")
+    missing = {".".join(key) for key in schema_keys().keys() - found.keys()}
+    assert {name for name in missing if not {name, name.split(".")[0]} & UNREACHED.keys()} == set()
+    assert set(unseen()) <= {".".join(key) for key in found}
+
+
+@pytest.mark.long
+def test_every_key_of_a_scenario_changes_a_result(fuzz, tmp_path):
+    from fuzzing.keys import effect_case, reached
+
+    wrong = []
+    for number, key in enumerate(reached(tmp_path / "keys")):
+        verdict, text = fuzz.judge(effect_case(key, number, tmp_path / "keys"), {})
+        wrong += [text] if verdict == "wrong" else []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_entry_of_the_reviewed_list_has_a_reason(fuzz):

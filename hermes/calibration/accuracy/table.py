@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
 from hermes.calibration.accuracy.llm_d import closed_loop, lmbench
@@ -22,6 +22,7 @@ from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_
 from hermes.calibration.accuracy.served import Row
 from hermes.calibration.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.result_ranges import FAMILIES, LEAST, family_of, range_by_power
 from hermes.hardware.trust import Kind, Trust
 
@@ -159,6 +160,12 @@ class Bar(ConfigModel):
     """Of any case."""
     median: Annotated[float, Field(ge=0)] | None = None
     """Median of the absolute errors of all cases."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.worst is None and self.median is None:
+            raise InputError(Verbatim("give worst or median"), field="worst")
+        return self
 
 
 class Bars(ConfigModel):

@@ -73,6 +73,8 @@ class ClusterModel(ConfigModel):
     @model_validator(mode="after")
     def _known(self) -> ClusterModel:
         FAMILIES.get(self.family)
+        if not self.total:
+            raise InputError("at least a byte", self.total, field="total")
         if self.probed_mean is not None and self.size_bias is not None:
             raise InputError("either probed_mean or size_bias", "both", field="size_bias")
         if self.probed_mean is not None and self.probed_at > self.clusters:
@@ -158,7 +160,8 @@ class IvfIndexClient(TaskClient):
         self.family = model.perturbation()
         self.seed = seed
         self.sizes = model.sizes(seed, self.name)
-        self._added = model.bias(self.sizes) * standardised(self.sizes)
+        with inside("index.probed_mean"):
+            self._added = model.bias(self.sizes) * standardised(self.sizes)
         self._place = self.family.place(model.clusters, stream(seed, f"ivf places/{self.name}"))
         self._owners: dict[int, _Owner] = {}
         self.lookups: list[Lookup] = []

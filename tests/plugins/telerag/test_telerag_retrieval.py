@@ -218,3 +218,13 @@ def test_sizes_and_queries_follow_the_seed_of_the_scenario():
     with pytest.raises(InputError, match=r"clients\.0\.seed: expected no seed here: .* `seed` .*, found 3") as found:
         load_scenario(name, ["clients.0.seed=3"])
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"total": 0}, r"clients\.0\.index\.total: expected at least a byte, found 0"),
+    ({"total": 10**9, "probed_mean": 10**8}, r"clients\.0\.index\.probed_mean: expected bytes of a probed"),
+])
+def test_an_index_without_fitting_sizes_is_refused(change, says):
+    overrides = [f"clients.0.index.{key}={value}" for key, value in change.items()]
+    with pytest.raises(InputError, match=says):
+        build(load_scenario("studies/telerag/desktop", overrides))

@@ -57,10 +57,12 @@ class _Drawn:
         return float(np.take_along_axis(held, _nearest(self._rewritten[1], nprobe), axis=1).mean())
 
 
-def _bisect(value: Callable[[float], float], target: float, low: float, high: float, what: str) -> float:
-    """Return where a falling function reaches `target`. Raises `InputError` if it does not."""
+def _bisect(value: Callable[[float], float], target: float, low: float, high: float, what: str,
+            sign: int = 1) -> float:
+    """Return where a falling function reaches `target`. Raises `InputError` if it does not; `sign` is its figures'."""
     if not value(high) <= target <= value(low):
-        raise InputError(f"{what} between {value(high):.4g} and {value(low):.4g}", round(target, 6))
+        least, most = sorted((sign * value(high), sign * value(low)))
+        raise InputError(f"{what} between {least:.4g} and {most:.4g}", round(sign * target, 6))
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if value(middle) > target else (low, middle)
@@ -127,4 +129,4 @@ def fit_bias(
     def at(bias: float) -> float:
         return -float(sizes[_nearest(family.scores(state, bias * unit, index), nprobe)].mean())
 
-    return _bisect(at, -probed_bytes, -5.0, 5.0, "minus bytes of a probed cluster")
+    return _bisect(at, -probed_bytes, -5.0, 5.0, "bytes of a probed cluster", sign=-1)
