@@ -22,6 +22,8 @@ REASONS = 3
 SOURCE_SHARE = 0.05   # of the time of steps from which on a source is named
 FACTOR = 2.0     # ends beyond which a range is written as factors
 OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
+WAITING = 0.25   # of the time, from which on the option of the scheduler that work waits for is named
+OPTIONS = {"slots": "max_num_seqs", "token budget": "max_num_batched_tokens"}
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
@@ -218,7 +220,7 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
     held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
             "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
     text = (f"{binds['what']} of {shortened(binds['where'], 24)}: {held.get(binds['what'], 'work waits for it')}"
-            f" {binds['share']:.0%} of the time")
+            f" {binds['share']:.0%} of the time{_named(binds)}")
     then, bounded = binds.get("then"), binds.get("bounded_by")
     if then:
         text += f"; then: {then['what']} of {shortened(then['where'], 24)}, {then['share']:.0%}"
@@ -226,6 +228,14 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
         away = "of the requests are given up" if bounded["what"] == "patience" else "of the requests are turned away"
         text += f"; {bounded['what']} bounds the queue, {bounded['share']:.0%} {away}"
     return text
+
+
+def _named(binds: dict[str, Any]) -> str:
+    """Return for which option of the scheduler work waits, where compute binds: the reader may want to raise it."""
+    waiting = binds.get("groups", {}).get(binds["where"], {}).get("waiting", {}) if binds["what"] == "compute" else {}
+    found = [f"{share:.0%} for {what} ({OPTIONS[what]})" for what, share in waiting.items()
+             if what in OPTIONS and share >= WAITING]
+    return f", {', '.join(found)}" if found else ""
 
 
 def _memory(summary: dict[str, Any]) -> str:

@@ -183,10 +183,10 @@ class EncoderService:
                 Verbatim(f"{info.device.name} is not the client's device ({machine.device.name}); write that one, or "
                          "put the model on another client"), field="hardware.device",
             )
-        described = getattr(hardware, "model", None)
-        if model:
+        described = model or getattr(hardware, "model", None)   # its description, or its name
+        if isinstance(described, str):
             with inside("model"):
-                described = load_model(model, base_dir)
+                described = load_model(described, base_dir)
         if described is not None:
             self.memory_bytes = described.weight_bytes(info.dtype or "bf16", info.tp)
         else:   # from the profile, if it states them

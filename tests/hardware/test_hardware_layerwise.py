@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from hermes.config import validate
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.base import STEP_STATS
+from hermes.hardware.devices import MachineSpec
 from hermes.hardware.layerwise import Layerwise, LayerwiseModel
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, load_operator_tables
+from hermes.services import Encoder
 
 CHUNKS, PASTS, DECODES, CONTEXTS = (0, 16, 64), (0, 32, 128), (0, 1, 4, 8), (0, 64, 256)
 
@@ -208,3 +211,9 @@ def test_split_tables_add_all_reduces_over_a_link(tmp_path):
     shared = Layerwise(**options, tp=2, link="pcie-host-memory", device="rtx-pro-6000").build()
     quarter = 32e9 * 128 / 130 * 2 / 4   # of PCIe 5 x16
     assert shared.terms_ns(stats)["all_reduce"] == pytest.approx(2 * 32 * (32e-6 + 16 * 4096 * 2 / quarter) * 1e9)
+
+
+def test_a_service_takes_the_weights_of_the_model_that_the_tables_name(tables):
+    machine = MachineSpec(8, 1e12, 1e11, 64 * 10**9)
+    encoder = {"kind": "encoder", "hardware": {"kind": "layerwise", "path": str(tables), "model": "llama-3.1-8b"}}
+    assert validate(Encoder, encoder).build(machine).memory_bytes == pytest.approx(16.06e9, rel=0.01)

@@ -13,6 +13,7 @@ from synthetic_records import by_hand, random_record
 
 import hermes
 from hermes.cli import main
+from hermes.results.brief import brief
 from hermes.results.layout import Section, fitted, shortened, to_text
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
@@ -45,6 +46,19 @@ def test_ten_lines() -> None:
     assert "prefix hits 0.0% of prompts" in lines[7]
     assert "/M answer tokens, " in lines[8]
     assert "/M generated" in lines[8]
+
+
+def test_where_compute_binds_the_option_that_work_waits_for_is_named() -> None:
+    def binds(seqs: int) -> str:
+        client = SCENARIO["clients"][0] | {"count": 1, "scheduler": {"kind": "chunked", "max_num_seqs": seqs}}
+        load = {"requests": 400, "arrivals": {"kind": "poisson", "rate": 14.0},
+                "lengths": {"kind": "fixed", "prompt": 3000, "output": 250}}
+        results = hermes.simulate(SCENARIO | {"clients": [client], "workload": load})
+        assert results.summary["binds"]["what"] == "compute"
+        return " ".join(dict(brief(results.summary, results.meta))["binds"].split())
+
+    assert re.search(r"work waits for it \d+% of the time, \d+% for slots \(max_num_seqs\)", binds(16))
+    assert "max_num_seqs" not in binds(1024)
 
 
 def test_eighty_columns_and_one_row_for_alike_clients() -> None:
