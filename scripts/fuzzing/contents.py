@@ -280,10 +280,10 @@ def _read_parquet(content: bytes) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A text of a number is the number."""
+    """A text of a number is the number, and 3.0 is 3."""
     try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
+        return float(value) if isinstance(value, int | str) and not isinstance(value, bool) else value
+    except (ValueError, OverflowError):
         return value
 
 
