@@ -79,10 +79,11 @@ class MeasuredSteps(MeasuredTable[StepsHeader]):
         used = out[out["excluded"] == ""]
         good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
         good &= used["prefill_tokens"] + used["decode_seqs"] > 0
+        good &= (used["prefill_seqs"] > 0) == (used["prefill_tokens"] > 0)
         if not good.all():
             row = int(good.index[~good][0])
             raise InputError(
-                "times above 0, statistics of at least 0, and at least one token",
+                "times above 0, statistics of at least 0, at least one token, prompts where there are prompt tokens",
                 out.loc[row, [*STATS, "time_s"]].to_dict(), file=what, field=f"row {row}",
             )
         return out

@@ -72,7 +72,8 @@ def test_a_bar_of_a_case_holds_for_that_case() -> None:
 
 
 def test_the_share_inside_has_a_bar_on_both_sides() -> None:
-    bars = Bars.model_validate({"bars": [{"set": "s", "metric": "m", "stat": "mean"}], "inside": [0.85, 0.95]})
+    bar = {"set": "s", "metric": "m", "stat": "mean", "worst": 1.0}
+    bars = Bars.model_validate({"bars": [bar], "inside": [0.85, 0.95]})
     every = coverage([cell for name in "abcd" for cell in cells(name, [1.2, 1.2])])
     assert [one["found"] for one in outside(bars, every)] == [1.0], "too many inside: the ranges are too wide"
 

@@ -258,6 +258,7 @@ def test_steps_that_cannot_carry_a_profile_are_refused(keep, message, tmp_path, 
         ("decode_seqs", lambda rows: rows["decode_seqs"].where(rows.index > 3), "numbers in the columns of numbers"),
         ("prefill_tokens", lambda rows: "many", "numbers in the columns of numbers"),
         ("decode_ctx", lambda rows: -5, "statistics of at least 0"),
+        ("prefill_seqs", lambda rows: 1, "prompts where there are prompt tokens"),
     ],
 )
 def test_rows_that_are_no_steps_are_one_line(column, values, message, tmp_path, capsys):
