@@ -38,6 +38,11 @@ def over_time(runs: Runs, quantities: Sequence[str]) -> list[Panel]:
         title, unit, series = _QUANTITIES[quantity]
         lines = [(name if len(runs) > 1 else label, frame) for name, run in runs
                  for label, frame in series(run, len(runs) > 1) if len(frame)]
+        if len(runs) > 1 and any("high" in frame for _, frame in lines):   # of a run, one line for all its clients
+            full = quantity == "kv"
+            title += ", fullest client" if full else ", mean of the clients"
+            lines = [(name, frame.assign(y=frame["high"]) if full and "high" in frame else frame)
+                     for name, frame in lines]
         if lines:
             panels.append(_panel(runs, title, unit, lines))
     return panels
