@@ -36,7 +36,7 @@ from fuzzing.cases import Case, generate  # noqa: E402
 from fuzzing.endless import EndlessCase, endless_cases  # noqa: E402
 from fuzzing.folders import FAMILIES, FolderCase, folder_case  # noqa: E402
 from fuzzing.keys import KeyCase, key_case  # noqa: E402
-from fuzzing.running import Ran, open_files, run_apart, run_here  # noqa: E402
+from fuzzing.running import LIMIT_S, Ran, open_files, run_apart, run_here  # noqa: E402
 
 AnyCase = Case | FolderCase | KeyCase | EndlessCase
 VERDICTS = ("refused", "valid", "reviewed", "wrong")
@@ -69,7 +69,8 @@ def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
     if isinstance(case, KeyCase):
         return _judge_key(case)
     before = open_files()
-    ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command)
+    limit_s = LIMIT_S * (3 if case.family == "space" else 1)   # a search without its `trials` has 60
+    ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command, limit_s)
     if ran.code is None:
         return "wrong", ran.err
     if not isinstance(case, EndlessCase) and open_files() > before + 2:

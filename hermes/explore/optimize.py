@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -169,9 +170,11 @@ class _Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         config = self._space.config
         self._most = config.trials
-        sampler = optuna.samplers.NSGAIISampler(
-            seed=config.seed, population_size=max(4, 2 * config.batch),
-            constraints_func=(lambda trial: trial.user_attrs["excess"]) if config.constraints else None)
+        with warnings.catch_warnings():   # Optuna 5 has another way, which 4 lacks
+            warnings.simplefilter("ignore", FutureWarning)
+            sampler = optuna.samplers.NSGAIISampler(
+                seed=config.seed, population_size=max(4, 2 * config.batch),
+                constraints_func=(lambda trial: trial.user_attrs["excess"]) if config.constraints else None)
         study = optuna.create_study(
             sampler=sampler, directions=list(config.objectives.values()))
         asked, seen = 0, dict[str, Tried]()

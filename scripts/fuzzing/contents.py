@@ -255,7 +255,7 @@ def _read_reply(content: bytes) -> Any:
     head, _, body = content.partition(b"\r\n\r\n")
     status, *lines = head.split(b"\r\n")
     headers = {name.decode("latin-1"): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-    return {"body": body, "status": status.split(b" ")[1:2], **headers}   # its words are for people
+    return {"body": body, "status": int(status.split()[1]), **headers}   # its words are for people
 
 
 def _read_lines(content: bytes) -> Any:
