@@ -1,4 +1,4 @@
-"""Measured queries: F1 by query and configuration, true profiles and lengths of answers, from CSV or JSON lines.
+"""Measured queries: F1 by query and configuration, true profiles and lengths of answers, from CSV files.
 
 - `Measured`, quality model `measured`: columns `query`, `method`, `chunks`, `f1`; `words` for map_reduce; optionally
   `answer_tokens`, the length of that answer.
@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from hermes.config import FileName
-from hermes.config.tables import Column, Table, csv_table, json_table
-from hermes.errors import InputError, Verbatim
+from hermes.config.tables import Column, Table, csv_table
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.plugins.metis.datasets import Dataset, Query
 from hermes.plugins.metis.decision import MAX_CHUNKS, MAX_WORDS, METHODS, Configuration, Profile
 from hermes.plugins.metis.quality import Quality, QualityModel
@@ -32,15 +32,14 @@ PROFILE = (Column("joint", "integer", 0, 1), Column("complex", "integer", 0, 1),
 
 
 def _read(file: str, needed: Sequence[str], optional: Sequence[str]) -> Table:
-    """Return the columns of a CSV file, or of JSON lines. Raises `InputError` for a missing one."""
-    path = Path(file)
-    if path.suffix == ".csv":
-        table = csv_table(path)
-    elif path.suffix in (".jsonl", ".json"):
-        table = json_table(path, needed, optional)
-    else:
-        raise InputError("a .csv or .jsonl file", file)
+    """Return the columns of a CSV file. Raises `InputError` for a missing one, an unknown one, and for no rows."""
+    table = csv_table(Path(file))
     table.need(needed)
+    known = [*needed, *optional]
+    for name in table.columns:
+        if name not in known:
+            raise InputError(f"columns among {', '.join(known)}", name, file=file, line=1,
+                             suggestion=suggest(name, known))
     if not len(table):
         raise InputError("at least one row", Verbatim("none"), file=file)
     return table
@@ -55,7 +54,7 @@ class Measured(Quality):
 
     kind: Literal["measured"] = "measured"
     file: FileName
-    """CSV or JSON lines with `query`, `method`, `chunks`, `f1`; `words` for map_reduce, else 0 or empty; optionally
+    """CSV with columns `query`, `method`, `chunks`, `f1`; `words` for map_reduce, else 0 or empty; optionally
     `answer_tokens`. Relative to the scenario."""
 
     def opened(self) -> F1Table:

@@ -53,9 +53,8 @@ class Metis(ConfigModel):
     stay within the published input lengths), or the path of a YAML file of format hermes-rag-dataset/1, relative to the
     scenario."""
     queries: FileName | None = None
-    """CSV or JSON lines with the names of measured queries, one a row: column `query`; optionally `answer_tokens`, and
-    their true profiles: `joint`, `complex` (0 or 1), `pieces`, `least_words`, `most_words`. Relative to the
-    scenario."""
+    """CSV with the names of measured queries: column `query`; optionally `answer_tokens`, and their true profiles:
+    `joint`, `complex` (0 or 1), `pieces`, `least_words`, `most_words`. Relative to the scenario."""
     system: Annotated[Any, Component(CHOOSERS), BY_NAME] = Field(default="metis", validate_default=True)
     """Chooser of the configuration: `metis`, best fit; `median`, middle of the pruned space; `adaptive_rag`, best
     measured F1 of the query's class; `fixed`; `hindsight`, least work within 2% of the query's best F1, known in

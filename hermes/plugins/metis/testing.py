@@ -125,7 +125,7 @@ class QualityContract:
         sets: list[Dataset] = [dataset(name) for name in DATASETS]
         for number in range(60):
             yield Queries(sets[number % len(sets)], None, names).draw(number, rng)
-        yield Query(Profile(True, True, 10, (30, 200)), (1,) * 10, (10**6,) * 10, names[0] if names else "")
+        yield Query(Profile(True, True, 10, (30, 200)), tuple(range(1, 11)), (10**6,) * 10, names[0] if names else "")
 
     def test_f1_is_a_share(self) -> None:
         model = self.make().opened()
