@@ -1,7 +1,7 @@
 """Steps of a query after its choice: by default retrieval, then synthesis. This is their extension point.
 
 A step is a class registered in `STEPS`; the pipeline's `steps` lists them. A reranker, for example, stands between the
-two: `steps: [{kind: retrieve, per_chunk: 4}, {kind: my_rerank}, synthesise]`.
+two: `steps: [{kind: retrieve, per_chunk: 4}, rerank, synthesise]`.
 """
 
 from __future__ import annotations
