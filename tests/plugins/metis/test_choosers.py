@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import pytest
 
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
-from hermes.config.registry import Registry
 from hermes.errors import InputError
 from hermes.pipelines import Pipeline, ServiceStage
-from hermes.plugins.metis import CHOOSERS, STEPS, Chooser, Configuration, QueryState, Step, Underway
+from hermes.plugins.metis import (
+    CHOOSERS,
+    STEPS,
+    Chooser,
+    Configuration,
+    Quality,
+    Query,
+    QueryState,
+    Setting,
+    Step,
+    Underway,
+)
 from hermes.plugins.metis.baselines import AdaptiveRag, Fixed, Hindsight
 from hermes.plugins.metis.choosers import BestFit, Median
+from hermes.plugins.metis.datasets import dataset
+from hermes.plugins.metis.measured import Queries
+from hermes.plugins.metis.pipeline import Metis
+from hermes.plugins.metis.quality import FORMULAS
 from hermes.plugins.metis.steps import Retrieve, Synthesise
-from hermes.plugins.metis.testing import ChooserContract, StepContract
+from hermes.plugins.metis.testing import ChooserContract, QualityContract, StepContract
 
 BASE = resource_dir("scenarios") / "studies" / "metis" / "base.yaml"
 
@@ -116,7 +132,6 @@ def test_a_step_between_retrieval_and_synthesis(mine):
 
 def test_a_step_that_finds_more_raises_f1(mine):
     """Pieces that a reranker moves to the top count as read."""
-    from dataclasses import replace
 
     @STEPS.register("perfect-of-a-test")
     class Perfect(Step):
@@ -137,8 +152,68 @@ def test_a_step_that_finds_more_raises_f1(mine):
     assert sorted_.requests["note_f1"].mean() > plain.requests["note_f1"].mean()
 
 
-def test_no_method_but_the_documented_ones_is_asked_for(mine):
+class Counting(Chooser):
+    """Keeps state between simulations, draws from numpy's global generator, and is not registered."""
+
+    kind: Literal["counting-of-a-test"] = "counting-of-a-test"
+    broken: str = "state"
+    seen: ClassVar[list[int]] = []
+
+    def choose(self, state: QueryState) -> Configuration:
+        self.seen.append(1)
+        if self.broken == "text":
+            return "stuff"  # type: ignore[return-value]
+        if self.broken == "note":
+            state.note("share", float("nan"))
+        chunks = np.random.randint(1, 9) if self.broken == "random" else 1 + len(self.seen) % 7
+        return Configuration("stuff", chunks)
+
+
+@pytest.mark.parametrize(("broken", "test", "said"), [
+    ("text", "a_choice_is_a_configuration", "is no Configuration"),
+    ("state", "same_states_same_choices", "different choices"),
+    ("random", "same_states_same_choices", "different choices"),
+    ("note", "what_it_notes_is_a_number", "nan"),
+])
+def test_the_contract_notices_a_broken_chooser(broken, test, said):
+    class Suite(ChooserContract):
+        def make(self):
+            return Counting(broken=broken)
+
+    CHOOSERS.register("counting-of-a-test")(Counting)
+    try:
+        with pytest.raises(AssertionError, match=said):
+            getattr(Suite(), f"test_{test}")()
+    finally:
+        CHOOSERS.unregister("counting-of-a-test")
+
+
+def test_the_contract_notices_a_broken_quality_model():
+    class Proud(Quality):
+        kind: Literal["proud-of-a-test"] = "proud-of-a-test"
+        seen: ClassVar[list[int]] = []
+
+        def f1(self, query: Query, config: Configuration) -> float:
+            self.seen.append(1)
+            return 0.5 + len(self.seen) % 1000
+
+    class Suite(QualityContract):
+        def make(self):
+            return Proud()
+
+    for test in ("f1_is_a_share", "many_configurations_at_once_are_those_one_by_one",
+                 "f1_depends_on_query_and_configuration_alone"):
+        with pytest.raises(AssertionError):
+            getattr(Suite(), f"test_{test}")()
+
+
+def test_random_numbers_of_a_chooser_are_its_own():
+    one = dataset("squad")
+    settings = [Setting(Metis(), one, Queries(one, None, ()), FORMULAS["default"], seed) for seed in (1, 1, 2)]
+    first, again, other = (setting.stream("mine").random(3).tolist() for setting in settings)
+    assert first == again != other
+
+
+def test_a_class_without_the_hooks_is_refused():
     with pytest.raises(InputError, match="does not derive from Chooser"):
         CHOOSERS.register("wrong")(object)
-    names = {registry.name for registry in Registry.every}
-    assert {"metis_choosers", "metis_quality", "metis_steps"} <= names

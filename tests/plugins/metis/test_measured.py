@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -87,8 +89,6 @@ def test_a_configuration_that_was_not_measured_has_the_nearest_f1(tmp_path, conf
     (tmp_path / "f1.csv").write_text(F1)
     model = Measured(file=str(tmp_path / "f1.csv")).opened()
     query = next(iter(TestFormula().queries()))
-    from dataclasses import replace
-
     assert model.f1(replace(query, name="b"), Configuration(*config)) == f1
 
 
