@@ -10,8 +10,10 @@ from hermes.config.component import (
     Component,
     ConfigModel,
     Duration,
+    FileName,
     Name,
     Named,
+    NameOrFile,
     Rate,
     Shorthand,
     Tokens,
@@ -25,6 +27,7 @@ from hermes.config.validation import load, validate
 from hermes.config.yaml_writer import to_yaml
 
 __all__ = [
-    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Name", "Named", "Rate", "Registry", "Shorthand",
-    "Tokens", "field_docs", "json_lines", "load", "quantity", "request_stream", "stream", "to_yaml", "validate",
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "FileName", "Name", "NameOrFile", "Named", "Rate",
+    "Registry", "Shorthand", "Tokens", "field_docs", "json_lines", "load", "quantity", "request_stream", "stream",
+    "to_yaml", "validate",
 ]

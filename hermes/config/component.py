@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -24,6 +25,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     TypeAdapter,
+    ValidationInfo,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -34,8 +36,8 @@ from hermes.errors import InputError
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
 __all__ = [
-    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens",
-    "field_docs", "quantity",
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "FileName", "NameOrFile", "Named", "Rate",
+    "Shorthand", "Tokens", "field_docs", "quantity",
 ]
 
 
@@ -140,6 +142,21 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_l
 """A name that a user gives: one line, since names stand in comments of scripts, tables and file names."""
 
 
+def _from_scenario(text: str, info: ValidationInfo) -> str:
+    return str(info.context / text) if isinstance(info.context, Path) else text
+
+
+def _path_from_scenario(text: str, info: ValidationInfo) -> str:
+    named = "/" not in text and "\\" not in text and not text.endswith((".yaml", ".yml", ".json"))
+    return text if named else _from_scenario(text, info)
+
+
+FileName = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_from_scenario)]
+"""The path of a file, in a parameter of a pipeline. A relative path is relative to the scenario."""
+NameOrFile = Annotated[str, Field(max_length=4096), AfterValidator(_path_from_scenario)]
+"""A name, or the path of a YAML or JSON file as in `FileName`."""
+
+
 class Named:
     """Field annotation: the name of a registered implementation without parameters: `policy: Annotated[str,
     Named(PACKING)]`. Later registrations are valid at once, also in models outside a scenario."""
@@ -169,7 +186,7 @@ class Component:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._checked)
+        return core_schema.with_info_plain_validator_function(self._checked)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         classes = self.registry.working()
@@ -183,7 +200,7 @@ class Component:
         finally:
             _described.intersection_update(outer)
 
-    def _checked(self, value: Any) -> Any:
+    def _checked(self, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, dict):
             kind = value.get("kind")
         elif isinstance(value, BaseModel):
@@ -196,7 +213,7 @@ class Component:
             names = ", ".join(self.registry.names())
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": names})
-        return _validator(self.registry.get(kind), kind).validate_python(value)
+        return _validator(self.registry.get(kind), kind).validate_python(value, context=info.context)
 
 
 _described: set[type] = set()
@@ -224,8 +241,7 @@ def _validator(cls: type, kind: str) -> SchemaValidator:
 class Shorthand:
     """Field annotation after a `Component`: a plain value of type `kind_of` stands for the component `kind` with the
     value as `field`. `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as
-    `{kind:
-    fixed, tokens: 150}`."""
+    `{kind: fixed, tokens: 150}`."""
 
     def __init__(self, kind_of: type, kind: str, field: str) -> None:
         self.kind_of, self.kind, self.field = kind_of, kind, field

@@ -62,11 +62,16 @@ MOST_KEYS = 12   # that a message about a missing mapping lists
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
-def validate(model: type[M], data: Node | Mapping[str, Any], file: str | None = None) -> M:
-    """Return an instance of `model` from a document or a plain dict; raises `InputError` with the first mistake."""
+def validate(
+    model: type[M], data: Node | Mapping[str, Any], file: str | None = None, *, base_dir: Path | None = None,
+) -> M:
+    """Return an instance of `model` from a document or a plain dict; raises `InputError` with the first mistake.
+
+    base_dir: Folder of the scenario, to which its paths are relative (`hermes.config.FileName`).
+    """
     node = data if isinstance(data, Node) else as_node(data)
     try:
-        return model.model_validate(node.plain())
+        return model.model_validate(node.plain(), context=base_dir)
     except ValidationError as error:
         raise input_error(error, node, model, file) from None
     except RecursionError:

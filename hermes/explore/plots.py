@@ -27,6 +27,7 @@ MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
 WIDE = 16   # largest over smallest value: above, an axis is logarithmic
 NAME = 26
 MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text
+F1 = "noted.f1"
 GOOD, OFFERED, TOKENS = "headline.goodput_per_s", "headline.offered_per_s", "headline.output_tokens_per_s"
 
 
@@ -98,8 +99,8 @@ def _numbers(frame: pd.DataFrame, column: str) -> pd.Series[float]:
 
 
 def _measures(frame: pd.DataFrame, varying: Sequence[str]) -> list[Measure]:
-    """Return TTFT, TPOT and E2E at the percentile of their SLO (E2E only with one, or without any), and goodput, or the
-    served rate."""
+    """Return TTFT, TPOT and E2E at the percentile of their SLO (E2E only with one, or without any), goodput, or the
+    served rate, and the F1 that pipelines note."""
     out = []
     limits = {metric: _numbers(frame, f"slo.{metric}.limit_s").dropna().unique() for metric in METRICS}
     for metric in METRICS:
@@ -111,10 +112,13 @@ def _measures(frame: pd.DataFrame, varying: Sequence[str]) -> list[Measure]:
         out.append((f"{metric.upper()} {at}", column, f"latency.{metric}_s.p50", limits[metric][0] if one else None))
     out.append(("Goodput", GOOD, OFFERED, None) if _numbers(frame, GOOD).notna().any()
                else ("Served", "headline.served_per_s", OFFERED, None))
+    out.append(("F1", F1, "", None))
     measures, groups = [], frame["label"]
     for name, column, companion, limit in out:
         values = _numbers(frame, column)
-        factor, unit = (1.0, "requests/s") if companion == OFFERED else (1.0, "s") if values.max() >= 1 else (1e3, "ms")
+        factor, unit = (1.0, "s") if values.max() >= 1 else (1e3, "ms")
+        if column == F1 or companion == OFFERED:
+            factor, unit = 1.0, "mean" if column == F1 else "requests/s"
         found = {"y": values.groupby(groups, sort=False).mean(), "low": values.groupby(groups, sort=False).min(),
                  "y2": values.groupby(groups, sort=False).max(),
                  "companion": _numbers(frame, companion).groupby(groups, sort=False).mean()}
@@ -170,7 +174,7 @@ def _curves(measure: Measure, x: str, others: Sequence[str], answer: str | None)
     rest = ranked[2:-2] if len(ranked) > MAX_SERIES else []
     table["name"] = table["series"].where(~table["series"].isin(rest), f"{len(rest)} others")
     lines = [(rows.sort_values("x"), "line") for _, rows in table.groupby("series", sort=False)]
-    if len(ranked) == 1:
+    if len(ranked) == 1 and table["companion"].notna().any():
         lines.append((table.sort_values("x").assign(y=table["companion"], name=measure.companion), "dash"))
     near = [] if measure.limit is None or measure.limit > 4 * table["y2"].max() else [measure.limit]
     values = pd.concat([*(rows["y"] for rows, _ in lines), table["y2"], pd.Series(near, dtype=float)])

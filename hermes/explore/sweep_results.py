@@ -12,7 +12,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.columns import columns_of, tables_of
 from hermes.explore.store import Folder
-from hermes.explore.table import FIGURES, point_table
+from hermes.explore.table import FIGURES, NOTED, point_table
 from hermes.results import Results
 from hermes.results.stored import open_run
 from hermes.scenario import Scenario, scenario_of
@@ -88,7 +88,7 @@ class SweepResults:
         several = frame["seed"].nunique() > 1
         settings = columns_of(point["settings"] for point in self.manifest["points"])
         shown = [name for name in (*settings, *(["seed"] if several else []), "status") if name in frame]
-        figures = [column for _, _, column, _ in FIGURES if column in frame]
+        figures = [column for _, _, column, _ in (*FIGURES, NOTED) if column in frame]
         return frame[[*shown, *figures]]
 
     def plot(self) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,9 +41,11 @@ class WeightedPipeline(NamedTuple):
     weight: float = 1.0
 
 
-def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: int) -> Callable[[Any], Pipeline]:
+def pipeline_from(
+    entry: Any, name: str, parameters: Mapping[str, Any], seed: int, base_dir: Path | None = None,
+) -> Callable[[Any], Pipeline]:
     """Build the pipeline registered as `entry`: a generator function is returned unchanged, a class gets its
-    parameters.
+    parameters. Paths of files in them are relative to `base_dir`.
 
     Raises `InputError` for unknown parameters and for values that they do not allow.
     """
@@ -50,7 +53,7 @@ def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: in
         if parameters:
             raise InputError(f"no parameters: pipeline {name!r} has none", next(iter(parameters)))
         return entry  # type: ignore[no-any-return]
-    built: Callable[[Any], Pipeline] = validate(entry, dict(parameters)).build(name, seed)
+    built: Callable[[Any], Pipeline] = validate(entry, dict(parameters), base_dir=base_dir).build(name, seed)
     return built
 
 
@@ -67,16 +70,17 @@ class PipelineFinder:
     Args:
         graphs: The scenario's own pipelines, name -> nodes. They hide registered ones of the same name.
         seed: The scenario's seed.
+        base_dir: The scenario's folder.
     """
 
-    def __init__(self, graphs: Mapping[str, Any], seed: int) -> None:
-        self.graphs, self.seed = graphs, seed
-        self._built: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, graphs: Mapping[str, Any], seed: int, base_dir: Path) -> None:
+        self.graphs, self.seed, self.base_dir = graphs, seed, base_dir
+        self._built: dict[tuple[str, str], Any] = {}   # by name, and parameters as text
 
     def find(self, choice: PipelineChoice, field: str) -> Any:
         """Return the pipeline that a workload names at `field`."""
         name, parameters = choice.name, choice.parameters
-        key = (name, *sorted(parameters.items()))
+        key = name, ", ".join(f"{key}={_text(value)}" for key, value in sorted(parameters.items()))
         if key not in self._built:
             self._built[key] = self._build(name, parameters, field)
         return self._built[key]
@@ -87,8 +91,7 @@ class PipelineFinder:
         texts = {}
         for key, pipeline in self._built.items():
             alone = sum(other[0] == key[0] for other in self._built) == 1
-            given = ", ".join(f"{name}={value}" for name, value in key[1:])
-            texts[id(pipeline)] = key[0] if alone or not given else f"{key[0]} ({given})"
+            texts[id(pipeline)] = key[0] if alone or not key[1] else f"{key[0]} ({key[1]})"
         return [[entry._replace(label=texts[id(entry.pipeline)]) for entry in entries] for entries in found]
 
     def _build(self, name: str, parameters: Mapping[str, Any], field: str) -> Any:
@@ -103,7 +106,14 @@ class PipelineFinder:
             raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=field,
                              suggestion=suggest(name, known))
         with inside(field):
-            return pipeline_from(PIPELINES.get(name), name, parameters, self.seed)
+            return pipeline_from(PIPELINES.get(name), name, parameters, self.seed, self.base_dir)
+
+
+def _text(value: Any) -> str:
+    """Return a parameter as in YAML's short form: `{kind: mine, share: 0.2}`."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(part)}" for key, part in value.items()) + "}"
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else str(value)
 
 
 def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -> IntArray:

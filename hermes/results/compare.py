@@ -342,8 +342,10 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     per_request, joined = _join(results, ours, sides, ["ttft", "tpot", "e2e"]) if different is None else ([], None)
     completed = [int((side.record.status == STATUS_COMPLETED).sum()) for side in (results, other)]
     interrupted = [name for name, side in zip(names, (results, other), strict=True) if side.meta.get("interrupted")]
-    first, second = results.summary, other.summary
-    figures = totals(first, second)
+    first, second = results.shown, other.shown
+    figures = [row if unsettled or not row.name.startswith("noted.") else replace(row, noise=noise_s(
+                   _noted(results, row.name), _noted(other, row.name), arrivals, "mean", same=different is None,
+                   stays_s=stays)) for row in totals(first, second)]
     whole = [name for name, side in zip(names, (first, second), strict=True)
              if (side.get("headline") or {}).get("window") == "whole"]
     return CompareTable(
@@ -379,6 +381,12 @@ def _our_columns(results: Results) -> dict[str, FloatArray]:
     ours["queue"] = np.where(done, ours["queue"], np.nan)
     ours["tbt"] = (ours["e2e"] - ours["ttft"]) / requests["output_tokens"]
     return ours
+
+
+def _noted(results: Results, name: str) -> FloatArray:
+    """Return what a pipeline noted of each completed request; NaN for the others."""
+    done = results.record.status == STATUS_COMPLETED
+    return np.where(done, results.record.notes.get(name.partition(".")[2], np.nan), np.nan)
 
 
 def _arrivals(results: Results) -> FloatArray:

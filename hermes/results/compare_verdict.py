@@ -18,6 +18,8 @@ FIGURES: dict[str, tuple[str, int]] = {
     "headline.goodput_per_s": ("goodput within the SLO, requests/s", 1),
     "headline.goodput_share": ("share within the SLO", 1),
     "headline.output_tokens_per_s": ("generated tokens/s", 1),
+    "noted.f1": ("F1, mean of a request", 1),
+    "noted.chunks": ("chunks read, mean of a request", 0),
     "cost.dollars_per_hour": ("$ per hour", -1),
     "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
     "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
@@ -26,7 +28,7 @@ FIGURES: dict[str, tuple[str, int]] = {
     "cost.total_dollars": ("$, whole run", 0),
 }
 SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
-_JUDGED_FIGURES = ("headline.served_per_s", "cost.dollars_per_hour")
+_JUDGED_FIGURES = ("headline.served_per_s", "noted.f1", "cost.dollars_per_hour")
 _JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
 SMALL = 1e-9   # relative difference that is none
 

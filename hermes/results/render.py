@@ -32,6 +32,9 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_slo(summary))
     if summary.get("measured"):
         out.append(_measured(summary["measured"]))
+    if "noted" in summary:
+        rows = [(name, format_number(mean)) for name, mean in summary["noted"].items()]
+        out.append(Section("noted by the pipeline", ("", "mean"), rows, "of completed requests"))
     reasons = summary["requests"]["reject_reasons"]
     if reasons:
         rows = [(f"{count:,}", reason) for reason, count in list(reasons.items())[:8]]

@@ -195,7 +195,7 @@ class _Builder:
 
     def _build_pipelines(self) -> list[list[WeightedPipeline]]:
         """Return, per workload, the pipelines of its requests with the models they ask for."""
-        finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
+        finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed, self.base_dir)
         found = []
         for i, config in enumerate(self.scenario.workload):
             entries = []

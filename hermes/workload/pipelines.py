@@ -16,7 +16,7 @@ class PipelineChoice(ConfigModel):
 
     # the pipeline checks its parameters itself when the simulation is built
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, bool | int | float | str]
+    __pydantic_extra__: dict[str, bool | int | float | str | list[Any] | dict[str, Any]]
 
     name: Name
     """A graph of the scenario's `pipelines`, or a built-in pipeline (`hermes pipeline list`)."""

@@ -1,5 +1,5 @@
 """Files that other tools write, one family for each kind of reader: traces, results of load drivers, kernel tables,
-operator tables, launch manifests.
+operator tables, measured RAG queries, launch manifests.
 
 `SAMPLES` has a file of each trace format; `READERS` names the family of every module that reads files. A test compares
 both with the package, so that a new format or reader cannot be forgotten.
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_kernels", "write_layers", "write_manifests", "write_samples"]
+           "write_kernels", "write_layers", "write_manifests", "write_rag", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -31,6 +31,7 @@ READERS = {
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
     "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
     "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
+    "plugins.metis.measured": "rag",
     "results.observed": "observed", "results.reference": "reference", "results.regress": "golden",
     "results.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
@@ -170,6 +171,20 @@ def write_layers(folder: Path) -> None:
                                      "0,8,100,200,110\n16,2,100,200,120\n")
     (folder / "served.yaml").write_text(SERVED.format(
         hardware="{kind: layerwise, path: ., model: llama-3.1-8b}"))
+
+
+def write_rag(folder: Path) -> None:
+    """Write a data set of RAG queries, measured queries and F1, and a scenario of METIS with them."""
+    shutil.copyfile(ROOT / "hw_profiles/rag_datasets/musique.yaml", folder / "mine.yaml")
+    rows = [f"q{i},{i % 2},{int(i == 1)},{1 + i},{30 + i},{60 + i},{5 + i}" for i in range(4)]
+    (folder / "queries.csv").write_text("\n".join(
+        ["query,joint,complex,pieces,least_words,most_words,answer_tokens", *rows, ""]))
+    rows = [f"q{i},{method},{chunks},{words},{0.1 * chunks + 0.01 * i:.3f},{4 + i}" for i in range(4)
+            for method, words in (("map_rerank", 0), ("stuff", 0), ("map_reduce", 40)) for chunks in (1, 2, 5)]
+    (folder / "f1.csv").write_text("\n".join(["query,method,chunks,words,f1,answer_tokens", *rows, ""]))
+    (folder / "served.yaml").write_text(
+        "extends: studies/metis/base\nworkload:\n  requests: 6\n  pipeline: {name: metis, dataset: ./mine.yaml, "
+        "queries: queries.csv, quality: {kind: measured, file: f1.csv}}\n")
 
 
 def write_manifests(folder: Path) -> None:

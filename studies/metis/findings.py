@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.quality import FORMULAS
 
 from .sections import READINGS, VARIANTS
 from .tables import paired
@@ -142,7 +142,7 @@ def _under_pressure(sweep: pd.DataFrame) -> list[str]:
 
 def _by_shape(shapes: pd.DataFrame) -> list[str]:
     said = []
-    for name in QUALITY:
+    for name in FORMULAS:
         column = f"f1_{name}"
         better: dict[str, list[str]] = {"vLLM fixed": [], f"AdaptiveRAG* {name}": [], "profile + median": []}
         for dataset, group in shapes.groupby("dataset", sort=False):

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from hermes.core.record import STATUS_COMPLETED
+from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.datasets import dataset as data_set
 from hermes.plugins.metis.decision import METHODS, Configuration
-from hermes.plugins.metis.pipeline import HOW, Metis
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.pipeline import Metis
+from hermes.plugins.metis.quality import FORMULAS
 from hermes.results import Results
 from hermes.study import Context, Point, run_points
 from hermes.study.figures import point_figures
@@ -55,7 +56,7 @@ FIXED = [
 ]
 """The grid of fixed configurations."""
 
-_PIPELINE = Metis()
+_PIPELINE = Metis.model_fields
 # Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
 _LARGE = {"model": LARGE, "device": "a40",
           "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
@@ -190,7 +191,7 @@ def assumed(one: Run, values: Mapping[str, Any]) -> Run:
     concerned = {"adaptive_rag": ("noise", "grid", "tolerance", "quality"), "hindsight": ("quality",),
                  "metis": ("reading",)}.get(params["system"], ())
     for name in concerned:
-        if values[name] != getattr(_PIPELINE, name) and name not in params:
+        if values[name] != _PIPELINE[name].default and name not in params:
             more[name] = values[name]
     if one.blocks is not None:
         more.pop("reading", None)   # a given number of blocks says nothing about the device
@@ -220,8 +221,8 @@ def extract(results: Results) -> dict[str, Any]:
     count = len(answered)
     out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
     out |= {"delay_s": _or_nan(np.mean, e2e), "delay_p90_s": _or_nan(lambda x: np.quantile(x, 0.9), e2e)}
-    for name in QUALITY:
-        noted = notes["f1" if name == "default" else f"f1_{name}"]
+    for name in FORMULAS:
+        noted = notes.get(f"f1_{name}", notes["f1"])   # that of the pipeline's own model is `f1`
         out[f"f1_{name}"] = float(np.mean(noted * answered))   # no answer, no F1
     out |= {"chunks": float(np.mean(notes["chunks"])), "kv_used": float(np.mean(notes["kv_used"]))}
     for index, name in enumerate(METHODS):

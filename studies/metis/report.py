@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from hermes.api import simulate
+from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.decision import METHODS
-from hermes.plugins.metis.pipeline import HOW
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.quality import FORMULAS
 from hermes.study import Compared, Context, Plot, Report, Table
 
 from . import plots, tables
@@ -119,7 +119,7 @@ def _shapes(size: Size, one: Batch, rungs: pd.DataFrame) -> pd.DataFrame:
                             for f in (one["systems"], rungs, one["grid"]))
         mine = own[own["system"] == "METIS"]
         near = grid[grid["delay_s"] <= tables.LIKE * mine["delay_s"].iloc[0]]
-        best = {f"f1_{name}": near[f"f1_{name}"].max() for name in QUALITY}
+        best = {f"f1_{name}": near[f"f1_{name}"].max() for name in FORMULAS}
         like = pd.DataFrame([best | {"dataset": dataset, "system": "vLLM fixed"}])
         parts += [mine, steps[steps["system"] == "profile + median"], like]
     return pd.concat(parts, ignore_index=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes.plugins.metis.baselines import GRIDS
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.quality import FORMULAS
 
 from .points import FIXED, LARGE, SETS, SPEC_RATE, Run, fixed_run, run_of, seeded, sustained
 
@@ -137,7 +137,7 @@ def first(size: Size) -> dict[str, list[Run]]:
         "measured": measured_points(size),
         "more rungs": _rungs(size),
         "shapes": [run_of(d, s, size.base(d), **n).with_(f"{s} {name}", quality=name)
-                   for d in size.datasets for name in QUALITY for s in ("AdaptiveRAG*", "hindsight")],
+                   for d in size.datasets for name in FORMULAS for s in ("AdaptiveRAG*", "hindsight")],
         "other rates": [run_of(d, s, size.rate(d, m), **n) for d in size.datasets for m in size.multiples
                         for s in ("+ batching", "AdaptiveRAG*")],
         "pressure": list(pressure_points(size)),

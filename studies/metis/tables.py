@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.quality import FORMULAS
 from hermes.study import Table
 
 __all__ = [
@@ -322,7 +322,7 @@ def shapes(runs: pd.DataFrame) -> Table:
     """F1 by each shape of the quality model: gain over the fixed configuration, and over AdaptiveRAG* by that shape."""
     rows = []
     for dataset, own in runs.groupby("dataset", sort=False):
-        for name in QUALITY:
+        for name in FORMULAS:
             column = f"f1_{name}"
             f1 = {s: own[own["system"] == s][column].mean() for s in (
                 "METIS", "vLLM fixed", "profile + median", f"AdaptiveRAG* {name}", f"hindsight {name}")}

@@ -14,7 +14,7 @@ from hermes.config.registry import Registry
 from hermes.errors import InputError
 
 for _package in ("clients", "hardware", "memory", "network", "pipelines", "routing", "schedulers", "services",
-                 "workload", "workload.importers", "explore.executors", "calibration.measurements"):
+                 "workload", "workload.importers", "explore.executors", "calibration.measurements", "plugins.metis"):
     importlib.import_module(f"hermes.{_package}")
 LISTED = [(registry, name) for registry in Registry.every for name in registry._built_in]
 
@@ -29,8 +29,8 @@ def test_what_is_listed_is_there(registry: Registry[Any], name: str) -> None:
 
 def test_every_extension_point_is_listed() -> None:
     names = {registry.name for registry, _ in LISTED}
-    assert names == {"clients", "eviction", "executors", "hardware", "lengths", "measurements", "network", "pipelines",
-                     "routers", "schedulers", "services", "trace_importers"}
+    assert names == {"clients", "eviction", "executors", "hardware", "lengths", "measurements", "metis_choosers",
+                     "metis_quality", "network", "pipelines", "routers", "schedulers", "services", "trace_importers"}
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """What a user reads when a document does not fit its model."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from hermes.config import Bandwidth, Component, ConfigModel, Duration
+from hermes.config import Bandwidth, Component, ConfigModel, Duration, FileName, NameOrFile
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
@@ -151,3 +152,28 @@ def test_an_error_inside_a_validator_points_at_its_own_field():
     with pytest.raises(InputError) as caught:
         validate(Outer, parse_yaml("inner:\n  a: 1\n  b: 2", "f"))
     assert str(caught.value) == "f:3:6: inner.b: expected something smaller, found 2"
+
+
+def test_paths_are_relative_to_the_scenario() -> None:
+    """Also in a component inside; without a folder they stay as they are."""
+    things: Registry[Any] = Registry("things-of-a-test", "a thing")
+
+    @things.register("filed")
+    class Filed(ConfigModel):
+        kind: Literal["filed"] = "filed"
+        file: FileName
+
+    class Holder(ConfigModel):
+        thing: Annotated[Any, Component(things)]
+        source: NameOrFile
+
+    try:
+        for source, found in (("squad", "squad"), ("./a.yaml", "/here/a.yaml"), ("a.json", "/here/a.json"),
+                              ("/there/a.yaml", "/there/a.yaml")):
+            data = {"thing": {"kind": "filed", "file": "f1.csv"}, "source": source}
+            held = validate(Holder, data, base_dir=Path("/here"))
+            assert (held.thing.file, held.source) == ("/here/f1.csv", found)
+            plain = validate(Holder, data)
+            assert (plain.thing.file, plain.source) == ("f1.csv", source)
+    finally:
+        Registry.every.remove(things)

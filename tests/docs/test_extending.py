@@ -31,7 +31,8 @@ PLUG_INS = {   # example -> registry, name
     "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
     "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
     "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
-    "my_measurement": ("measurements", "block_hashes"),
+    "my_measurement": ("measurements", "block_hashes"), "my_chooser": ("metis_choosers", "load_aware"),
+    "my_quality": ("metis_quality", "recall_only"), "my_step": ("metis_steps", "rerank"),
 }
 IN_SCENARIOS = [name for name in PLUG_INS if name not in ("my_traces", "my_executor", "my_measurement")]
 
@@ -63,7 +64,7 @@ def test_the_folder_has_all_examples():
 def test_every_extension_point_has_an_example(folder):
     """Those that scenarios, `hermes trace import` and `hermes calibrate` reach; importers of profiles have none."""
     importlib.import_module("hermes.calibration.measurements").MEASUREMENTS.get("llm")
-    for name in ("routing", "schedulers", "plugins.orthrus", "hardware",
+    for name in ("routing", "schedulers", "plugins.orthrus", "plugins.metis", "hardware",
                  "workload.importers", "pipelines", "clients", "services", "network", "memory"):
         importlib.import_module(f"hermes.{name}")
     points = {one.name for one in Registry.every for entry in one._entries.values()
@@ -108,8 +109,9 @@ def test_an_example_stands_in_yaml_once_it_is_imported(name, folder):
 
 
 def test_editors_know_the_examples(folder):
-    """The schema has their kinds once they are imported; pipelines have names, not kinds."""
-    kinds = {name: kind for name, (point, kind) in PLUG_INS.items() if point != "pipelines" and name in IN_SCENARIOS}
+    """The schema has their kinds once they are imported, but for pipelines and their parameters."""
+    kinds = {name: kind for name, (point, kind) in PLUG_INS.items()
+             if point != "pipelines" and not point.startswith("metis_") and name in IN_SCENARIOS}
     for name in kinds:
         importlib.import_module(name)
     known = str(json_schema())

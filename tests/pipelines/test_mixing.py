@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.errors import InputError
-from hermes.pipelines.mixing import draw_pipelines
+from hermes.pipelines.mixing import PipelineFinder, WeightedPipeline, draw_pipelines
 from hermes.results.export import write_results
+from hermes.workload.pipelines import PipelineChoice
 
 ENGINE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
@@ -89,6 +91,19 @@ def test_a_graph_of_the_scenario_comes_before_what_is_registered():
     data = scenario([{"name": "rag"}, {"name": "plain"}])
     data["pipelines"] = {"rag": {"stages": {"judge": {"kind": "score"}}}}
     assert (hermes.simulate(data).requests["stages"] == 1).all()
+
+
+def test_labels_have_the_parameters_in_the_short_form_of_yaml():
+    """Mappings and lists, too; equal parameters are one pipeline."""
+    finder = PipelineFinder({}, 0, Path())
+    choices = [PipelineChoice.model_validate({"name": "metis", **parameters}) for parameters in (
+        {}, {"quality": {"kind": "default", "floor": 0.1}, "steps": ["retrieve", "synthesise"]},
+        {"steps": ["retrieve", "synthesise"], "quality": {"kind": "default", "floor": 0.1}})]
+    built = [finder.find(choice, "workload.0.pipeline") for choice in choices]
+    assert built[1] is built[2] is not built[0]
+    (entries,) = finder.labelled([[WeightedPipeline("metis", pipeline, "") for pipeline in built[:2]]])
+    assert [entry.label for entry in entries] == [
+        "metis", "metis (quality={kind: default, floor: 0.1}, steps=[retrieve, synthesise])"]
 
 
 def test_what_is_written_out_is_read_back():

@@ -11,9 +11,9 @@ from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
 from hermes.hardware.files import names_in
+from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.datasets import dataset as data_set
 from hermes.plugins.metis.decision import METHODS
-from hermes.plugins.metis.pipeline import HOW
 from hermes.scenario import load_scenario
 from hermes.study import load_study
 

@@ -47,11 +47,18 @@ LeastMost = Annotated[list[Tokens], Field(min_length=2, max_length=2)]
 
 @dataclass(frozen=True)
 class Query:
-    """A drawn query: its true profile, and the ranks of its pieces (and those of the heavy-tailed alternative)."""
+    """A query: its true profile, and the ranks of its pieces (and those of the heavy-tailed alternative).
+
+    Attributes:
+        name: Its name in the files of measured queries and of measured F1; "" for a drawn one.
+        answer_tokens: Tokens of its answer; None for the workload's.
+    """
 
     profile: Profile
     ranks: tuple[int, ...]
     heavy_ranks: tuple[int, ...]
+    name: str = ""
+    answer_tokens: int | None = None
 
 
 class Dataset(ConfigModel):

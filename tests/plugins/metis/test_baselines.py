@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hermes.plugins.metis.baselines import GRIDS, SAMPLES, AdaptiveRag, work
+from hermes.plugins.metis.baselines import GRIDS, SAMPLES, BestMeasured, work
 from hermes.plugins.metis.datasets import dataset
 from hermes.plugins.metis.decision import Configuration, Profile
-from hermes.plugins.metis.quality import QUALITY
+from hermes.plugins.metis.measured import Queries
+from hermes.plugins.metis.quality import FORMULAS
 
-MODEL = QUALITY["default"]
+MODEL = FORMULAS["default"]
 SIMPLE = Profile(False, False, 1, (30, 60))
 HARD = Profile(True, True, 4, (60, 120))
 
 
+def drawn(name):
+    return Queries(dataset(name), None, ())
+
+
 def made(name="musique", *, noise=0.0, grid="full", within=0.0, seed=1):
-    return AdaptiveRag(dataset(name), MODEL, np.random.default_rng(7), np.random.default_rng(seed), noise=noise,
-                       grid=grid, within=within)
+    return BestMeasured(drawn(name), MODEL, np.random.default_rng(7), np.random.default_rng(seed), noise=noise,
+                        grid=grid, within=within)
 
 
 def test_the_grids():
@@ -35,7 +40,7 @@ def test_without_noise_it_is_the_best_of_its_grid(grid):
     rng, one = np.random.default_rng(7), dataset("musique")
     queries = [one.draw(rng) for _ in range(SAMPLES)]
     mine = [q for q in queries if q.profile.joint and q.profile.complex]
-    f1 = {config: np.mean([MODEL.f1(q.profile, q.ranks, config) for q in mine]) for config in GRIDS[grid]()}
+    f1 = {config: np.mean([MODEL.f1(q, config) for q in mine]) for config in GRIDS[grid]()}
     assert f1[made(grid=grid).choose(HARD)] == pytest.approx(max(f1.values()), rel=1e-12)
 
 
@@ -47,9 +52,9 @@ def test_a_tolerance_takes_the_quicker():
 
 def test_prompts_longer_than_the_model_takes_are_left_out():
     """35 chunks of 1,000 tokens do not fit into 32,768: the answers would be missing, however well they were rated."""
-    one = dataset("qmsum")
-    chunks = {longest: {AdaptiveRag(one, MODEL, np.random.default_rng(7), np.random.default_rng(seed), noise=1.0,
-                                    grid="chunks", within=0.0, longest=longest).choose(HARD).num_chunks
+    one = drawn("qmsum")
+    chunks = {longest: {BestMeasured(one, MODEL, np.random.default_rng(7), np.random.default_rng(seed), noise=1.0,
+                                     grid="chunks", within=0.0, longest=longest).choose(HARD).num_chunks
                         for seed in range(40)} for longest in (None, 32_768, 4_200)}
     assert max(chunks[None]) > 32 >= max(chunks[32_768])
     assert max(chunks[4_200]) <= 4
@@ -67,7 +72,7 @@ def test_noise_is_measured_anew_by_seed_and_shrinks_with_the_samples():
     assert len(simple) > 100   # so that the mean of measured F1 deviates by less than 0.03
 
     def true_f1(config: Configuration) -> float:
-        return float(np.mean([MODEL.f1(q.profile, q.ranks, config) for q in simple]))
+        return float(np.mean([MODEL.f1(q, config) for q in simple]))
 
     best = true_f1(made("squad").choose(SIMPLE))
     assert all(true_f1(made("squad", noise=0.3, seed=seed).choose(SIMPLE)) > best - 0.15 for seed in range(6))

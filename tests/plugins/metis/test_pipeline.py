@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from unittest import mock
 
 import numpy as np
@@ -16,9 +17,10 @@ from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
 from hermes.pipelines import PIPELINES, Generate, Pipeline
-from hermes.plugins.metis import datasets, pipeline
+from hermes.plugins.metis import choosers, datasets
+from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.decision import METHODS, Configuration, Lengths, Reading, choose
-from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, HOW, Metis
+from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, Metis
 from hermes.results.trace import trace_events
 from hermes.services.remote_model import RemoteModel
 from hermes.testing.pipelines import PipelineContract
@@ -54,6 +56,19 @@ def run(*overrides, pipeline=None, **more):
     settings = {"name": "metis", "dataset": "musique", "system": "metis", "co_schedule": True} | (pipeline or {}) | more
     text = "{" + ", ".join(f"{k}: {str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()) + "}"
     return simulate(BASE, overrides=[f"workload.pipeline={text}", *overrides])
+
+
+@contextmanager
+def seen_states():
+    """What METIS's chooser was asked."""
+    seen, own = [], choosers._BestFit.choose
+
+    def spy(self, state):
+        seen.append(state)
+        return own(self, state)
+
+    with mock.patch.object(choosers._BestFit, "choose", spy):
+        yield seen
 
 
 def calls(results, request, kind="generate"):
@@ -174,15 +189,9 @@ def test_free_memory_as_the_device_reports_it():
 
 
 def test_a_view_says_what_the_engine_leaves_of_the_device():
-    seen = []
-    fit = pipeline.MetisPipeline._fit
-
-    def spy(self, space, lengths, view, free_tokens, **more):
-        seen.append(view)
-        return fit(self, space, lengths, view, free_tokens, **more)
-
-    with mock.patch.object(pipeline.MetisPipeline, "_fit", spy):
+    with seen_states() as states:
         results = run("workload.requests=1")
+    seen = [state.view for state in states]
     info = results.record.clients[0]
     assert info.memory_utilization == 0.9
     assert seen[0].unreserved_kv_tokens == int(info.memory_bytes * (1 - 0.9) / info.kv_bytes_per_token)
@@ -252,19 +261,13 @@ def test_on_the_clock_what_is_chosen_fits_or_is_the_documented_fallback(dataset,
         made.append((space, lengths, reading, more["joint"], choice))
         return choice
 
-    fit, views = pipeline.MetisPipeline._fit, []
-
-    def spy_fit(self, space, lengths, view, free_tokens, **more):
-        views.append(view)
-        return fit(self, space, lengths, view, free_tokens, **more)
-
-    with mock.patch.object(pipeline, "choose", spy), mock.patch.object(pipeline.MetisPipeline, "_fit", spy_fit):
+    with mock.patch.object(choosers, "choose", spy), seen_states() as states:
         results = run("workload.requests=25", f"workload.arrivals.rate={rate}", f"clients.0.memory.num_blocks={blocks}",
                       f"clients.0.scheduler.max_num_seqs={seqs}", dataset=dataset, partial=partial, full=full,
                       feedback_every=0)
     live = made[::2]   # the others are those of an idle engine
     assert len(live) == 25
-    for view, (space, lengths, reading, joint, choice) in zip(views[::2], live, strict=True):
+    for view, (space, lengths, reading, joint, choice) in zip((one.view for one in states), live, strict=True):
         config = choice.configuration
         assert reading.free_bytes == view.free_kv_tokens <= 16 * blocks
         assert reading.free_seqs == max(0, seqs - view.running - view.waiting)
