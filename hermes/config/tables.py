@@ -25,7 +25,7 @@ from hermes.config.files import csv_rows, json_lines, parquet_schema, parquet_ta
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import parse_number
 
-__all__ = ["Table", "csv_table", "json_table", "lookup", "npz_arrays", "parquet_columns"]
+__all__ = ["Column", "Table", "csv_table", "json_table", "lookup", "npz_arrays", "parquet_columns"]
 
 _NOTHING = ("", "nan", "null")   # texts of a missing value, in small letters
 

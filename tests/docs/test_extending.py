@@ -25,6 +25,7 @@ MODULES = DOCS / "reference" / "extension-modules.md"
 PLUG_INS = {   # example -> registry, name
     "my_router": ("routers", "least_work"), "my_scheduler": ("schedulers", "one_prompt"),
     "my_packing": ("packing", "newest_first"), "my_slots": ("slots", "square_root"),
+    "my_prefetch": ("prefetch", "hot_first"),
     "my_hardware": ("hardware", "linear"), "my_arrivals": ("arrivals", "ramp"), "my_lengths": ("lengths", "summaries"),
     "my_counts": ("token_counts", "two_sizes"), "my_traces": ("trace_importers", "access-log"),
     "my_pipeline": ("pipelines", "best_of_two"), "my_careful_pipeline": ("pipelines", "shorter_when_full"),
@@ -63,11 +64,11 @@ def test_the_folder_has_all_examples():
 def test_every_extension_point_has_an_example(folder):
     """Those that scenarios, `hermes trace import` and `hermes calibrate` reach; importers of profiles have none."""
     importlib.import_module("hermes.calibration.measurements").MEASUREMENTS.get("llm")
-    for name in ("routing", "schedulers", "plugins.orthrus", "hardware",
+    for name in ("routing", "schedulers", "plugins.orthrus", "plugins.telerag", "hardware",
                  "workload.importers", "pipelines", "clients", "services", "network", "memory"):
         importlib.import_module(f"hermes.{name}")
     points = {one.name for one in Registry.every for entry in one._entries.values()
-              if not entry.__module__.startswith(("hermes.calibration.importers", "hermes.plugins.telerag"))
+              if not entry.__module__.startswith(("hermes.calibration.importers", "hermes.plugins.telerag.overlap"))
               and entry.__module__.startswith("hermes.")}
     assert points <= {point for point, _ in PLUG_INS.values()}
 
