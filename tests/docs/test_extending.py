@@ -30,6 +30,7 @@ PLUG_INS = {   # example -> registry, name
     "my_counts": ("token_counts", "two_sizes"), "my_traces": ("trace_importers", "access-log"),
     "my_pipeline": ("pipelines", "best_of_two"), "my_careful_pipeline": ("pipelines", "shorter_when_full"),
     "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
+    "my_refresh": ("clients", "refreshed_index"),
     "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
     "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
     "my_measurement": ("measurements", "block_hashes"),

@@ -20,7 +20,7 @@ from hermes.plugins.telerag.overlap.curves import standardised
 from hermes.plugins.telerag.overlap.families import Floats
 from hermes.plugins.telerag.overlap.files import Ranks, read_sizes
 from hermes.plugins.telerag.overlap.sizes import Ints
-from hermes.plugins.telerag.prefetch import PREFETCH, Nearest, PrefetchState, checked_order
+from hermes.plugins.telerag.prefetch import PREFETCH, NearestFirst, PrefetchState, checked_order
 
 __all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
 
@@ -136,7 +136,7 @@ class IvfIndexConfig(TaskClientConfig):
     the LLM client's `memory.reserved`."""
     coarse: Duration = 0.0
     """Time of each comparison of queries with the centroids."""
-    prefetch: Annotated[Any, Component(PREFETCH)] = Nearest()
+    prefetch: Annotated[Any, Component(PREFETCH)] = NearestFirst()
     """Prefetch policy: the clusters to copy while a query is rewritten, and their order. `nearest` is TeleRAG's, `none`
     copies nothing; or a registered one. Pipelines ask for a prefetch with `retrieval: lookahead`."""
 

@@ -16,7 +16,7 @@ from hermes.arrays import IntArray
 from hermes.config import ConfigModel, Registry
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["PREFETCH", "Nearest", "Nothing", "PrefetchPolicy", "PrefetchState", "checked_order"]
+__all__ = ["PREFETCH", "NearestFirst", "NoPrefetch", "PrefetchPolicy", "PrefetchState", "checked_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ PREFETCH: Registry[Any] = Registry("prefetch", "a prefetch policy", base=Prefetc
 
 
 @PREFETCH.register("nearest")
-class Nearest(PrefetchPolicy):
+class NearestFirst(PrefetchPolicy):
     """TeleRAG's: the clusters nearest to the queries before their rewrite."""
 
     kind: Literal["nearest"] = "nearest"
@@ -70,7 +70,7 @@ class Nearest(PrefetchPolicy):
 
 
 @PREFETCH.register("none")
-class Nothing(PrefetchPolicy):
+class NoPrefetch(PrefetchPolicy):
     """No prefetch: the CPU searches all probed clusters as it searches missed ones (`miss_search`)."""
 
     kind: Literal["none"] = "none"

@@ -7,7 +7,7 @@ from typing import Any
 from hermes.pipelines import PIPELINES
 from hermes.plugins.telerag import ClusterScan
 from hermes.plugins.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
-from hermes.plugins.telerag.prefetch import Nearest, Nothing
+from hermes.plugins.telerag.prefetch import NearestFirst, NoPrefetch
 from hermes.plugins.telerag.testing import PrefetchContract
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
@@ -71,12 +71,12 @@ class TestClusterScan(ServiceContract):
 
 class TestNearest(PrefetchContract):
     def make(self) -> Any:
-        return Nearest()
+        return NearestFirst()
 
 
 class TestNothing(PrefetchContract):
     def make(self) -> Any:
-        return Nothing()
+        return NoPrefetch()
 
 
 def test_the_names_are_registered():
