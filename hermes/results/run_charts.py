@@ -16,7 +16,7 @@ from hermes.errors import InputError, suggest
 from hermes.results.brief import brief
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel
 from hermes.results.distribution import Distribution
-from hermes.results.layout import format_s, shortened
+from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import NAME, Runs, colours, over_time
 from hermes.results.utilisation import THRESHOLD
@@ -130,7 +130,7 @@ def notes(runs: Runs) -> list[Panel]:
             if sample.count:
                 values, shares = sample.cdf(POINTS)
                 lines.append(Layer("step", pd.DataFrame({"x": values, "y": shares, "series": name})))
-                means.append(f"{sample.mean:,.4g}")
+                means.append(format_number(sample.mean))
         panels.append(Panel(
             f"{note}: mean {' and '.join(means) or '-'}", Axis(note), Axis("share of requests", domain=(0.0, 1.0),
                                                                            percent=True),
