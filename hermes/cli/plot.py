@@ -13,7 +13,8 @@ from hermes.cli.paths import is_sweep
 
 __all__ = ["add_to"]
 
-FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "queue")   # `hermes.results.run_charts.KINDS`
+# `hermes.results.run_charts.KINDS`
+FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,8 +33,8 @@ def plot(
     """Draw a run or a sweep.
 
     Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
-    (breakdown), utilisation, clients and queues over time. Figure of a sweep: latency and goodput over its grid, with
-    the SLO and the best point.
+    (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes). Figure of a sweep:
+    latency and goodput over its grid, with the SLO and the best point.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest

@@ -65,7 +65,7 @@ def run(
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
     code = 130 if results.meta.get("interrupted") else _all_were_rejected(results.summary["requests"])
-    return Answer(results.shown, [*parts(results.shown, results.meta, verbose=verbose),
+    return Answer(results.summary, [*parts(results.summary, results.meta, verbose=verbose),
                                   *results.meta.get("remarks", [])], code)
 
 

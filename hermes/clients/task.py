@@ -15,7 +15,7 @@ from hermes.clients.describe import service_info
 from hermes.clients.resources import PowerConfig
 from hermes.config import Name
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
-from hermes.core.clock import STEP_END, Clock
+from hermes.core.clock import STEP_END, Clock, Tick
 from hermes.core.collect import Describe
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
@@ -117,11 +117,25 @@ class TaskClient:
         """Whether nothing runs or is about to start."""
         return not self.num_assigned
 
-    def serve(self, stage: Stage, seconds: float, wait: float = 0.0) -> None:
-        """Start `stage` after `wait` seconds and complete it `seconds` later."""
+    def serve(self, stage: Stage, seconds: float, wait: float = 0.0) -> Tick:
+        """Start `stage` after `wait` seconds and complete it `seconds` later. Returns the event of its end, which a
+        process may wait for."""
         stage.start_ns = self.env._now + s_to_ns(wait)
         end = stage.start_ns + s_to_ns(seconds)
-        self.env.tick_at(end, STEP_END + self.index, lambda tick: self.events.done(self, stage))
+        return self.env.tick_at(end, STEP_END + self.index, lambda tick: self.events.done(self, stage))
+
+    @property
+    def requests_left(self) -> int:
+        """Number of requests that have not ended, arrived or not.
+
+        A process that repeats (`self.env.process`) ends when there are none: a simulation goes on while anything is to
+        happen.
+        """
+        return self.events.left()
+
+    def wait(self, seconds: float) -> Tick:
+        """Return an event `seconds` from now, for a process to wait for: `yield self.wait(60)`."""
+        return self.env.moment(self.env._now + s_to_ns(seconds), STEP_END + self.index)
 
     def submit(self, stage: Stage) -> None:
         """Take a stage; see `hermes.core.client.Client`."""

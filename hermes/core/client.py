@@ -257,9 +257,10 @@ class ClientEvents:
             these tokens already counted as computed; the end of the step in ns.
         room: Blocks of a client may have become free, or its last step has ended.
         aborted: A sequence that was given up has left its client.
+        left: Called by clients: returns the number of requests that have not ended, arrived or not.
     """
 
-    __slots__ = ("aborted", "done", "ended", "first_token", "prefill", "room")
+    __slots__ = ("aborted", "done", "ended", "first_token", "left", "prefill", "room")
 
     def __init__(self) -> None:
         self.aborted: SequenceDone = _too_early
@@ -268,6 +269,11 @@ class ClientEvents:
         self.first_token: SequenceDone | None = None
         self.prefill: Callable[[Client, list[tuple[Generation, int]], int], None] | None = None
         self.room: Callable[[Client], None] | None = None
+        self.left: Callable[[], int] = _none_yet
+
+
+def _none_yet() -> int:
+    return 0
 
 
 def _too_early(client: Client, stage: Stage) -> None:

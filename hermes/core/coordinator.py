@@ -82,6 +82,7 @@ class Coordinator:
         events.done = self._task_done
         events.ended = self._sequence_done
         events.aborted = self._aborted
+        events.left = lambda: self.unfinished
         if observers:
             events.first_token = self._first_token
         if handoff is not None:

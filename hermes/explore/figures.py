@@ -22,16 +22,14 @@ Scalar = bool | int | float | str | None
 
 
 def figures(results: Results) -> dict[str, Scalar]:
-    """Return the summary with nested keys joined by dots, without single clients; and `kv.*`, `devices`, `end_s`,
-    `noted.NAME`.
+    """Return the summary with nested keys joined by dots, without single clients; and `kv.*`, `devices`, `end_s`.
 
     - kv.capacity_tokens: KV capacity of all LLM clients.
     - kv.capacity_per_client_tokens: KV capacity of the smallest of them.
     - kv.peak_share: highest share of one client's blocks in use (None if no client has a bounded memory).
-    - noted.NAME: mean over the completed requests of a number that pipelines keep.
     - end_s: simulated seconds from zero to the end of the run.
     """
-    summary = dict(results.shown)
+    summary = dict(results.summary)
     clients = summary.pop("clients").values()
     requests = dict(summary["requests"])
     reasons = requests.pop("reject_reasons")

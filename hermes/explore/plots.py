@@ -27,7 +27,7 @@ MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
 WIDE = 16   # largest over smallest value: above, an axis is logarithmic
 NAME = 26
 MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text
-F1 = "noted.f1"
+F1 = "notes.f1.mean"
 GOOD, OFFERED, TOKENS = "headline.goodput_per_s", "headline.offered_per_s", "headline.output_tokens_per_s"
 
 

@@ -28,7 +28,7 @@ FIGURES: tuple[tuple[str, str, str, float], ...] = (
     ("good", "/s", "headline.goodput_per_s", 1.0), ("de-", "vices", "devices", 1.0),
     ("$/M", "answer", "headline.per_million_answer_tokens_dollars", 1.0),
 )
-NOTED = ("F1", "mean", "noted.f1", 1.0)
+NOTED = ("F1", "mean", "notes.f1.mean", 1.0)
 """Shown where a point has it."""
 Figures = tuple[tuple[str, str, str, float], ...]
 _PER_TOKEN = ("headline.served_per_s", "headline.goodput_per_s", "headline.per_million_answer_tokens_dollars")

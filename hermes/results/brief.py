@@ -47,9 +47,9 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
     out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}"
              f"{_of_prefill(latency) if metric == 'ttft_s' else ''}") for metric, label in _LATENCIES.items()]
-    noted = summary.get("noted", {})
-    if noted.get("f1") is not None:
-        out.append(("F1", f"mean {noted['f1']:.3f}"))
+    f1 = summary.get("notes", {}).get("f1", {}).get("mean")
+    if f1 is not None:
+        out.append(("F1", f"mean {f1:.3f}"))
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]

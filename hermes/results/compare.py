@@ -86,6 +86,7 @@ class CompareTable:
         different_requests: First difference between the requests, if they were compared nevertheless.
         interrupted: Sides whose run was interrupted.
         names: Names of the two sides.
+        notes_mean: Of two runs: name, and mean of both, of what was noted about completed requests.
         slo: Of two runs with limits: a row per limit with value, limit and verdict of both.
         verdict: Of two runs, on what the first is better and worse, and which meets its SLO.
         unranked: On what two runs cannot be ranked, because their step times come from different sources; or "".
@@ -106,6 +107,7 @@ class CompareTable:
     different_requests: str | None = None
     interrupted: Sequence[str] = ()
     names: tuple[str, str] = ("ours", "reference")
+    notes_mean: Sequence[tuple[str, float | None, float | None]] = ()
     slo: Sequence[tuple[str, str, str]] = ()
     verdict: str | None = None
     unranked: str = ""
@@ -133,6 +135,8 @@ class CompareTable:
             "interrupted": list(self.interrupted),
             **({"slo": [dict(zip(("limit", "ours", "reference"), row, strict=True)) for row in self.slo]}
                if self.slo else {}),
+            **({"notes_mean": [dict(zip(("name", "ours", "reference"), row, strict=True)) for row in self.notes_mean]}
+               if self.notes_mean else {}),
             **({"verdict": self.verdict, "unranked": self.unranked, "whole_run": list(self.whole),
                 "unsettled": list(self.unsettled)}
                if self.verdict else {}),
@@ -191,6 +195,10 @@ class CompareTable:
                  format_number(row.noise))
                 for row in self.totals
             ], "* of the whole run: no steady state was found" if self.whole else ""))
+        if self.notes_mean:
+            out.append(Section("noted about requests, mean", ("", *self.names, last), [
+                (name, format_number(first), format_number(second), _signed(_relative(first, second)))
+                for name, first, second in self.notes_mean]))
         if self.usage:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
@@ -342,15 +350,19 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     per_request, joined = _join(results, ours, sides, ["ttft", "tpot", "e2e"]) if different is None else ([], None)
     completed = [int((side.record.status == STATUS_COMPLETED).sum()) for side in (results, other)]
     interrupted = [name for name, side in zip(names, (results, other), strict=True) if side.meta.get("interrupted")]
-    first, second = results.shown, other.shown
-    figures = [row if unsettled or not row.name.startswith("noted.") else replace(row, noise=noise_s(
+    first, second = results.summary, other.summary
+    figures = [row if unsettled or not row.name.startswith("notes.") else replace(row, noise=noise_s(
                    _noted(results, row.name), _noted(other, row.name), arrivals, "mean", same=different is None,
                    stays_s=stays)) for row in totals(first, second)]
+    notes = [side.get("notes", {}) for side in (first, second)]
+    noted = [(name, *((side.get(name) or {}).get("mean") for side in notes)) for name in {**notes[0], **notes[1]}
+             if f"notes.{name}.mean" not in FIGURES]
     whole = [name for name, side in zip(names, (first, second), strict=True)
              if (side.get("headline") or {}).get("window") == "whole"]
     return CompareTable(
         rows, per_request, completed[0], completed[1], joined, totals=figures, checked=checked,
-        different_requests=different, interrupted=interrupted, names=names, slo=slo_rows(first, second), whole=whole,
+        different_requests=different, interrupted=interrupted, names=names, notes_mean=noted,
+        slo=slo_rows(first, second), whole=whole,
         verdict=verdict(rows, figures, (first["slo"]["pass"], second["slo"]["pass"]), _called(names)),
         unranked=cannot_rank(rows, first, second, _called(names)), unsettled=unsettled,
     )
@@ -386,7 +398,7 @@ def _our_columns(results: Results) -> dict[str, FloatArray]:
 def _noted(results: Results, name: str) -> FloatArray:
     """Return what a pipeline noted of each completed request; NaN for the others."""
     done = results.record.status == STATUS_COMPLETED
-    return np.where(done, results.record.notes.get(name.partition(".")[2], np.nan), np.nan)
+    return np.where(done, results.record.notes.get(name.split(".")[1], np.nan), np.nan)
 
 
 def _arrivals(results: Results) -> FloatArray:

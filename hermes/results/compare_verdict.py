@@ -18,8 +18,8 @@ FIGURES: dict[str, tuple[str, int]] = {
     "headline.goodput_per_s": ("goodput within the SLO, requests/s", 1),
     "headline.goodput_share": ("share within the SLO", 1),
     "headline.output_tokens_per_s": ("generated tokens/s", 1),
-    "noted.f1": ("F1, mean of a request", 1),
-    "noted.chunks": ("chunks read, mean of a request", 0),
+    "notes.f1.mean": ("F1, mean of a request", 1),
+    "notes.chunks.mean": ("chunks read, mean of a request", 0),
     "cost.dollars_per_hour": ("$ per hour", -1),
     "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
     "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
@@ -28,7 +28,7 @@ FIGURES: dict[str, tuple[str, int]] = {
     "cost.total_dollars": ("$, whole run", 0),
 }
 SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
-_JUDGED_FIGURES = ("headline.served_per_s", "noted.f1", "cost.dollars_per_hour")
+_JUDGED_FIGURES = ("headline.served_per_s", "notes.f1.mean", "cost.dollars_per_hour")
 _JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
 SMALL = 1e-9   # relative difference that is none
 
@@ -56,8 +56,7 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
     """Return figures of two summaries, without those that neither has."""
     rows = []
     for key in FIGURES:
-        part, name = key.split(".")
-        a, b = ((side.get(part) or {}).get(name) for side in (ours, theirs))
+        a, b = (_figure(side, key.split(".")) for side in (ours, theirs))
         if a is not None or b is not None:
             error = (a - b) / b if a is not None and b else None
             noise = 0.0 if key == "cost.dollars_per_hour" else None
@@ -65,6 +64,13 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
                 noise = _rate_noise(ours, theirs)
             rows.append(TotalRow(key, a, b, error, noise))
     return rows
+
+
+def _figure(summary: Mapping[str, Any], path: Sequence[str]) -> Any:
+    found: Any = summary
+    for name in path:
+        found = (found or {}).get(name)
+    return found
 
 
 def _rate_noise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:

@@ -32,9 +32,6 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_slo(summary))
     if summary.get("measured"):
         out.append(_measured(summary["measured"]))
-    if "noted" in summary:
-        rows = [(name, format_number(mean)) for name, mean in summary["noted"].items()]
-        out.append(Section("noted by the pipeline", ("", "mean"), rows, "of completed requests"))
     reasons = summary["requests"]["reject_reasons"]
     if reasons:
         rows = [(f"{count:,}", reason) for reason, count in list(reasons.items())[:8]]
@@ -42,6 +39,11 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     if len(summary.get("breakdown", {}).get("stages", ())) > 1:
         out.append(_breakdown(summary))
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
+    if "notes" in summary:
+        stats = ("mean", "p50", "p99", "max")   # columns of 80 characters
+        rows = [(name, f"{found['count']:,}", *(format_number(found[stat]) for stat in stats))
+                for name, found in summary["notes"].items()]
+        out.append(Section("noted about requests", ("", "requests", *stats), rows))
     if summary.get("binds"):
         out.append(_binds(summary["binds"], summary.get("headline") or {}))
     out.append(_clients(summary))

@@ -103,7 +103,7 @@ def _cards(runs: Runs) -> str:
     cards = []
     for number, (name, run) in enumerate(runs):
         lines = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>"
-                        for label, text in brief(run.shown, run.meta))
+                        for label, text in brief(run.summary, run.meta))
         warnings = [str(text) for text in (*run.meta.get("warnings", ()), *run.meta.get("remarks", ()))]
         told = "".join(f'<p class="warn dim">{escape(text)}</p>' for text in warnings)
         edge = f' style="border-top:4px solid {PALETTE[number % len(PALETTE)]}"' if len(runs) > 1 else ""
@@ -112,7 +112,7 @@ def _cards(runs: Runs) -> str:
 
 
 def _figure(run: Results, path: str) -> float | None:
-    value: Any = run.shown
+    value: Any = run.summary
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)

@@ -94,16 +94,6 @@ class Results:
             summary["measured"] = measure(self.record, self.measure)
         return summary
 
-    @cached_property
-    def shown(self) -> dict[str, Any]:
-        """The summary, and `noted`: the means of what pipelines kept of their completed requests (`Request.note`), by
-        name. Reports, comparisons and sweeps show it; the files of a run have the numbers in their requests."""
-        done = self.record.status == STATUS_COMPLETED
-        means = {name: Distribution(values[done]).mean for name, values in self.record.notes.items()
-                 if name != "scheduled_s"}   # a time of the simulation, which no pipeline keeps
-        noted = {name: None if np.isnan(mean) else mean for name, mean in means.items()}
-        return {**self.summary, "noted": noted} if noted else self.summary
-
     def columns(self, table: str) -> Columns:
         """Return one of `hermes.results.frames.TABLES` as columns."""
         from hermes.results.frames import table_columns
@@ -227,7 +217,7 @@ class Results:
         from hermes.results.brief import parts
         from hermes.results.layout import to_rich
 
-        return to_rich(parts(self.shown, self.meta, verbose=verbose))
+        return to_rich(parts(self.summary, self.meta, verbose=verbose))
 
     def plot(self, kind: str = "latency", ax: Any = None) -> Figure:
         """Return a matplotlib figure: latency, itl, breakdown, utilisation, clients or queue.
@@ -243,12 +233,12 @@ class Results:
         from hermes.results.brief import parts
         from hermes.results.layout import to_text
 
-        return to_text(parts(self.shown, self.meta, verbose=verbose))
+        return to_text(parts(self.summary, self.meta, verbose=verbose))
 
     def _repr_html_(self) -> str:
         from hermes.results.brief import html
 
-        return html(self.shown, self.meta)
+        return html(self.summary, self.meta)
 
     def __repr__(self) -> str:
         from hermes.results.brief import headline

@@ -16,13 +16,13 @@ from hermes.errors import InputError, suggest
 from hermes.results.brief import brief
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel
 from hermes.results.distribution import Distribution
-from hermes.results.layout import format_s, shortened
+from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import NAME, Runs, colours, over_time
 from hermes.results.utilisation import THRESHOLD
 from hermes.units import NS_PER_S
 
-__all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "rounded", "utilisation"]
+__all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "notes", "rounded", "utilisation"]
 
 POINTS, MAX_BARS = 201, 12   # quantiles of a distribution (p99 is one), bars
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "itl": "ITL", "queue": "Queueing"}
@@ -114,6 +114,28 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
          *(layer for at, limit in limits for layer in _limit(at, limit, limit > 2 * widest, factor, end))],
         said="Share of the requests with at most this latency; points at p50 and p99" + (
             "; dashed: the SLO." if limits else "."), legend=len(samples) > 1, colours=colours(runs))
+
+
+def notes(runs: Runs) -> list[Panel]:
+    """Return cumulative distributions of what was noted about completed requests. Raises `InputError` without any."""
+    names = list(dict.fromkeys(name for _, run in runs for name in run.record.notes))[:MAX_BARS]
+    if not names:
+        raise InputError("a run with notes: columns note_NAME of its requests", field="kind")
+    panels = []
+    for note in names:
+        lines, means = [], []
+        for name, run in runs:
+            noted = run.record.notes.get(note)
+            sample = Distribution(np.zeros(0) if noted is None else noted[run.record.status == STATUS_COMPLETED])
+            if sample.count:
+                values, shares = sample.cdf(POINTS)
+                lines.append(Layer("step", pd.DataFrame({"x": values, "y": shares, "series": name})))
+                means.append(format_number(sample.mean))
+        panels.append(Panel(
+            f"{note}: mean {' and '.join(means) or '-'}", Axis(note), Axis("share of requests", domain=(0.0, 1.0),
+                                                                           percent=True),
+            lines, said="Share of the requests with at most this value.", legend=len(lines) > 1, colours=colours(runs)))
+    return panels
 
 
 def _sample(run: Results, metric: str) -> Distribution:
@@ -211,5 +233,6 @@ KINDS: dict[str, tuple[Callable[[Runs], list[Panel]], str]] = {
     "latency": (latency, "goodput"), "itl": (lambda runs: latency(runs, ("itl", "queue")), "goodput"),
     "breakdown": (breakdown, "largest"), "utilisation": (utilisation, "binds"),
     "clients": (lambda runs: over_time(runs, ("running", "queued", "kv")), "KV"),
+    "notes": (notes, "rate"),
     "queue": (lambda runs: over_time(runs, ("system", "waiting", "wait")), "rate"),
 }

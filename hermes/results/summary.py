@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import BoolArray, IntArray
 from hermes.core.reasons import GAVE_UP
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.binding_resource import binding_summary
@@ -127,6 +127,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "breakdown": breakdown(record, path),
         "by": summary_by_label(record, metrics, path, good if limited else None, apart, window),
         "transfers": _transfers(record),
+        **_notes(record, completed),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
         **sharing_summary(record),
@@ -175,6 +176,12 @@ def _stages(record: RunRecord) -> dict[str, Any]:
         service = Distribution((stages["end_ns"] - stages["start_ns"])[mine], divisor=NS_PER_S)
         out[name] = {"wait_s": wait.stats(), "service_s": service.stats()}
     return out
+
+
+def _notes(record: RunRecord, completed: BoolArray) -> dict[str, Any]:
+    """Return statistics of what was noted about completed requests (`request.note`); empty without notes."""
+    notes = {name: Distribution(values[completed]).stats() for name, values in record.notes.items()}
+    return {"notes": notes} if notes else {}
 
 
 def _transfers(record: RunRecord) -> dict[str, Any]:

@@ -60,7 +60,7 @@ LONG = {
     r"hermes import vllm .* -sc\.method ngram .*":
         "simulates rates with drafts; tests/deploy/test_vllm_features.py reads the flags",
     r"hermes run chatbot -v .*kv_offload=.*": "tests/clients/test_host_offload.py runs smaller ones",
-    r"hermes run studies/.*|hermes fit-overhead .*": "a simulation of a whole system",
+    r"hermes run studies/(?!telerag|orthrus/burst).*|hermes fit-overhead .*": "a simulation of a whole system",
     r"hermes conform tests/data/vllm-schedules(-offload)?":
         "half a minute; test_conformance.py and test_offloading.py in tests/schedulers replay each file",
     r"python scripts/validate_vllm_cpu\.py.*": "many simulations",

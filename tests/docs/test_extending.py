@@ -25,10 +25,12 @@ MODULES = DOCS / "reference" / "extension-modules.md"
 PLUG_INS = {   # example -> registry, name
     "my_router": ("routers", "least_work"), "my_scheduler": ("schedulers", "one_prompt"),
     "my_packing": ("packing", "newest_first"), "my_slots": ("slots", "square_root"),
+    "my_prefetch": ("prefetch", "hot_first"),
     "my_hardware": ("hardware", "linear"), "my_arrivals": ("arrivals", "ramp"), "my_lengths": ("lengths", "summaries"),
     "my_counts": ("token_counts", "two_sizes"), "my_traces": ("trace_importers", "access-log"),
     "my_pipeline": ("pipelines", "best_of_two"), "my_careful_pipeline": ("pipelines", "shorter_when_full"),
     "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
+    "my_refresh": ("clients", "refreshed_index"),
     "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
     "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
     "my_measurement": ("measurements", "block_hashes"), "my_chooser": ("metis_choosers", "load_aware"),
@@ -64,11 +66,11 @@ def test_the_folder_has_all_examples():
 def test_every_extension_point_has_an_example(folder):
     """Those that scenarios, `hermes trace import` and `hermes calibrate` reach; importers of profiles have none."""
     importlib.import_module("hermes.calibration.measurements").MEASUREMENTS.get("llm")
-    for name in ("routing", "schedulers", "plugins.orthrus", "plugins.metis", "hardware",
+    for name in ("routing", "schedulers", "plugins.orthrus", "plugins.metis", "plugins.telerag", "hardware",
                  "workload.importers", "pipelines", "clients", "services", "network", "memory"):
         importlib.import_module(f"hermes.{name}")
     points = {one.name for one in Registry.every for entry in one._entries.values()
-              if not entry.__module__.startswith(("hermes.calibration.importers", "hermes.plugins.telerag"))
+              if not entry.__module__.startswith(("hermes.calibration.importers", "hermes.plugins.telerag.overlap"))
               and entry.__module__.startswith("hermes.")}
     assert points <= {point for point, _ in PLUG_INS.values()}
 

@@ -23,6 +23,9 @@ meanwhile, or end at once). Then it runs. It is not preempted, since victims are
 in the budget, since at most one prompt is in progress (s steps again). Later arrivals change none of this. If kinds
 alternate, the bound doubles. With `batches: oldest` it does not hold: see below.
 
+Each request has notes: the slots that its kind had in the step in which it started (`embed_slots`, `generate_slots`),
+and how many of them were in use then, its own included (`embed_slots_used`, `generate_slots_used`).
+
 `batches: drain`, `alternate` and `oldest` are three readings of serving both kinds from one queue without mixing them,
 in order of arrival:
 
@@ -294,6 +297,10 @@ class HeterogeneousScheduler(LLMScheduler):
             self.num_admissions += 1
             if seq.start_ns < 0:
                 seq.cached_tokens = past
+                if seq.request is not None:
+                    kind = kind_of(seq)
+                    seq.request.note(f"{KINDS[kind]}_slots", slots[kind])
+                    seq.request.note(f"{KINDS[kind]}_slots_used", num_running[kind])
             budget -= self._chunk(seq, plan, past, budget)
         if not blocked:
             self.stopped = int(Reason.SLOTS if len(self.running) >= self.max_num_seqs else Reason.TOKEN_BUDGET)

@@ -6,18 +6,21 @@ It answers at once (or after `coarse`); it moves and scans no data. For every re
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
-from hermes.config import Bytes, ConfigModel, Duration, stream
+from hermes.config import Bytes, Component, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
 from hermes.plugins.telerag.overlap.families import Floats
+from hermes.plugins.telerag.overlap.files import Ranks, read_sizes
 from hermes.plugins.telerag.overlap.sizes import Ints
+from hermes.plugins.telerag.prefetch import PREFETCH, NearestFirst, PrefetchState, checked_order
 
 __all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
 
@@ -69,10 +72,22 @@ class ClusterModel(ConfigModel):
     """Log-normal sigma of the strength from query to query."""
     dimensions: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Dimensions of family `moved`; default: its own."""
+    sizes_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Measured bytes of the clusters, in place of `total` and `size_sigma`: column `bytes` of a CSV file, a line for
+    each cluster. Relative to the scenario."""
+    ranks_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Measured ranks of queries and their rewrites, in place of a family: JSON lines or Parquet with `query`, `rewrite`
+    (0: the query itself, 1: its first rewrite, ...) and `clusters`, the nearest first. The n-th query of the simulation
+    is the n-th of the file, from the front again after the last. A strength of 0 is no rewrite; other strengths have no
+    meaning. Relative to the scenario."""
 
     @model_validator(mode="after")
     def _known(self) -> ClusterModel:
         FAMILIES.get(self.family)
+        if self.ranks_file is not None:
+            for name in ("family", "spread", "dimensions", "size_bias", "probed_mean"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise InputError(f"no {name} with ranks_file, which has the ranks", getattr(self, name), field=name)
         if not self.total:
             raise InputError("at least a byte", self.total, field="total")
         if self.probed_mean is not None and self.size_bias is not None:
@@ -88,8 +103,16 @@ class ClusterModel(ConfigModel):
         shape = {} if self.dimensions is None else {"dimensions": self.dimensions}
         return make_family(self.family, spread=self.spread, **shape)
 
-    def sizes(self, seed: int, name: str) -> Ints:
+    def opened(self, base_dir: Path | None) -> Family:
+        """Return the measured ranks, or else the family. Raises `InputError`."""
+        if self.ranks_file is not None:
+            return Ranks((base_dir or Path()) / self.ranks_file, self.clusters)
+        return self.perturbation()
+
+    def sizes(self, seed: int, name: str, base_dir: Path | None = None) -> Ints:
         """Return the bytes of each cluster of the index called `name`."""
+        if self.sizes_file is not None:
+            return read_sizes((base_dir or Path()) / self.sizes_file, self.clusters)
         return lognormal_sizes(self.clusters, self.total, self.size_sigma, stream(seed, f"ivf sizes/{name}"))
 
     def bias(self, sizes: Ints) -> float:
@@ -113,6 +136,9 @@ class IvfIndexConfig(TaskClientConfig):
     the LLM client's `memory.reserved`."""
     coarse: Duration = 0.0
     """Time of each comparison of queries with the centroids."""
+    prefetch: Annotated[Any, Component(PREFETCH)] = NearestFirst()
+    """Prefetch policy: the clusters to copy while a query is rewritten, and their order. `nearest` is TeleRAG's, `none`
+    copies nothing; or a registered one. Pipelines ask for a prefetch with `retrieval: lookahead`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,12 +149,13 @@ class IvfIndexConfig(TaskClientConfig):
         return data
 
     def build(
-        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, *, seed: int = 0, **ignored: Any,
+        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, *, seed: int = 0,
+        base_dir: Path | None = None, **ignored: Any,
     ) -> list[IvfIndexClient]:
         """Return one client: an index has one buffer."""
         if self.count != 1:
             raise InputError("1: name each index of its own", self.count, field="count")
-        return [IvfIndexClient(env, first_index, events, self, seed)]
+        return [IvfIndexClient(env, first_index, events, self, seed, base_dir)]
 
 
 class _Owner:
@@ -140,10 +167,15 @@ class _Owner:
         self.held = np.zeros(0, dtype=np.int64)      # clusters on the GPU
         self.held_bytes = 0
         self.chunks: list[Ints] = []                 # of the copy in progress
+        self.probed = self.hits = 0                  # clusters, over all its retrievals
+        self.hit_bytes = self.missed_bytes = self.prefetched_bytes = 0
 
 
 class IvfIndexClient(TaskClient):
     """Client described in the module's docstring.
+
+    Notes of each request, over all its retrievals: `overlap` (share of the probed clusters that were on the GPU),
+    `hit_bytes` and `missed_bytes` (probed clusters on the GPU and off it, summed over queries) and `prefetched_bytes`.
 
     Attributes:
         lookups: Record of each retrieval.
@@ -153,15 +185,20 @@ class IvfIndexClient(TaskClient):
 
     stages = frozenset({"lookahead", "probe", "evict"})
 
-    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig, seed: int = 0) -> None:
+    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig, seed: int = 0,
+                 base_dir: Path | None = None) -> None:
         super().__init__(env, index, config.names[0], events, model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
-        self.family = model.perturbation()
+        with inside("index.ranks_file"):
+            self.family = model.opened(base_dir)
         self.seed = seed
-        self.sizes = model.sizes(seed, self.name)
+        with inside("index.sizes_file"):
+            self.sizes = model.sizes(seed, self.name, base_dir)
         with inside("index.probed_mean"):
             self._added = model.bias(self.sizes) * standardised(self.sizes)
+        self._reach = self.family.reach or model.clusters   # clusters that a ranking has
+        self._times_probed = np.zeros(model.clusters, dtype=np.int64)
         self._place = self.family.place(model.clusters, stream(seed, f"ivf places/{self.name}"))
         self._owners: dict[int, _Owner] = {}
         self.lookups: list[Lookup] = []
@@ -169,8 +206,8 @@ class IvfIndexClient(TaskClient):
 
     def refusal(self, stage: Any) -> str | None:
         nprobe = stage.options.get("nprobe", 1)
-        clusters = self.config.index.clusters
-        return None if 1 <= nprobe <= clusters else f"nprobe {nprobe} of an index of {clusters} clusters"
+        ranked = "ranked clusters" if self.family.reach else "clusters"
+        return None if 1 <= nprobe <= self._reach else f"nprobe {nprobe} of an index of {self._reach} {ranked}"
 
     def submit(self, stage: Any) -> None:
         {"lookahead": self._lookahead, "probe": self._probe, "evict": self._evict}[stage.kind](stage)
@@ -181,9 +218,10 @@ class IvfIndexClient(TaskClient):
             self._owners[number] = _Owner(stream(self.seed, f"ivf queries/{self.name}/{number}"))
         return self._owners[number]
 
-    def _state(self, owner: _Owner, query: int) -> Floats:
+    def _state(self, owner: _Owner, options: Any, query: int) -> Floats:
         if query not in owner.states:
-            owner.states[query] = self.family.draw(1, self.config.index.clusters, owner.rng)
+            number = options["owner"] * options["batch"] + query
+            owner.states[query] = self.family.first(number, self.config.index.clusters, owner.rng)
         return owner.states[query]
 
     def _ranked(self, states: list[Floats], count: int) -> Ints:
@@ -192,15 +230,14 @@ class IvfIndexClient(TaskClient):
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
     def _lookahead(self, stage: Any) -> None:
-        """Plan a copy: the union of the clusters near the queries, nearest first, within budget and buffer."""
+        """Plan a copy: the clusters of the prefetch policy in its order, within budget and buffer."""
         owner, options = self._owner(stage.options["owner"]), stage.options
         self._drop_chunks(owner)
-        ranked = self._ranked([self._state(owner, q) for q in options["queries"]], self.config.index.clusters)
-        order = ranked.T.ravel()                     # the nearest of each query, then the second nearest, ...
-        _, first = np.unique(order, return_index=True)
-        order = order[np.sort(first)]
-        order = order[~np.isin(order, owner.held)]
+        ranked = self._ranked([self._state(owner, options, q) for q in options["queries"]], self._reach)
         room = min(int(options["budget"]), self.config.buffer - self.used_bytes)
+        order = checked_order(self.config.prefetch, PrefetchState(
+            ranked, self.sizes, owner.held, self._times_probed, room, options["nprobe"]))
+        order = order[~np.isin(order, owner.held)]
         taken = order[np.cumsum(self.sizes[order]) <= room]
         owner.chunks = _split(taken, self.sizes, options["chunk"])
         stage.chunks = [int(self.sizes[chunk].sum()) for chunk in owner.chunks]
@@ -233,9 +270,9 @@ class IvfIndexClient(TaskClient):
         came = self._arrive(owner, options["arrived"])
         states = []
         for query in options["queries"]:
-            state = self._state(owner, query)
-            found = [self.family.rewrite(state, options["strength"], owner.rng) if options["strength"] > 0 else state
-                     for _ in range(options["fan_out"])]
+            state, count = self._state(owner, options, query), options["fan_out"]
+            found = (self.family.rewrites(state, options["strength"], count, owner.rng) if options["strength"] > 0
+                     else [state] * count)
             owner.states[query] = found[0]
             states += found
         probed = self._ranked(states, options["nprobe"])
@@ -248,6 +285,17 @@ class IvfIndexClient(TaskClient):
             options["owner"], options["planned"], len(states), float(hit.mean()), stage.hit_bytes, stage.miss_bytes,
             came, options["window_ns"], stage.union_miss_bytes,
         ))
+        self._times_probed += np.bincount(probed.ravel(), minlength=len(self.sizes))
+        owner.probed += probed.size
+        owner.hits += int(hit.sum())
+        owner.hit_bytes += stage.hit_bytes
+        owner.missed_bytes += stage.miss_bytes
+        owner.prefetched_bytes += came
+        note = stage.request.note
+        note("overlap", owner.hits / owner.probed)
+        note("hit_bytes", owner.hit_bytes)
+        note("missed_bytes", owner.missed_bytes)
+        note("prefetched_bytes", owner.prefetched_bytes)
 
     def _release(self, owner: _Owner) -> None:
         self.used_bytes -= owner.held_bytes

@@ -116,6 +116,7 @@ class Run:
             request, "offload" if ahead and num_bytes is None else config.retrieval, late=config.late,
             budget=num_bytes or 0, nprobe=config.nprobe,
             chunk=config.chunk, keep=config.keep, embed_tokens=request.prompt_tokens if config.embed else 0,
+            batch=config.batch,
         )
 
     def tokens(self, mean: int) -> int:

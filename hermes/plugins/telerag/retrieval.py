@@ -61,6 +61,7 @@ class Retriever:
         chunk: Bytes of a copy that can be given up at once.
         keep: Whether clusters stay on the GPU from one retrieval to the next.
         embed_tokens: Tokens of a query; 0 for no embedding.
+        batch: Queries of a request.
 
     Attributes:
         window_ns: Duration of the generation before the next retrieval; 0 before the first.
@@ -68,8 +69,9 @@ class Retriever:
 
     def __init__(
         self, request: Any, mode: Mode, *, late: str, budget: int, nprobe: int, chunk: int, keep: bool,
-        embed_tokens: int,
+        embed_tokens: int, batch: int = 1,
     ) -> None:
+        self.batch = batch
         self.request, self.mode, self.late, self.keep = request, mode, late, keep
         self.budget, self.nprobe, self.chunk, self.embed_tokens = budget, nprobe, chunk, embed_tokens
         self._plan: LookaheadStage | None = None
@@ -78,7 +80,7 @@ class Retriever:
         self._abandoned: list[ServiceStage] = []
 
     def _options(self, **more: Any) -> dict[str, Any]:
-        return {"owner": self.request.id, "nprobe": self.nprobe, **more}
+        return {"owner": self.request.id, "batch": self.batch, "nprobe": self.nprobe, **more}
 
     def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         """Generate, and prefetch for these queries meanwhile. The clusters that have arrived serve the next

@@ -7,6 +7,8 @@ from typing import Any
 from hermes.pipelines import PIPELINES
 from hermes.plugins.telerag import ClusterScan
 from hermes.plugins.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
+from hermes.plugins.telerag.prefetch import NearestFirst, NoPrefetch
+from hermes.plugins.telerag.testing import PrefetchContract
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 
@@ -65,6 +67,16 @@ class TestSelfRag(_Contract):
 class TestClusterScan(ServiceContract):
     def component(self) -> Any:
         return ClusterScan(rate=1e9)
+
+
+class TestNearest(PrefetchContract):
+    def make(self) -> Any:
+        return NearestFirst()
+
+
+class TestNothing(PrefetchContract):
+    def make(self) -> Any:
+        return NoPrefetch()
 
 
 def test_the_names_are_registered():

@@ -42,6 +42,8 @@ class Family:
     strongest = 1.0
     """Largest meaningful strength."""
     shape: tuple[str, ...] = ("spread",)
+    reach: int | None = None
+    """Clusters that a ranking names; None: all of them."""
 
     def __init__(self, spread: float = 0.0) -> None:
         if not 0 <= spread <= 5:
@@ -59,6 +61,14 @@ class Family:
     def rewrite(self, state: Floats, strength: float, rng: np.random.Generator) -> Floats:
         """Return the states of their rewrites. The numbers drawn do not depend on `strength`."""
         raise NotImplementedError
+
+    def first(self, number: int, clusters: int, rng: np.random.Generator) -> Floats:
+        """Return the state of the simulation's query `number`, shape (1, ...)."""
+        return self.draw(1, clusters, rng)
+
+    def rewrites(self, state: Floats, strength: float, count: int, rng: np.random.Generator) -> list[Floats]:
+        """Return the states of `count` rewrites of one query."""
+        return [self.rewrite(state, strength, rng) for _ in range(count)]
 
     def scores(self, state: Floats, bias: Floats, index: Any) -> Floats:
         """Shape (queries, clusters); the nearest cluster has the largest score."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -33,9 +31,8 @@ def test_means_are_those_of_completed_requests(two):
     rows = results.requests
     done = rows["status"] == "completed"
     assert 5 < done.sum() < 35   # the others' prompts never fit
-    assert results.shown["noted"]["f1"] == pytest.approx(rows.loc[done, "note_f1"].mean(), rel=1e-12)
-    assert "noted" not in results.summary
-    assert "noted" not in hermes.simulate("quickstart", overrides=["workload.requests=5"]).shown
+    assert results.summary["notes"]["f1"]["mean"] == pytest.approx(rows.loc[done, "note_f1"].mean(), rel=1e-12)
+    assert "notes" not in hermes.simulate("quickstart", overrides=["workload.requests=5"]).summary
 
 
 def test_a_run_shows_f1_and_with_everything_all_of_it(two):
@@ -44,20 +41,19 @@ def test_a_run_shows_f1_and_with_everything_all_of_it(two):
     (line,) = [line for line in first.to_text().splitlines() if line.startswith("F1")]
     assert line.split() == ["F1", "mean", f"{mean:.3f}"]
     everything = first.to_text(verbose=True)
-    assert "noted by the pipeline" in everything
+    assert "noted about requests" in everything
     assert all(name in everything for name in ("chunks", "kv_used", "f1_heavy-tail"))
 
 
 def test_files_of_a_run_are_shown_alike(two, tmp_path):
     first, _ = two
     write_results(first, tmp_path / "out")
-    assert "noted" not in json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert hermes.open_run(tmp_path / "out").shown["noted"] == first.shown["noted"]
+    assert hermes.open_run(tmp_path / "out").summary["notes"] == first.summary["notes"]
 
 
 def test_a_comparison_has_f1_with_its_noise(two):
     table = compare(*two)
-    (row,) = [one for one in table.totals if one.name == "noted.f1"]
+    (row,) = [one for one in table.totals if one.name == "notes.f1.mean"]
     ours, theirs = (one.requests["note_f1"].to_numpy() for one in two)
     assert (row.ours, row.reference) == pytest.approx((ours.mean(), theirs.mean()), rel=1e-12)
     assert "F1, mean of a request" in table.to_text()
@@ -68,7 +64,7 @@ def test_noise_of_f1_is_that_of_the_differences():
     """Two long settled runs of the same queries: about 2 standard errors of the differences, a little more for t."""
     load = ("workload.requests=1200", "workload.arrivals.rate=2")
     sides = [run(*load, dataset="squad", system="fixed", method=method, chunks=2) for method in ("stuff", "map_rerank")]
-    (row,) = [one for one in compare(*sides).totals if one.name == "noted.f1"]
+    (row,) = [one for one in compare(*sides).totals if one.name == "notes.f1.mean"]
     ours, theirs = (one.requests["note_f1"].to_numpy() for one in sides)
     standard_error = np.std(ours - theirs) / np.sqrt(len(ours))
     assert row.noise == pytest.approx(2.1 * standard_error, rel=0.5)
@@ -80,8 +76,8 @@ def test_a_sweep_has_a_column_and_a_panel(tmp_path):
         "grid: {workload.pipeline.system: [metis, fixed], workload.requests: [20]}\n")
     sweep = run_sweep(tmp_path / "sweep.yaml", tmp_path / "out", workers=0)
     frame = sweep.frame()
-    assert (frame["noted.f1"] > 0.3).all()
-    assert frame["noted.chunks"].tolist()[1] == 4.0
+    assert (frame["notes.f1.mean"] > 0.3).all()
+    assert frame["notes.chunks.mean"].tolist()[1] == 4.0
     head, below = sweep.to_text().splitlines()[:2]
     assert head.split()[-1] == "F1"
     assert below.split()[-1] == "mean"
