@@ -25,6 +25,7 @@ from fuzzing.outside import (
     write_kernels,
     write_layers,
     write_manifests,
+    write_ranks,
     write_samples,
 )
 from fuzzing.running import Ran, run_here
@@ -263,6 +264,8 @@ FAMILIES: dict[str, Family] = {
     "kernels": Family(write_kernels, ("kernels.*",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"],
                       signed=state_hash),
     "layers": Family(write_layers, ("*.csv",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"]),
+    "ranks": Family(write_ranks, ("ranks.jsonl", "sizes.csv"), lambda file, rng: [
+        "run", "HERE/served.yaml", "--json", "-q"]),
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [

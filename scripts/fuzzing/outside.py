@@ -1,5 +1,5 @@
 """Files that other tools write, one family for each kind of reader: traces, results of load drivers, kernel tables,
-operator tables, launch manifests.
+operator tables, measured ranks of an index, launch manifests.
 
 `SAMPLES` has a file of each trace format; `READERS` names the family of every module that reads files. A test compares
 both with the package, so that a new format or reader cannot be forgotten.
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_kernels", "write_layers", "write_manifests", "write_samples"]
+           "write_kernels", "write_layers", "write_manifests", "write_ranks", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -31,6 +31,7 @@ READERS = {
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
     "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
     "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
+    "plugins.telerag.overlap.files": "ranks",
     "results.observed": "observed", "results.reference": "reference", "results.regress": "golden",
     "results.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
@@ -170,6 +171,21 @@ def write_layers(folder: Path) -> None:
                                      "0,8,100,200,110\n16,2,100,200,120\n")
     (folder / "served.yaml").write_text(SERVED.format(
         hardware="{kind: layerwise, path: ., model: llama-3.1-8b}"))
+
+
+def write_ranks(folder: Path) -> None:
+    """Write measured ranks of queries and rewrites, sizes of clusters, and a scenario of lookahead retrieval."""
+    rng = random.Random(5)
+    (folder / "ranks.jsonl").write_text("".join(
+        json.dumps({"query": f"q{query}", "rewrite": rewrite, "clusters": rng.sample(range(12), 6)}) + "\n"
+        for query in range(4) for rewrite in (0, 1)))
+    (folder / "sizes.csv").write_text("\n".join(["bytes", *(str(10**6 * (3 + i)) for i in range(12)), ""]))
+    served = yaml.safe_load((ROOT / "docs/examples/my_prefetch.yaml").read_text())
+    served["workload"] |= {"requests": 4, "pipeline": {
+        "name": "telerag-hyde", "nprobe": 3, "budget": "30 MB", "strength": 1, "embed": False}}
+    served["clients"][0] = {"kind": "ivf_index", "name": "index", "index": {
+        "clusters": 12, "ranks_file": "ranks.jsonl", "sizes_file": "sizes.csv"}}
+    (folder / "served.yaml").write_text(yaml.safe_dump(served))
 
 
 def write_manifests(folder: Path) -> None:
