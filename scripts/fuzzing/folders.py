@@ -26,6 +26,7 @@ from fuzzing.outside import (
     write_layers,
     write_manifests,
     write_rag,
+    write_ranks,
     write_samples,
 )
 from fuzzing.running import Ran, run_here
@@ -266,6 +267,8 @@ FAMILIES: dict[str, Family] = {
     "layers": Family(write_layers, ("*.csv",), lambda file, rng: ["run", "HERE/served.yaml", "--json", "-q"]),
     "rag": Family(write_rag, ("mine.yaml", "*.csv"), lambda file, rng: [
         "run", "HERE/served.yaml", "-o", "HERE/out", "-q"], "out/requests.parquet"),
+    "ranks": Family(write_ranks, ("ranks.jsonl", "sizes.csv"), lambda file, rng: [
+        "run", "HERE/served.yaml", "--json", "-q"]),
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [

@@ -1,5 +1,5 @@
 """Files that other tools write, one family for each kind of reader: traces, results of load drivers, kernel tables,
-operator tables, measured RAG queries, launch manifests.
+operator tables, measured RAG queries, measured ranks of an index, launch manifests.
 
 `SAMPLES` has a file of each trace format; `READERS` names the family of every module that reads files. A test compares
 both with the package, so that a new format or reader cannot be forgotten.
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_kernels", "write_layers", "write_manifests", "write_rag", "write_samples"]
+           "write_kernels", "write_layers", "write_manifests", "write_rag", "write_ranks", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -32,6 +32,7 @@ READERS = {
     "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
     "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
     "plugins.metis.measured": "rag",
+    "plugins.telerag.overlap.files": "ranks",
     "results.observed": "observed", "results.reference": "reference", "results.regress": "golden",
     "results.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
@@ -185,6 +186,21 @@ def write_rag(folder: Path) -> None:
     (folder / "served.yaml").write_text(
         "extends: studies/metis/base\nworkload:\n  requests: 6\n  pipeline: {name: metis, dataset: ./mine.yaml, "
         "queries: queries.csv, quality: {kind: measured, file: f1.csv}}\n")
+
+
+def write_ranks(folder: Path) -> None:
+    """Write measured ranks of queries and rewrites, sizes of clusters, and a scenario of lookahead retrieval."""
+    rng = random.Random(5)
+    (folder / "ranks.jsonl").write_text("".join(
+        json.dumps({"query": f"q{query}", "rewrite": rewrite, "clusters": rng.sample(range(12), 6)}) + "\n"
+        for query in range(4) for rewrite in (0, 1)))
+    (folder / "sizes.csv").write_text("\n".join(["bytes", *(str(10**6 * (3 + i)) for i in range(12)), ""]))
+    served = yaml.safe_load((ROOT / "docs/examples/my_prefetch.yaml").read_text())
+    served["workload"] |= {"requests": 4, "pipeline": {
+        "name": "telerag-hyde", "nprobe": 3, "budget": "30 MB", "strength": 1, "embed": False}}
+    served["clients"][0] = {"kind": "ivf_index", "name": "index", "index": {
+        "clusters": 12, "ranks_file": "ranks.jsonl", "sizes_file": "sizes.csv"}}
+    (folder / "served.yaml").write_text(yaml.safe_dump(served))
 
 
 def write_manifests(folder: Path) -> None:

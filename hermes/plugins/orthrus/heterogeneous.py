@@ -54,7 +54,7 @@ __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
 EMBED, GENERATE = 0, 1
 BOTH = (EMBED, GENERATE)
-KINDS = ("embed", "generate")
+NOTES = (("embed_slots", "embed_slots_used"), ("generate_slots", "generate_slots_used"))   # by kind
 
 
 @SCHEDULERS.register("heterogeneous")
@@ -299,8 +299,9 @@ class HeterogeneousScheduler(LLMScheduler):
                 seq.cached_tokens = past
                 if seq.request is not None:
                     kind = kind_of(seq)
-                    seq.request.note(f"{KINDS[kind]}_slots", slots[kind])
-                    seq.request.note(f"{KINDS[kind]}_slots_used", num_running[kind])
+                    had, used = NOTES[kind]
+                    seq.request.note(had, slots[kind])
+                    seq.request.note(used, num_running[kind])
             budget -= self._chunk(seq, plan, past, budget)
         if not blocked:
             self.stopped = int(Reason.SLOTS if len(self.running) >= self.max_num_seqs else Reason.TOKEN_BUDGET)
