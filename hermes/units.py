@@ -120,13 +120,8 @@ def parse_duration(value: object) -> float:
 
 
 def parse_bytes(value: object) -> int:
-    """Parse bytes: `80 GiB`, `2 tb`, or a bare number of bytes. `Gb` is refused, because it usually means bits; so are
-    a few bytes and a half (1.1 GiB is rounded)."""
-    expected = "a size such as '80 GiB' or '512 MB' (a bare number is bytes)"
-    number = _parse(value, _BYTES, expected)
-    if abs(number - round(number)) > 1e-6 * number:
-        raise InputError(f"whole bytes: {expected}", value)
-    return round(number)
+    """Parse bytes: `80 GiB`, `2 tb`, or a bare number of bytes. `Gb` is refused, because it usually means bits."""
+    return round(_parse(value, _BYTES, "a size such as '80 GiB' or '512 MB' (a bare number is bytes)"))
 
 
 def parse_bandwidth(value: object) -> float:

@@ -17,6 +17,8 @@ cheapest layout is checked (`hermes.explore.size_check`): other seeds, longer ar
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 
 from hermes.config.writing import scratch_folder
 from hermes.config.yaml_document import as_node
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, InputWarning, inside
 from hermes.explore.bounds import demand_of, fewest_clients
 from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, axis_of
@@ -224,8 +226,10 @@ def size(
                          max_devices, field="max_devices")
     left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
-    with (scratch_folder(out) as folder,
+    with (scratch_folder(out) as folder, warnings.catch_warnings(),
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
+        for text in known.links:   # the answer lists them
+            warnings.filterwarnings("ignore", re.escape(text).join((".*", ".*")), InputWarning)
         trials = Trials(f"size {checked.name}", checked, folder, doing, told)
         trials.length = max([1.0, *(start.length for start in starts.values())])
         found = _all(trials, base["clients"], starts, max_devices, layouts)

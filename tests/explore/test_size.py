@@ -252,3 +252,13 @@ def test_a_scenario_of_composed_hardware_has_no_second_model() -> None:
     del document["clients"][0]["hardware"]
     assert as_composed(document, Path()) is document
     assert own_kind(document["clients"]) == "composed"
+
+
+def test_assumed_links_stand_in_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps({**SMALL, "clients": [{**SMALL["clients"][0], "device": "l40s"}]}))
+    assert main(["size", str(file), "--device", "l40s", "--tp", "2", "--pp", "1", "--layout", "mixed",
+                 "--max-devices", "8", "--workers", "0", "-q"]) == 0
+    out, err = capsys.readouterr()
+    assert " ".join(out.split()).count("have no NVLink") == 1
+    assert err == ""

@@ -103,10 +103,3 @@ def test_limits_that_may_be_seconds_are_not_named(tmp_path, line):
     with warnings.catch_warnings():
         warnings.simplefilter("error", InputWarning)
         load_scenario(load_scenario(file), ["seed=1"])
-
-
-@pytest.mark.parametrize("value", [1.5, "1.5", "0.4 B"])
-def test_a_part_of_a_byte_is_refused(value: object) -> None:
-    with pytest.raises(InputError, match="whole bytes"):
-        parse_bytes(value)
-    assert parse_bytes("1.1 GiB") == round(1.1 * 2**30)
