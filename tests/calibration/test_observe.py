@@ -206,10 +206,11 @@ def test_repetitions_have_noise_and_are_compared_with_it(tmp_path: Path) -> None
     prompts = [tuple(body["prompt"]) for body in server.asked]
     assert len(set(prompts)) == len(prompts), "no repetition finds the prompts of another in a cache"
     assert observed_report(out) == observed_report(out / "observed.parquet") == (report, out)
-    means = [table.ttft_s.mean() for table in map(pd.read_parquet, (one.file for one in outcomes))]
+    assert len(outcomes) == 3
+    means = [pd.read_parquet(out / one.file).ttft_s.mean() for one in report.counted()]   # a busy machine: fewer than 3
     noise = report.noise["ttft"]["mean"]
-    assert noise["mean"] == pytest.approx(sum(means) / 3)
-    assert noise["samples"] == 3
+    assert noise["mean"] == pytest.approx(sum(means) / len(means))
+    assert noise["samples"] == len(means)
     if not all(one.accepted for one in report.attempts):
         return   # a busy machine: what was rejected is named, and the rest of this test needs three
     found = compare(simulate(scenario()), out)

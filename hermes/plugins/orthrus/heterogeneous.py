@@ -23,8 +23,8 @@ meanwhile, or end at once). Then it runs. It is not preempted, since victims are
 in the budget, since at most one prompt is in progress (s steps again). Later arrivals change none of this. If kinds
 alternate, the bound doubles. With `batches: oldest` it does not hold: see below.
 
-Each request has notes: the slots that its kind had in the step in which it started (`embed_slots`, `generate_slots`),
-and how many of them were in use then, its own included (`embed_slots_used`, `generate_slots_used`).
+Each request has notes (`NOTES`): the slots that its kind had in the step in which it started, and how many of them were
+in use then, its own included.
 
 `batches: drain`, `alternate` and `oldest` are three readings of serving both kinds from one queue without mixing them,
 in order of arrival:
