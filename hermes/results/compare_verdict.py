@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.results.layout import format_s
 
-__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "slo_rows", "totals", "verdict"]
+__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "figure", "slo_rows", "totals", "verdict"]
 
 # figure of the summary -> (its name, more is better: 1, less: -1, neither: 0)
 FIGURES: dict[str, tuple[str, int]] = {
@@ -56,7 +56,7 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
     """Return figures of two summaries, without those that neither has."""
     rows = []
     for key in FIGURES:
-        a, b = (_figure(side, key.split(".")) for side in (ours, theirs))
+        a, b = (figure(side, key) for side in (ours, theirs))
         if a is not None or b is not None:
             error = (a - b) / b if a is not None and b else None
             noise = 0.0 if key == "cost.dollars_per_hour" else None
@@ -66,11 +66,12 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
     return rows
 
 
-def _figure(summary: Mapping[str, Any], path: Sequence[str]) -> Any:
-    found: Any = summary
-    for name in path:
-        found = (found or {}).get(name)
-    return found
+def figure(summary: Mapping[str, Any], path: str) -> float | None:
+    """Return a number of a summary by its place, such as `headline.served_per_s`; None where there is none."""
+    value: Any = summary
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
 def _rate_noise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:

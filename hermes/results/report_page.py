@@ -12,9 +12,8 @@ import vl_convert
 from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
 from hermes.results.compare import compare
-from hermes.results.compare_verdict import FIGURES, SLO_TEXT
+from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure
 from hermes.results.layout import format_number, format_s
-from hermes.results.results import Results
 from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
 from hermes.results.time_charts import Runs, over_time
@@ -111,13 +110,6 @@ def _cards(runs: Runs) -> str:
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
-def _figure(run: Results, path: str) -> float | None:
-    value: Any = run.summary
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
-
-
 def _compared(runs: Runs) -> str:
     """Return the figures of the runs in a table; `hermes.results.compare` says what is beyond the noise of a seed."""
     passed = [run.summary["slo"]["pass"] for _, run in runs]
@@ -128,7 +120,7 @@ def _compared(runs: Runs) -> str:
     noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
               | {row.name: row.noise for row in table.totals} for table in tables]
     for path, (label, way) in _COMPARED.items():
-        values = [_figure(run, path) for _, run in runs]
+        values = [figure(run.summary, path) for _, run in runs]
         if all(value is None for value in values):
             continue
         cells, first = [escape(label)], values[0]

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from hermes.arrays import IntArray
 from hermes.calibration.measurements.base import Measurement, Shown, again, existing
 from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.session import Measured as Session
@@ -32,7 +33,6 @@ from hermes.plugins.telerag.overlap import (
     make_family,
     overlap_curve,
 )
-from hermes.plugins.telerag.overlap.sizes import Ints
 from hermes.results.layout import Part, Section
 
 __all__ = ["CONFIGURATIONS", "IvfMeasurement", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of"]
@@ -169,7 +169,7 @@ class Configuration(NamedTuple):
     spread_fitted: bool
 
 
-def _candidate(config: Configuration, sizes: Ints, probed: float, curves: dict[str, Curve]) -> Candidate:
+def _candidate(config: Configuration, sizes: IntArray, probed: float, curves: dict[str, Curve]) -> Candidate:
     nprobe = next(iter(curves.values())).nprobes[_FITTED[1]]
     bias = fit_bias(make_family(config.family, **config.shape), sizes, probed, nprobe, queries=_QUERIES)
     found = [_predict(config, bias, sizes, rewrite, curve) for rewrite, curve in curves.items()]
@@ -182,7 +182,7 @@ def _candidate(config: Configuration, sizes: Ints, probed: float, curves: dict[s
     )
 
 
-def _fit(config: Configuration, bias: float, sizes: Ints, curve: Curve) -> tuple[float, float]:
+def _fit(config: Configuration, bias: float, sizes: IntArray, curve: Curve) -> tuple[float, float]:
     """Return (strength, spread) from one cell or two."""
     target, nprobe = float(curve.overlap[_FITTED]), curve.nprobes[_FITTED[1]]
     budget, wider = (curve.budgets[cell[0]] for cell in (_FITTED, _WIDER))
@@ -193,7 +193,7 @@ def _fit(config: Configuration, bias: float, sizes: Ints, curve: Curve) -> tuple
     return fit_strength(family, target, bias, sizes, budget, nprobe, queries=_QUERIES), family.spread
 
 
-def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curve: Curve) -> Prediction:
+def _predict(config: Configuration, bias: float, sizes: IntArray, rewrite: str, curve: Curve) -> Prediction:
     """Fit, and predict the cells that were not fitted."""
     try:
         strength, spread = _fit(config, bias, sizes, curve)

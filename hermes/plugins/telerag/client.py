@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import IntArray
 from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
 from hermes.config import Bytes, Component, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
@@ -19,7 +20,6 @@ from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal
 from hermes.plugins.telerag.overlap.curves import standardised
 from hermes.plugins.telerag.overlap.families import Floats
 from hermes.plugins.telerag.overlap.files import Ranks, read_sizes
-from hermes.plugins.telerag.overlap.sizes import Ints
 from hermes.plugins.telerag.prefetch import PREFETCH, NearestFirst, PrefetchState, checked_order
 
 __all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
@@ -109,13 +109,13 @@ class ClusterModel(ConfigModel):
             return Ranks((base_dir or Path()) / self.ranks_file, self.clusters)
         return self.perturbation()
 
-    def sizes(self, seed: int, name: str, base_dir: Path | None = None) -> Ints:
+    def sizes(self, seed: int, name: str, base_dir: Path | None = None) -> IntArray:
         """Return the bytes of each cluster of the index called `name`."""
         if self.sizes_file is not None:
             return read_sizes((base_dir or Path()) / self.sizes_file, self.clusters)
         return lognormal_sizes(self.clusters, self.total, self.size_sigma, stream(seed, f"ivf sizes/{name}"))
 
-    def bias(self, sizes: Ints) -> float:
+    def bias(self, sizes: IntArray) -> float:
         """Return the bias to large clusters (see `fit_bias`)."""
         if self.size_bias is not None:
             return self.size_bias
@@ -166,7 +166,7 @@ class _Owner:
         self.states: dict[int, Floats] = {}
         self.held = np.zeros(0, dtype=np.int64)      # clusters on the GPU
         self.held_bytes = 0
-        self.chunks: list[Ints] = []                 # of the copy in progress
+        self.chunks: list[IntArray] = []                 # of the copy in progress
         self.probed = self.hits = 0                  # clusters, over all its retrievals
         self.hit_bytes = self.missed_bytes = self.prefetched_bytes = 0
 
@@ -224,7 +224,7 @@ class IvfIndexClient(TaskClient):
             owner.states[query] = self.family.first(number, self.config.index.clusters, owner.rng)
         return owner.states[query]
 
-    def _ranked(self, states: list[Floats], count: int) -> Ints:
+    def _ranked(self, states: list[Floats], count: int) -> IntArray:
         """Return the nearest clusters, shape (queries, count)."""
         scores = self.family.scores(np.concatenate(states), self._added, self._place)
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
@@ -310,7 +310,7 @@ class IvfIndexClient(TaskClient):
             del self._owners[stage.options["owner"]]
 
 
-def _split(clusters: Ints, sizes: Ints, chunk_bytes: int) -> list[Ints]:
+def _split(clusters: IntArray, sizes: IntArray, chunk_bytes: int) -> list[IntArray]:
     """Split whole clusters into copies of at least `chunk_bytes` each, except the last; 0: one copy."""
     if not len(clusters):
         return []

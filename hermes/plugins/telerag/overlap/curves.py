@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.plugins.telerag.overlap.families import Family, Floats
-from hermes.plugins.telerag.overlap.sizes import Ints
 
 __all__ = ["QUERIES", "Curve", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
 
@@ -30,7 +30,7 @@ class Curve:
     error: Floats
 
 
-def standardised(sizes: Ints) -> Floats:
+def standardised(sizes: IntArray) -> Floats:
     """Return the logarithms of the sizes with mean 0 and standard deviation 1; empty clusters count as the smallest."""
     logs = np.log(np.maximum(sizes, max(1, int(sizes[sizes > 0].min()))))
     spread = logs.std()
@@ -38,8 +38,8 @@ def standardised(sizes: Ints) -> Floats:
 
 
 def rankings(
-    family: Family, strength: float, bias: float, sizes: Ints, *, queries: int = QUERIES, seed: int = 0,
-) -> tuple[Ints, Ints]:
+    family: Family, strength: float, bias: float, sizes: IntArray, *, queries: int = QUERIES, seed: int = 0,
+) -> tuple[IntArray, IntArray]:
     """Return the clusters from near to far, for queries and their rewrites: two arrays of shape (queries, clusters)."""
     rng = np.random.default_rng([seed, len(sizes)])
     index = family.place(len(sizes), rng)
@@ -51,7 +51,7 @@ def rankings(
     )
 
 
-def shared(before: Ints, after: Ints, budgets: Sequence[int], nprobes: Sequence[int]) -> Curve:
+def shared(before: IntArray, after: IntArray, budgets: Sequence[int], nprobes: Sequence[int]) -> Curve:
     """Return the overlap of two rankings of the same clusters, measured or drawn, of shape (queries, clusters) each."""
     rank = np.empty_like(before)
     np.put_along_axis(rank, before, np.broadcast_to(np.arange(before.shape[1]), before.shape), axis=1)
@@ -62,7 +62,7 @@ def shared(before: Ints, after: Ints, budgets: Sequence[int], nprobes: Sequence[
 
 
 def overlap_curve(
-    family: Family, strength: float, bias: float, sizes: Ints, budgets: Sequence[int], nprobes: Sequence[int], *,
+    family: Family, strength: float, bias: float, sizes: IntArray, budgets: Sequence[int], nprobes: Sequence[int], *,
     queries: int = QUERIES, seed: int = 0,
 ) -> Curve:
     """Return the mean overlap for numbers of prefetched clusters and nprobes."""
@@ -70,7 +70,7 @@ def overlap_curve(
 
 
 def overlap_within(
-    family: Family, strength: float, bias: float, sizes: Ints, budget_bytes: int, nprobe: int, *,
+    family: Family, strength: float, bias: float, sizes: IntArray, budget_bytes: int, nprobe: int, *,
     queries: int = QUERIES, seed: int = 0,
 ) -> tuple[float, float, float]:
     """Return means for a byte budget: (share of the clusters, share of their bytes, clusters prefetched)."""

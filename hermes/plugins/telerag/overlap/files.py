@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.config.tables import Column, Table, csv_table, json_table, parquet_columns
 from hermes.errors import InputError, Verbatim
 from hermes.plugins.telerag.overlap.families import Family, Floats
-from hermes.plugins.telerag.overlap.sizes import Ints
 
 __all__ = ["Ranks", "read_sizes"]
 
 _COLUMNS = ("query", "rewrite", "clusters")
 
 
-def read_sizes(path: Path, clusters: int) -> Ints:
+def read_sizes(path: Path, clusters: int) -> IntArray:
     """Return the bytes of each cluster: column `bytes` of a CSV file, a line for each cluster in the order of their
     numbers."""
     table = csv_table(path)
     table.need(["bytes"])
-    sizes: Ints = table.typed(Column("bytes", "integer", 0, 2**50))
+    sizes: IntArray = table.typed(Column("bytes", "integer", 0, 2**50))
     if len(sizes) != clusters:
         raise InputError(f"{clusters} lines, one for each cluster", Verbatim(f"{len(sizes)}"), field="bytes",
                          file=str(path))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.errors import InputError
 from hermes.plugins.telerag.overlap.curves import QUERIES, standardised
 from hermes.plugins.telerag.overlap.families import Family, Floats, make_family
-from hermes.plugins.telerag.overlap.sizes import Ints
 
 __all__ = ["WIDEST", "fit_bias", "fit_strength", "fit_strength_and_spread"]
 
@@ -22,7 +22,7 @@ _STEPS = 16     # steps of a bisection
 _SPREAD_STEPS = 8
 
 
-def _nearest(scores: Floats, count: int) -> Ints:
+def _nearest(scores: Floats, count: int) -> IntArray:
     """Return the `count` clusters of the largest scores, unordered."""
     if count >= scores.shape[1]:
         return np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
@@ -32,7 +32,7 @@ def _nearest(scores: Floats, count: int) -> Ints:
 class _Drawn:
     """Queries drawn once; `overlap` draws the same rewrites for any strength."""
 
-    def __init__(self, family: Family, bias: float, sizes: Ints, queries: int, seed: int) -> None:
+    def __init__(self, family: Family, bias: float, sizes: IntArray, queries: int, seed: int) -> None:
         rng = np.random.default_rng([seed, len(sizes)])    # in the order of `rankings`
         self.family, self.index = family, family.place(len(sizes), rng)
         self.added = bias * standardised(sizes)
@@ -70,7 +70,7 @@ def _bisect(value: Callable[[float], float], target: float, low: float, high: fl
 
 
 def fit_strength(
-    family: Family, target: float, bias: float, sizes: Ints, budget: int, nprobe: int, *, queries: int = QUERIES,
+    family: Family, target: float, bias: float, sizes: IntArray, budget: int, nprobe: int, *, queries: int = QUERIES,
     seed: int = 0,
 ) -> float:
     """Return the strength at which `budget` prefetched clusters hold the share `target` of `nprobe` probed ones."""
@@ -84,7 +84,7 @@ def _strength(drawn: _Drawn, target: float, budget: int, nprobe: int) -> float:
 
 def fit_strength_and_spread(
     name: str, shape: dict[str, float], cells: tuple[tuple[int, float], tuple[int, float]], nprobe: int, bias: float,
-    sizes: Ints, *, queries: int = QUERIES, seed: int = 0,
+    sizes: IntArray, *, queries: int = QUERIES, seed: int = 0,
 ) -> tuple[float, float]:
     """Return (strength, spread) of rewrites, from two overlaps at one nprobe.
 
@@ -119,7 +119,7 @@ def fit_strength_and_spread(
 
 
 def fit_bias(
-    family: Family, sizes: Ints, probed_bytes: float, nprobe: int, *, queries: int = QUERIES, seed: int = 0,
+    family: Family, sizes: IntArray, probed_bytes: float, nprobe: int, *, queries: int = QUERIES, seed: int = 0,
 ) -> float:
     """Return the bias at which the `nprobe` probed clusters have this many bytes each on average."""
     rng = np.random.default_rng([seed, len(sizes)])

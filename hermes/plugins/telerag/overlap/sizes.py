@@ -6,12 +6,10 @@ import numpy as np
 
 from hermes.arrays import IntArray
 
-__all__ = ["Ints", "lognormal_sizes"]
-
-Ints = IntArray
+__all__ = ["lognormal_sizes"]
 
 
-def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.random.Generator) -> Ints:
+def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.random.Generator) -> IntArray:
     """Return the bytes of each cluster, shape (clusters,): log-normal with this sigma, and exactly `total_bytes` in
     all.
 
@@ -24,5 +22,5 @@ def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.rando
     quantiles = np.array([normal.inv_cdf((i + 0.5) / clusters) for i in range(clusters)])
     raw = np.exp(sigma * rng.permutation(quantiles))
     ends = np.rint(np.cumsum(raw) * (total_bytes / raw.sum())).astype(np.int64)
-    sizes: Ints = np.diff(ends, prepend=0)
+    sizes: IntArray = np.diff(ends, prepend=0)
     return sizes
