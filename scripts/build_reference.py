@@ -1,14 +1,16 @@
-"""Write pages of the reference: every key of a scenario, and which options exclude or need each other.
+"""Write pages of the reference: every key of a scenario, which options exclude or need each other, figures of papers.
 
-    python scripts/build_reference.py            writes docs/reference/scenario.md and compatibility.md
+    python scripts/build_reference.py            writes docs/reference/scenario.md, compatibility.md and papers.md
     python scripts/build_reference.py --check    exits 1 if one is out of date
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -23,6 +25,7 @@ from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.engine.compatibility import ROWS, Option
 from hermes.results.layout import markdown_table
 from hermes.scenario import Scenario
+from hermes.study import known_studies, load_study
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 INTRODUCTION = """\
@@ -184,8 +187,43 @@ def named(option: Option) -> str:
     return cell(f"`{option.key}`" if plain else f"`{option.key}` ({option.name})")
 
 
+PAPERS = """\
+# Reference: figures of the papers
+
+Written by `python scripts/build_reference.py` from `studies/NAME/paper.csv`, which `hermes study NAME` writes; a test keeps
+it up to date. Every figure and table that a paper gives stands here, also those that no study computes.
+
+Verdicts: *agrees*: all of it within 15% of the paper, or the words agree; *partly*: part of it; *direction*: on the paper's
+side of no effect; *differs*; *-*: the paper gives no figure. interval: over seeds; range: over the study's other assumptions.
+"""
+
+
+def papers() -> str:
+    """Return the page of the papers' figures beside those of the studies."""
+    by: dict[str, list[list[str]]] = {}
+    counts: dict[str, Counter[str]] = {}
+    for name, folder in known_studies().items():
+        config = load_study(folder).config
+        if not (folder / "paper.csv").is_file():
+            continue
+        with (folder / "paper.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                seen = [row[column] or "-" for column in ("interval", "range") if column in row]
+                by.setdefault(config.paper, []).append([
+                    cell(text) for text in (row["where"], row["figure"], row["paper"], row["here"], *seen,
+                                            row["verdict"], row["why"])]
+                    + [f"[{name}](../../studies/{folder.name}/page.md)"])
+                counts.setdefault(config.paper, Counter())[row["verdict"]] += 1
+    head = ("where", "figure", "paper", "here", "interval", "range", "verdict", "why", "study")
+    parts = [PAPERS]
+    for paper, rows in by.items():
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts[paper].most_common() if verdict != "-")
+        parts += [f"## {paper}", f"Rows: {said}.", markdown_table(head, rows)]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
 def main() -> int:
-    texts = {"scenario.md": Reference().text(), "compatibility.md": compatibility()}
+    texts = {"scenario.md": Reference().text(), "compatibility.md": compatibility(), "papers.md": papers()}
     for name, text in texts.items():
         target = FOLDER / name
         if "--check" not in sys.argv[1:]:

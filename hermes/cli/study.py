@@ -66,8 +66,8 @@ def _list() -> Answer:
     data = [{"study": study.name, "asks": study.title, "assumptions": list(study.config.assumptions)}
             for study in found]
     if not found:
-        return Answer(data, ["no studies: they are not part of the installed package. Clone the repository, or give "
-                             "the path of a study's folder."])
+        return Answer(data, ["no studies: they are not part of the installed package. Clone the repository and run "
+                             "the command in it, or give the path of a study's folder."])
     return Answer(data, [Section("", ["study", "asks", "assumptions"], [
         [study.name, study.title, ", ".join(study.config.assumptions)] for study in found])])
 

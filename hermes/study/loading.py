@@ -21,7 +21,7 @@ from hermes.config.own_code import check_own_code
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.study.report import Report, comparison
+from hermes.study.report import Compared, Report, comparison
 
 if TYPE_CHECKING:
     from hermes.explore import Executor
@@ -78,11 +78,28 @@ class Assumption(ConfigModel):
         return f"{self.range[0]:g} to {self.range[1]:g}"
 
 
+class Missing(ConfigModel):
+    """A figure or table of the paper that the study does not compute."""
+
+    where: str
+    """Figure, table or section of the paper."""
+    figure: str
+    """Name of the figure, with the unit."""
+    paper: str
+    """What the paper says."""
+    why: str
+    """Reason why the study has no such figure."""
+
+
 class StudyConfig(ConfigModel):
     """Contents of `study.yaml`."""
 
     title: str
     """The question, in one line."""
+    paper: str = ""
+    """The paper whose figures the study computes: name and identifier."""
+    missing: list[Missing] = Field(default_factory=list)
+    """Figures of the paper that the study does not compute, each with the reason."""
     notes: list[str] = Field(default_factory=list)
     """Sentences about the set-up, printed above the tables."""
     assumptions: dict[str, Assumption] = Field(default_factory=dict)
@@ -219,7 +236,8 @@ class Study:
         report.title = self.title
         report.notes = [*self.config.notes, *report.notes]
         if report.compared:
-            report.tables = [*comparison(report.compared, others), *report.tables]
+            missing = [Compared(one.figure, one.paper, None, one.why, where=one.where) for one in self.config.missing]
+            report.tables = [*comparison(report.compared, others, missing), *report.tables]
         if self.config.what_if and context.quick:
             report.notes.append("Quick: without the table of other assumptions (what_if in study.yaml).")
         report.assumptions = [
@@ -258,12 +276,18 @@ class Study:
 
 
 def known_studies() -> dict[str, Path]:
-    """Return the studies of the checkout that this package runs from: name -> folder. An installed wheel has none."""
+    """Return the studies of the checkout: name -> folder.
+
+    The checkout is the one that this package runs from; for an installed wheel, the one around the current folder.
+    """
     package = Path(hermes.__file__).resolve().parent
-    if (package / "_data").is_dir():
-        return {}
-    found = sorted(package.parent.glob(f"studies/*/{FILE}"))
-    return {path.parent.name.replace("_", "-"): path.parent for path in found}
+    installed = (package / "_data").is_dir()
+    here = Path.cwd()
+    for folder in (here, *here.parents) if installed else (package.parent,):
+        found = sorted(folder.glob(f"studies/*/{FILE}"))
+        if found:
+            return {path.parent.name.replace("_", "-"): path.parent for path in found}
+    return {}
 
 
 def load_study(source: str | Path) -> Study:
@@ -275,8 +299,8 @@ def load_study(source: str | Path) -> Study:
     elif not (path / FILE).is_file():
         if not known:
             raise InputError(Verbatim(
-                f"{source}: studies are not part of the installed package; clone the repository, and give the path of "
-                "a study's folder, such as studies/batching"), field="study")
+                f"{source}: studies are not part of the installed package; clone the repository and run the command in it, "
+                "or give the path of a study's folder"), field="study")
         raise InputError(f"a study: one of {', '.join(known)}, or a folder with {FILE}", str(source), field="study",
                          suggestion=suggest(name, known))
     folder = path.resolve()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Compared", "Plot", "Report", "Table", "refuse_source"]
 
 Figures = float | tuple[float, float] | str | None
+NEAR = 0.15
+"""Share of the paper's figure within which a study agrees with it."""
 
 
 @dataclass
@@ -73,6 +75,11 @@ class Compared:
         here: The study's, likewise.
         why: Cause of the difference, or of the agreement; one sentence.
         digits: Decimals of its numbers; None: 4 significant digits.
+        where: Figure, table or section of the paper.
+        interval: Lowest and highest of `here` over seeds, or its 95% interval; None where one run is the answer.
+        neutral: The number between opposite conclusions: 1 for a ratio, 0 for a gain. None if there is none.
+        agrees: Whether the study agrees with words of the paper, which no rule here can compare; None for numbers.
+        settled: False if the run is too short or too small to tell; its verdict is then "cannot tell".
     """
 
     name: str
@@ -80,6 +87,11 @@ class Compared:
     here: Figures
     why: str = ""
     digits: int | None = None
+    where: str = ""
+    interval: tuple[float, float] | None = None
+    neutral: float | None = None
+    agrees: bool | None = None
+    settled: bool = True
 
     def text(self, figures: Figures) -> str:
         """Return a figure of this kind as text."""
@@ -87,16 +99,42 @@ class Compared:
             return " to ".join(_cell(value, self.digits) for value in figures)
         return _cell(figures, self.digits)
 
+    @property
+    def verdict(self) -> str:
+        """Return whether the study's figure agrees with the paper's.
+
+        - "agrees": all of it lies within `NEAR` of the paper's number or range, or the words agree.
+        - "partly": part of it does.
+        - "direction": none does, but both lie on one side of `neutral`.
+        - "differs", or "cannot tell" if the run has not settled it; "-" if the paper has no such figure.
+        """
+        if self.paper is None:
+            return "-"
+        if not self.settled or self.here is None:
+            return "cannot tell"
+        paper, here = _numbers(self.paper), _numbers(self.here)
+        if self.agrees is not None or not paper or not here:
+            return {True: "agrees", False: "differs", None: "-"}[self.agrees]
+        low, high = min(paper) - NEAR * abs(min(paper)), max(paper) + NEAR * abs(max(paper))
+        if low <= min(here) and max(here) <= high:
+            return "agrees"
+        if min(here) <= high and max(here) >= low:
+            return "partly"
+        if self.neutral is not None and len({number > self.neutral for number in (*paper, *here)}) == 1:
+            return "direction"
+        return "differs"
+
 
 def comparison(
-    compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]],
+    compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]], missing: Sequence[Compared] = (),
 ) -> list[Table]:
-    """Return *figure | paper | here | range | why* and, if there are `others`, *figure | here | under*: a row for each
-    value that a figure takes under the labels.
+    """Return *where | figure | paper | here | interval | range | verdict | why* and, if there are `others`,
+    *figure | here | under*: a row for each value that a figure takes under the labels.
 
     Args:
         compared: The figures as assumed.
         others: The same figures under other assumptions, by label; each may leave figures out.
+        missing: Figures of the paper that the study does not compute; `why` says the reason.
     """
     import pandas as pd
 
@@ -110,11 +148,15 @@ def comparison(
                     if len(labels) > 1]
         numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
         spread = one.text((min(numbers), max(numbers))) if numbers else f"{len(labels)} outcomes"
-        rows.append({"figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here)}
+        rows.append({"where": one.where, "figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here),
+                     "interval": one.text(one.interval)}
                     | ({"range": spread if len(labels) > 1 else "the same" if found else "-"} if others else {})
-                    | {"why": one.why})
+                    | {"verdict": one.verdict, "why": one.why})
+    rows += [{"where": one.where, "figure": one.name, "paper": one.text(one.paper), "here": "-", "interval": "-"}
+             | ({"range": "-"} if others else {}) | {"verdict": "not computed", "why": one.why} for one in missing]
     tables = [Table("paper", "Paper and here", pd.DataFrame(rows),
-                    "range: lowest and highest over the assumptions of the next table." if others else "")]
+                    f"verdict: agrees within {NEAR:.0%}; partly; in direction; differs. interval: over seeds."
+                    + (" range: lowest and highest over the assumptions of the next table." if others else ""))]
     if changes:
         tables.append(Table("what-if", "Figures that other assumptions change (what_if in study.yaml)",
                             pd.DataFrame(changes)))

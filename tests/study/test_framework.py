@@ -14,7 +14,7 @@ from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.results.stability import stability
-from hermes.study import Point, Report, known_studies, load_study, run_points
+from hermes.study import Compared, Point, Report, known_studies, load_study, run_points
 from hermes.study.figures import point_figures
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ CONFIG = {
 REPORT = '''
 import pandas as pd
 
-from hermes.study import Point, Report, Table, run_points
+from hermes.study import Compared, Point, Report, Table, run_points
 
 from ..beside.more import extra
 from .figures import tokens
@@ -156,6 +156,18 @@ def test_an_installed_wheel_has_no_studies(tiny, tmp_path, capsys, monkeypatch):
     assert main(["study", str(tiny), "--workers", "1", "-o", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.parametrize(("paper", "here", "more", "verdict"), [
+    (2.0, 2.3, {}, "agrees"), (2.0, 2.31, {}, "differs"), (2.0, 2.31, {"neutral": 1.0}, "direction"),
+    (2.0, 0.9, {"neutral": 1.0}, "differs"), ((1.0, 2.0), (0.9, 2.2), {}, "agrees"),
+    ((1.0, 2.0), (0.5, 1.2), {}, "partly"),
+    ((12.0, 18.0), (-3.0, 5.0), {"neutral": 0.0}, "differs"), (-10.0, -11.0, {}, "agrees"), (0.0, 0.0, {}, "agrees"),
+    ("big", "huge", {"agrees": True}, "agrees"), ("1 or more", 0.8, {"agrees": False}, "differs"), (None, 3.0, {}, "-"),
+    (2.0, None, {}, "cannot tell"), (2.0, 2.0, {"settled": False}, "cannot tell"),
+])
+def test_a_verdict_says_whether_the_study_agrees(paper, here, more, verdict):
+    assert Compared("one", paper, here, **more).verdict == verdict
+
+
 def test_points_are_kept_and_the_same_on_any_number_of_workers(tiny, tmp_path, monkeypatch):
     study = load_study(tiny)
     points = [Point(f"{n}", {"workload.requests": n}, {"n": n}, seed) for n in (30, 40) for seed in (1, 2)]
@@ -209,14 +221,16 @@ COMPARE = """
 
 def compare(context):
     two = context["two"]
-    return [Compared("sum", 5, 2 + two, "it counts", 1), Compared("pair", (1, 2), (two, 3.0)),
-            Compared("words", "big", "small" if two < 3 else "large"),
+    return [Compared("sum", 5, 2 + two, "it counts", 1, "Fig. 1", (3.5, 4.5), 0.0),
+            Compared("pair", (1, 2), (two, 3.0)),
+            Compared("words", "big", "small" if two < 3 else "large", agrees=two > 2),
             Compared("same", None, 1)][:4 if two < 9 else 1]
 """
 
 
 def compared_study(tiny, what_if):
-    (tiny / "study.yaml").write_text(yaml.safe_dump(CONFIG | {"what_if": what_if}, sort_keys=False))
+    missing = [{"where": "Table 9", "figure": "users", "paper": "12", "why": "nobody was asked"}]
+    (tiny / "study.yaml").write_text(yaml.safe_dump(CONFIG | {"what_if": what_if, "missing": missing}, sort_keys=False))
     report = REPORT.replace("import Point", "import Compared, Point").replace('{extra}"])', '{extra}"],'
                             'compared=compare(context))')
     (tiny / "report.py").write_text(report + COMPARE)
@@ -227,12 +241,13 @@ def test_the_figures_of_a_paper_stand_beside_those_under_other_assumptions(tiny,
     study = compared_study(tiny, {"three": {"two": 3}, "Nine, times": {"two": 9, "mode": "times"}})
     report = study.run(study.context(tmp_path / "out", workers=0))
     paper, what_if = report.tables[:2]
-    assert paper.frame.to_dict("records") == [
-        {"figure": "sum", "paper": "5.0", "here": "4.0", "range": "4.0 to 11.0", "why": "it counts"},
-        {"figure": "pair", "paper": "1 to 2", "here": "2 to 3", "range": "2 to 3", "why": ""},
-        {"figure": "words", "paper": "big", "here": "small", "range": "2 outcomes", "why": ""},
-        {"figure": "same", "paper": "-", "here": "1", "range": "the same", "why": ""},
-    ]
+    columns = ["where", "figure", "paper", "here", "interval", "range", "verdict", "why"]
+    assert paper.frame.to_dict("records") == [dict(zip(columns, row, strict=True)) for row in (
+        ("Fig. 1", "sum", "5.0", "4.0", "3.5 to 4.5", "4.0 to 11.0", "direction", "it counts"),
+        ("", "pair", "1 to 2", "2 to 3", "-", "2 to 3", "partly", ""),
+        ("", "words", "big", "small", "-", "2 outcomes", "differs", ""),
+        ("", "same", "-", "1", "-", "the same", "-", ""),
+        ("Table 9", "users", "12", "-", "-", "-", "not computed", "nobody was asked"))]
     assert what_if.frame.to_dict("records") == [
         {"figure": name, "here": here, "under": under} for name, here, under in (
             ("sum", "4.0", "as assumed"), ("sum", "5.0", "three"), ("sum", "11.0", "Nine, times"),
