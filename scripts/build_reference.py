@@ -190,11 +190,12 @@ def named(option: Option) -> str:
 PAPERS = """\
 # Reference: figures of the papers
 
-Written by `python scripts/build_reference.py` from `studies/NAME/paper.csv`, which `hermes study NAME` writes; a test keeps
-it up to date. Every figure and table that a paper gives stands here, also those that no study computes.
+Written by `python scripts/build_reference.py` from `studies/NAME/paper.csv`, which `hermes study NAME` writes; a test
+keeps it up to date. Every figure and table that a paper gives stands here, also those that no study computes.
 
-Verdicts: *agrees*: all of it within 15% of the paper, or the words agree; *partly*: part of it; *direction*: on the paper's
-side of no effect; *differs*; *-*: the paper gives no figure. interval: over seeds; range: over the study's other assumptions.
+Verdicts: *agrees*: all of it within 15% of the paper, or the words agree; *partly*: part of it; *direction*: on the
+paper's side of no effect; *differs*; *-*: the paper gives no figure. interval: over seeds; range: over the study's other
+assumptions.
 """
 
 

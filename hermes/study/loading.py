@@ -299,8 +299,8 @@ def load_study(source: str | Path) -> Study:
     elif not (path / FILE).is_file():
         if not known:
             raise InputError(Verbatim(
-                f"{source}: studies are not part of the installed package; clone the repository and run the command in it, "
-                "or give the path of a study's folder"), field="study")
+                f"{source}: studies are not part of the installed package; clone the repository and run the command in "
+                "it, or give the path of a study's folder"), field="study")
         raise InputError(f"a study: one of {', '.join(known)}, or a folder with {FILE}", str(source), field="study",
                          suggestion=suggest(name, known))
     folder = path.resolve()
