@@ -194,8 +194,8 @@ Written by `python scripts/build_reference.py` from `studies/NAME/paper.csv`, wh
 keeps it up to date. Every figure and table that a paper gives stands here, also those that no study computes.
 
 Verdicts: *agrees*: all of it within 15% of the paper, or the words agree; *partly*: part of it; *direction*: on the
-paper's side of no effect; *differs*; *-*: the paper gives no figure. interval: over seeds; range: over the study's other
-assumptions.
+paper's side of no effect; *differs*; *-*: the paper gives no figure. interval: over seeds; range: over the study's
+other assumptions.
 """
 
 
