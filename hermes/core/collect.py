@@ -72,6 +72,7 @@ def collect(
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
+        note_names=coordinator.note_names,
         after_ns=[c.after_ns for c in clients], stalls=_stalls(clients), step_growth=growth,
         background=np.array([row for row, stage in coordinator.unawaited.items()
                              if stage.background or stage.request.background], dtype=np.int64),

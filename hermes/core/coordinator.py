@@ -8,7 +8,7 @@ event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -67,6 +67,7 @@ class Coordinator:
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
         self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
+        self.note_names: dict[str, list[str]] = {}     # names of those that are positions
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Generation`)
         self.unawaited: dict[int, Stage] = {}   # stage row -> stage that its pipeline had not waited for by its end
         # Of requests whose client may give up: generations, each with the client that has it (None: it has left).
@@ -161,9 +162,11 @@ class Coordinator:
         if not request.over:
             self._dispatch(request, stage)
 
-    def note(self, request: Request, name: str, value: float) -> None:
-        """Record a number about a request."""
+    def note(self, request: Request, name: str, value: float, names: Sequence[str] = ()) -> None:
+        """Record a number about a request, or with `names` one of them by its position."""
         self.notes.setdefault(name, {})[request.id] = value
+        if names and name not in self.note_names:
+            self.note_names[name] = list(names)
 
     @property
     def now(self) -> int:

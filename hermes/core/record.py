@@ -194,6 +194,7 @@ class RunRecord:
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request that pipelines kept with `request.note`, NaN where there is none
     notes: dict[str, FloatArray] = field(default_factory=dict)
+    note_names: dict[str, list[str]] = field(default_factory=dict)   # of notes that are positions: what each stands for
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)

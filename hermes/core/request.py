@@ -8,7 +8,7 @@ workload may have a *gate*: a limit of requests in flight, at which others that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from itertools import accumulate, repeat
 from typing import Any, Protocol, TypeVar, cast
@@ -62,8 +62,8 @@ class Dispatcher(Protocol):
         """Return the present state of the clients that may serve a kind of stage of a model."""
         ...
 
-    def note(self, request: Request, name: str, value: float) -> None:
-        """Record a number about a request."""
+    def note(self, request: Request, name: str, value: float, names: Sequence[str] = ()) -> None:
+        """Record a number about a request, or with `names` one of them by its position."""
         ...
 
 
@@ -139,10 +139,11 @@ class Request:
         """Return the present state of the clients that may serve a stage of a model ("" for the request's own)."""
         return self.stream.coordinator.views(kind, model or self.model)
 
-    def note(self, name: str, value: float) -> None:
+    def note(self, name: str, value: float, names: Sequence[str] = ()) -> None:
         """Record a number about this request: column `name` of the table of requests, NaN for requests without one. A
-        second value replaces the first."""
-        self.stream.coordinator.note(self, name, float(value))
+        second value replaces the first. With `names` the number is the position of one of them: results then show the
+        share of the requests that have each."""
+        self.stream.coordinator.note(self, name, float(value), names)
 
 
 class Stream:

@@ -47,9 +47,12 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
     out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}"
              f"{_of_prefill(latency) if metric == 'ttft_s' else ''}") for metric, label in _LATENCIES.items()]
-    f1 = summary.get("notes", {}).get("f1", {}).get("mean")
+    notes = summary.get("notes", {})
+    f1, measured = (notes.get(name, {}).get("mean") for name in ("f1", "f1_measured"))
     if f1 is not None:
-        out.append(("F1", f"mean {f1:.3f}"))
+        nearest = "" if measured in (None, 1) else (
+            f"; {percent(1 - measured)} of the requests have that of the nearest configuration that was measured")
+        out.append(("F1", f"mean {f1:.3f}{nearest}"))
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]

@@ -355,7 +355,8 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
                    _noted(results, row.name), _noted(other, row.name), arrivals, "mean", same=different is None,
                    stays_s=stays)) for row in totals(first, second)]
     notes = [side.get("notes", {}) for side in (first, second)]
-    noted = [(name, *((side.get(name) or {}).get("mean") for side in notes)) for name in {**notes[0], **notes[1]}
+    ours_mean, theirs_mean = (_means(side) for side in notes)
+    noted = [(name, ours_mean.get(name), theirs_mean.get(name)) for name in {**ours_mean, **theirs_mean}
              if f"notes.{name}.mean" not in FIGURES]
     whole = [name for name, side in zip(names, (first, second), strict=True)
              if (side.get("headline") or {}).get("window") == "whole"]
@@ -399,6 +400,17 @@ def _noted(results: Results, name: str) -> FloatArray:
     """Return what a pipeline noted of each completed request; NaN for the others."""
     done = results.record.status == STATUS_COMPLETED
     return np.where(done, results.record.notes.get(name.split(".")[1], np.nan), np.nan)
+
+
+def _means(notes: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the mean of each note by name, and of a note that names something the share of each name."""
+    found: dict[str, float | None] = {}
+    for name, stats in notes.items():
+        if "shares" in stats:
+            found |= {f"{name} {one}": share for one, share in stats["shares"].items()}
+        else:
+            found[name] = stats["mean"]
+    return found
 
 
 def _arrivals(results: Results) -> FloatArray:

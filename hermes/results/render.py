@@ -41,9 +41,14 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
     if "notes" in summary:
         stats = ("mean", "p50", "p99", "max")   # columns of 80 characters
-        rows = [(name, f"{found['count']:,}", *(format_number(found[stat]) for stat in stats))
-                for name, found in summary["notes"].items()]
-        out.append(Section("noted about requests", ("", "requests", *stats), rows))
+        shown: list[tuple[str, ...]] = []
+        for name, found in summary["notes"].items():
+            if "shares" in found:
+                shown += [(f"{name} {one}", f"{found['count']:,}", percent(share), *[""] * (len(stats) - 1))
+                         for one, share in found["shares"].items()]
+            else:
+                shown.append((name, f"{found['count']:,}", *(format_number(found[stat]) for stat in stats)))
+        out.append(Section("noted about requests", ("", "requests", *stats), shown))
     if summary.get("binds"):
         out.append(_binds(summary["binds"], summary.get("headline") or {}))
     out.append(_clients(summary))

@@ -118,11 +118,16 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
 
 def notes(runs: Runs) -> list[Panel]:
     """Return cumulative distributions of what was noted about completed requests. Raises `InputError` without any."""
-    names = list(dict.fromkeys(name for _, run in runs for name in run.record.notes))[:MAX_BARS]
+    every = dict.fromkeys(name for _, run in runs for name in run.record.notes)
+    named = {name for _, run in runs for name in run.record.note_names}
+    names = sorted(every, key=lambda name: name not in named)[:MAX_BARS]
     if not names:
         raise InputError("a run with notes: columns note_NAME of its requests", field="kind")
     panels = []
     for note in names:
+        if any(note in run.record.note_names for _, run in runs):
+            panels.append(_named_shares(note, runs))
+            continue
         lines, means = [], []
         for name, run in runs:
             noted = run.record.notes.get(note)
@@ -136,6 +141,20 @@ def notes(runs: Runs) -> list[Panel]:
                                                                            percent=True),
             lines, said="Share of the requests with at most this value.", legend=len(lines) > 1, colours=colours(runs)))
     return panels
+
+
+def _named_shares(note: str, runs: Runs) -> Panel:
+    """Return bars of the share of completed requests that have each name of a note."""
+    rows = []
+    for name, run in runs:
+        of_run = "" if len(runs) == 1 else f", {shortened(name, NAME)}"
+        shares = run.summary.get("notes", {}).get(note, {}).get("shares", {})
+        rows += [(share, f"{one}{of_run}", name) for one, share in shares.items() if share is not None]
+    bars = pd.DataFrame(rows, columns=["x2", "y", "series"]).assign(x=0.0)
+    labels = bars.assign(x=bars["x2"], label=[f"{value:.0%}" for value in bars["x2"]])[["x", "y", "label"]]
+    return Panel(note, Axis("share of requests", domain=(0.0, 1.15), percent=True),
+                 Axis("", "category", tuple(bars["y"])), [Layer("bar", bars), Layer("text", labels)],
+                 said="Share of the requests.", height=20 + 22 * len(bars), legend=False, colours=colours(runs))
 
 
 def _sample(run: Results, metric: str) -> Distribution:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, IntArray
+from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import GAVE_UP
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.binding_resource import binding_summary
@@ -180,8 +180,16 @@ def _stages(record: RunRecord) -> dict[str, Any]:
 
 def _notes(record: RunRecord, completed: BoolArray) -> dict[str, Any]:
     """Return statistics of what was noted about completed requests (`request.note`); empty without notes."""
-    notes = {name: Distribution(values[completed]).stats() for name, values in record.notes.items()}
+    notes = {name: _shares(values[completed], record.note_names[name]) if name in record.note_names
+             else Distribution(values[completed]).stats() for name, values in record.notes.items()}
     return {"notes": notes} if notes else {}
+
+
+def _shares(codes: FloatArray, names: list[str]) -> dict[str, Any]:
+    """Return how many requests have a name noted, and the share of them that has each."""
+    noted = codes[~np.isnan(codes)]
+    shares = {name: float(np.mean(noted == code)) if len(noted) else None for code, name in enumerate(names)}
+    return {"count": len(noted), "shares": shares}
 
 
 def _transfers(record: RunRecord) -> dict[str, Any]:

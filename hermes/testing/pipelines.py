@@ -153,7 +153,7 @@ class PipelineContract(ABC):
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
                 content=None, arrival_ns=0, now=0.0, model="", client=None, past_tokens=0, context=None,
-                branch_outputs=(), view=lambda kind, model="": (IDLE,), note=lambda name, value: None,
+                branch_outputs=(), view=lambda kind, model="": (IDLE,), note=lambda name, value, names=(): None,
             )
 
     def yields(self, request: Any, made: Callable[[Any], Pipeline] | None = None) -> Iterator[tuple[Any, ...]]:

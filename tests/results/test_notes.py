@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hermes
 from hermes.api import simulate
 from hermes.cli import main
 from hermes.errors import InputError
@@ -71,6 +72,30 @@ def test_a_figure_has_a_panel_for_each(tmp_path: Path):
     assert [axis.get_xlabel() for axis in results.plot("notes").axes] == ["overlap", "wide_bytes"]
     write_results(results, tmp_path / "run")
     assert main(["plot", str(tmp_path / "run"), "-o", str(tmp_path / "x.png"), "--kind", "notes"]) == 0
+
+
+def named(seed: int = 0, codes: tuple[float, ...] = (0, 2, np.nan, 2)) -> Results:
+    results = noted(seed=seed)
+    results.record.notes = {"method": np.array(codes)}
+    results.record.note_names = {"method": ["apart", "together", "both"]}
+    return results
+
+
+def test_a_note_that_is_a_name_is_shown_by_the_shares_of_the_names(tmp_path: Path):
+    results, other = named(), named(codes=(0, 0, 0, np.nan))
+    assert results.summary["notes"]["method"] == {
+        "count": 3, "shares": {"apart": 1 / 3, "together": 0.0, "both": 2 / 3}}
+    assert figures(results)["notes.method.shares.both"] == pytest.approx(2 / 3)
+    lines = [line.split() for line in to_text(sections(results.summary, results.meta)).splitlines()]
+    assert [line for line in lines if line[:1] == ["method"]] == [
+        ["method", "apart", "3", "33.3%"], ["method", "together", "3", "0.0%"], ["method", "both", "3", "66.7%"]]
+    assert compare(results, other).notes_mean == [
+        ("method apart", pytest.approx(1 / 3), 1.0), ("method together", 0.0, 0.0),
+        ("method both", pytest.approx(2 / 3), 0.0)]
+    (panel,) = chart([("one", results), ("two", other)], "notes").panels
+    assert panel.layers[0].frame["x2"].tolist() == pytest.approx([1 / 3, 0, 2 / 3, 1, 0, 0])
+    write_results(results, tmp_path / "run")
+    assert hermes.open_run(tmp_path / "run").record.note_names == results.record.note_names
 
 
 def test_a_figure_of_a_run_without_notes_is_refused():

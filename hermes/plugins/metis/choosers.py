@@ -76,7 +76,8 @@ class QueryState:
         view: State of the engine that serves the query, of several the one with the most free KV memory.
         memory: Definition of free memory: the parameter `reading` of the pipeline.
         f1_of_each: The true F1 of each of some configurations by the quality model, for choosers with hindsight.
-        note: Keeps a number of this request under a name: column `note_NAME` of the results.
+        note: `note(name, value)` keeps a number of this request: column `note_NAME` of the results. With a third
+            argument, a sequence of names, the value is the position of one of them.
     """
 
     profile: Profile | None
@@ -84,7 +85,7 @@ class QueryState:
     view: ClientView
     memory: str
     f1_of_each: Callable[[Sequence[Configuration]], list[float]]
-    note: Callable[[str, float], None]
+    note: Callable[..., None]
 
     @property
     def known(self) -> Profile:
@@ -173,9 +174,10 @@ class _BestFit(Chooses):
         space, trusted = self.history.space(state.known)
         space = self._adapted(space)
         choice, idle = (self._fit(space, state, reading) for reading in (state.reading, state.idle))
-        for name, value in (("trusted", trusted), ("free_tokens", state.free_tokens), ("how", HOW.index(choice.how)),
+        for name, value in (("trusted", trusted), ("free_tokens", state.free_tokens),
                             ("constrained", choice.configuration != idle.configuration)):
             state.note(name, value)
+        state.note("how", HOW.index(choice.how), HOW)
         return choice.configuration
 
     def _fit(self, space: Space, state: QueryState, reading: Reading) -> Choice:

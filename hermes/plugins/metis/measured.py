@@ -94,6 +94,9 @@ class F1Table(QualityModel):
     def f1(self, query: Query, config: Configuration) -> float:
         return self._nearest(query, config)[0]
 
+    def is_measured(self, query: Query, config: Configuration) -> bool:
+        return config in self._rows.get(query.name, {})
+
     def answer_tokens(self, query: Query, config: Configuration) -> int | None:
         return self._nearest(query, config)[1]
 

@@ -192,12 +192,15 @@ class MetisPipeline:
     # -- what is kept ----------------------------------------------------------------------------------------------
 
     def _note(self, request: Any, chosen: Configuration, view: ClientView) -> None:
-        request.note("method", METHODS.index(chosen.method))
+        request.note("method", METHODS.index(chosen.method), METHODS)
         request.note("chunks", chosen.num_chunks)
         request.note("words", chosen.summary_words)
         request.note("kv_used", 1 - view.free_kv_tokens / view.kv_capacity_tokens)
 
     def _note_f1(self, request: Any, query: datasets.Query, chosen: Configuration) -> None:
         request.note("f1", self.quality.f1(query, chosen))
+        measured = self.quality.is_measured(query, chosen)
+        if measured is not None:
+            request.note("f1_measured", measured)
         for other in self.others:
             request.note(f"f1_{other.kind}", other.f1(query, chosen))

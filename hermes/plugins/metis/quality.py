@@ -52,6 +52,11 @@ class QualityModel:
         """Return the F1 of each configuration. Called by choosers that know or measure quality, for whole grids."""
         return [self.f1(query, config) for config in configs]
 
+    def is_measured(self, query: Query, config: Configuration) -> bool | None:
+        """Return whether this very F1 was measured, or stands for that of another configuration; None, the default,
+        for a model without measurements. Results show the share of the requests."""
+        return None
+
     def answer_tokens(self, query: Query, config: Configuration) -> int | None:
         """Return the tokens of the answer; None, the default, for those of the query. Called once for each request."""
         return None

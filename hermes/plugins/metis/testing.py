@@ -72,7 +72,7 @@ class ChooserContract(_InPipeline):
                 query.profile if profiled else None, one.lengths(int(rng.integers(10, 60))), view,
                 ("free", "uncommitted", "device")[number % 3],
                 lambda configs, query=query: FORMULAS["default"].f1_of_each(query, configs),  # type: ignore[misc]
-                notes.__setitem__)
+                lambda name, value, names=(): notes.__setitem__(name, value))
 
     def begun(self) -> Chooses:
         """Return what chooses in a new simulation."""

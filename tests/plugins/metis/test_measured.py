@@ -14,6 +14,7 @@ from hermes.plugins.metis.decision import METHODS, Configuration
 from hermes.plugins.metis.measured import Measured
 from hermes.plugins.metis.quality import FORMULAS, AllOrNothing
 from hermes.plugins.metis.testing import QualityContract
+from hermes.results.brief import brief
 
 SCENARIO = """\
 extends: studies/metis/base
@@ -74,9 +75,12 @@ def test_f1_and_answers_are_those_of_the_file(tmp_path):
     results = run(tmp_path, "system: fixed, method: stuff, chunks: 4, quality: {kind: measured, file: f1.csv}",
                   f1_csv=F1)
     rows = results.requests
-    assert [name for name in rows if name.startswith("note_f1")] == ["note_f1"]
+    assert [name for name in rows if name.startswith("note_f1")] == ["note_f1", "note_f1_measured"]
     # 4 is as far from 2 as 6 of `a`, whose nearest is 6; `b` has 4
     assert rows["note_f1"].tolist() == [0.75, 0.0] * 4 + [0.75]
+    assert rows["note_f1_measured"].tolist() == [0, 1] * 4 + [0]
+    lines = dict(brief(results.summary, results.meta))
+    assert lines["F1"] == "mean 0.417; 55.6% of the requests have that of the nearest configuration that was measured"
     generated = results.stages[results.stages["kind"] == "generate"].set_index("request").sort_index()
     assert generated["output_tokens"].tolist() == [12, 22] * 4 + [12]
 
