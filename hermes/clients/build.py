@@ -117,21 +117,29 @@ def build_clients(
         config.memory.groups(model, base_dir), config.scheduler.options.max_num_batched_tokens or 0,
         every_step=every_step, unhashed_to_front=config.scheduler.unhashed_to_front)
     per_engine, parts, clients = config.parallel.dp * config.parallel.pp, _Parts(config), []
-    for i, name in enumerate(config.names):
+
+    def engine(i: int, name: str, made: _Parts) -> tuple[LLMScheduler, tuple[ClientPart, ...]]:
+        """Return an empty engine for client `i`: its scheduler, and its parts."""
         pool = make_pool(memory.num_blocks, config.memory.tokens_per_block)
         scheduler = _scheduler(config, pool, model, info, base_dir, every_step=every_step)
         scheduler.seed(seed)
         for own in scheduler.parts:
             own.placed(config.parallel.dp, connected=config.connected)
-        if i == 0:   # the others are its equals
-            check(Case(config, scheduler=scheduler))
         platform = platform_name(config.platform, i // per_engine)
         place = Place(config, env, first_index + i, name, platform, scheduler, hardware, info, base_dir)
+        return scheduler, made.of(i, place)
+
+    for i, name in enumerate(config.names):
+        scheduler, own = engine(i, name, parts)
+        if i == 0:   # the others are its equals
+            check(Case(config, scheduler=scheduler))
         client = LLMClient(
             env, first_index + i, name, scheduler, hardware, runs, events, model=config.model, role=config.role,
-            platform=platform, every_step=every_step, parts=parts.of(i, place),
+            platform=platform_name(config.platform, i // per_engine), every_step=every_step, parts=own,
             frontend_ns=(0, 0.0, 0) if config.frontend is None else config.frontend.times_ns,
         )
+        if config.fleet is not None:
+            client.another = lambda i=i, name=name: engine(i, name, _Parts(config))
         client.limits.unreserved_kv_tokens = memory.unreserved_tokens
         if longest is not None:
             client.limits.max_model_len = longest

@@ -27,6 +27,7 @@ from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside
+from hermes.fleet.config import FleetConfig
 from hermes.hardware import HARDWARE
 from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
@@ -130,6 +131,8 @@ class LLMClientConfig(ClientConfig):
     """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
     """Dollars per hour of one device. Left out, the device's (a rough list price)."""
+    fleet: FleetConfig | None = None
+    """Replicas that come and go; `count` is the most that exist at a time. Left out, all clients serve throughout."""
 
     @property
     def names(self) -> list[str]:

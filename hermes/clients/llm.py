@@ -8,6 +8,7 @@ boundary.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -58,7 +59,7 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
-        "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
+        "after_ns", "another", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
         "role", "scheduler", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
     )
@@ -95,9 +96,27 @@ class LLMClient(LLMReadings):
         before_ns, token_ns, self.after_ns = frontend_ns
         self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
+        # An empty engine for a replica that starts again; its group's `fleet` sets it.
+        self.another: Callable[[], tuple[LLMScheduler, tuple[ClientPart, ...]]] | None = None
         self.parts: tuple[ClientPart, ...] = ()
         for part in parts:
             part.attach(self)
+
+    def renew(self) -> None:
+        """Start again with an empty engine. Called while the client is idle, without stages."""
+        assert self.another is not None
+        self.scheduler, parts = self.another()
+        self._flight, self._unseen, self._waits, self._given_up = Flight(), Unseen(), Waits(), GivenUp()
+        self._price, self.step_parts = Pricing(self.hardware), StepParts()
+        self.parts, self.tiers = (), ()
+        for part in parts:
+            part.attach(self)
+
+    @property
+    def free_at_ns(self) -> int:
+        """When the step in flight ends; now without one."""
+        flight, steps = self._flight, self.steps
+        return self.env._now if flight.plan is None else steps.view[steps.pos + flight.planned - 1]
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 

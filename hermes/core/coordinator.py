@@ -45,6 +45,7 @@ class Coordinator:
         candidates: (stage kind, model) -> clients that serve it.
         cells: For each client index the load cells to keep up to date.
         local_handoff: Whether KV moves within a platform only.
+        fleet: Called as routers' `observe` is, where clients come and go.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Coordinator:
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
         stages: RowLog, stage_kinds: list[str], network: Network, transfers: RowLog,
         handoff: Handoff | None = None, *, local_handoff: bool = False,
+        fleet: Callable[[str, Client, Stage], None] | None = None,
     ) -> None:
         self.local_handoff = local_handoff
         self.network, self.transfers = network, transfers
@@ -79,6 +81,8 @@ class Coordinator:
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
+        if fleet is not None:
+            observers.append(fleet)
         self.prefill_gives = 1 if handoff is None else handoff.prefill_gives   # tokens that users get from a prefill
         events.done = self._task_done
         events.ended = self._sequence_done

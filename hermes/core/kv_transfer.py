@@ -39,7 +39,7 @@ from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
 
-_SETTLED = START + 2 * MAX_CLIENTS   # after all other events of an instant
+_SETTLED = START + 2 * MAX_CLIENTS   # after all other events of an instant, before `clock.SETTLED`
 
 
 class _Ahead(NamedTuple):
@@ -309,6 +309,10 @@ class Handoff:
         if first:
             self._retry(target)   # one behind it may find memory
         return True
+
+    def holds(self, client: Client) -> bool:
+        """Whether KV of a client waits for memory elsewhere, or moves from or to it."""
+        return bool(self._leaving[client.index] or self._moving[client.index])
 
     def left(self, source: Client, stage: Generation) -> None:
         """Drop a generation that was given up before `source` had computed its prompt."""

@@ -15,11 +15,14 @@ import numpy.typing as npt
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
-__all__ = ["RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED",
-           "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
+__all__ = ["DRAINING", "GONE", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS",
+           "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo",
+           "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
 
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
+STARTING, READY, DRAINING, GONE = 0, 1, 2, 3
+MEMBER_STATES = ("starting", "ready", "draining", "gone")
 
 STAGE_FIELDS = (
     "request",          # request id = row of the request table
@@ -205,6 +208,10 @@ class RunRecord:
     # Group of clients -> times of steps with twice and with half their work, over their time; shape (reasons, 2), NaN
     # for a `Reason` without steps: `hermes.clients.step_growth`.
     step_growth: dict[str, FloatArray] = field(default_factory=dict)
+    # Where clients come and go: client, incarnation, time in ns and state (`MEMBER_STATES`) of every change, shape
+    # (changes, 4), in order of time, with the reason of each. Clients that are not in it serve throughout.
+    membership: IntArray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.int64))
+    membership_reasons: list[str] = field(default_factory=list)
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     # Rows of the stages that run in the background: their request completes without waiting for them.
     background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -29,6 +29,10 @@ class Router(Protocol):
         `stage.decode_on`. Its candidates are the clients of either phase. It is asked again if a generation continues
         elsewhere than it chose (`stage.transferred`).
 
+        A router may have a method `changed(members)`: of its candidates only these, in their order, take stages from
+        now on. It is called when clients join or leave, also before the first request if some do not start ready, and
+        never if all candidates serve throughout. A router without it is refused where clients come and go.
+
         A router may have a method `observe(event, client, stage)`. Events: "prefilled" (the prompt has ended at
         `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`, or was given up
         there), "refused" (the stage cannot be served as chosen).

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
 
 from hermes.core.client import Client
 from hermes.core.clock import Clock
@@ -23,6 +26,20 @@ Progress = Callable[[int, int, float], None]
 """Called with requests done, requests in total, simulated seconds."""
 
 
+class Members(Protocol):
+    """What lets clients join and leave (`hermes.fleet.fleet`).
+
+    Attributes:
+        log: Client, incarnation, time in ns, state and reason of every change.
+    """
+
+    log: list[tuple[int, int, int, int, str]]
+
+    def start(self) -> None:
+        """Begin, before the first request."""
+        ...
+
+
 class Simulation:
     """Clients, requests, network and coordinator on a clock. `run()` may be called once.
 
@@ -35,10 +52,11 @@ class Simulation:
     def __init__(
         self, env: Clock, clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, *,
         stage_kinds: list[str], runs: RowLog, describe: list[Describe], labels: Labels, horizon_ns: int | None = None,
-        warnings: list[str], remarks: list[str],
+        warnings: list[str], remarks: list[str], fleet: Members | None = None,
     ) -> None:
         """
         Args:
+            fleet: What lets clients join and leave; None if all serve throughout.
             stage_kinds: Names of the kinds of stage, in the order of their numbers in tables.
             runs: Log to which the clients write their runs of steps.
             describe: For each client a function from its rows of the table of runs to its record entry.
@@ -49,6 +67,7 @@ class Simulation:
         self.network, self.coordinator = network, coordinator
         self.stage_kinds, self.warnings, self.remarks = stage_kinds, warnings, remarks
         self.interrupted = False
+        self._fleet = fleet
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
     def candidates(self, kind: str, model: str) -> list[Client]:
@@ -58,6 +77,8 @@ class Simulation:
     def run(self, progress: Progress | None = None) -> RunRecord:
         """Run until every request is completed or rejected, the horizon is reached, or the user interrupts."""
         env, coordinator, horizon = self.env, self.coordinator, self._horizon_ns
+        if self._fleet is not None:
+            self._fleet.start()
         coordinator.start()
         with _garbage_collection_paused():
             try:
@@ -74,8 +95,13 @@ class Simulation:
                 raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
             for client in self.clients:
                 client.settle()
-        return collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe, self._labels,
-                       self.stage_kinds)
+        record = collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
+                         self._labels, self.stage_kinds)
+        if self._fleet is not None:
+            rows = [row for row in self._fleet.log if row[2] <= record.end_ns]
+            record.membership = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
+            record.membership_reasons = [row[4] for row in rows]
+        return record
 
     def _watch(self, progress: Progress) -> Callable[[], None]:
         total = self.coordinator.unfinished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from hermes.config import ConfigModel
@@ -9,7 +10,7 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
-from hermes.routing.load import Load, least_loaded
+from hermes.routing.load import Least, Load
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
@@ -27,8 +28,15 @@ class SessionConfig(ConfigModel):
 
 class SessionAffinity:
     def __init__(self, config: SessionConfig, context: RouterContext) -> None:
-        self._least = least_loaded(context, config.load)
+        self._of = Least(context, config.load).of
+        self._least = self._of(context.candidates)
         self._homes: dict[int, Client] = {}
+
+    def changed(self, members: Sequence[Client]) -> None:
+        """Forget the sessions whose client has left: each finds a new home."""
+        self._least = self._of(members)
+        left = {client.index for client in members}
+        self._homes = {session: home for session, home in self._homes.items() if home.index in left}
 
     def choose(self, stage: Stage) -> Client:
         session = stage.request.session
@@ -55,11 +63,14 @@ class LocalityConfig(ConfigModel):
 
 class Locality:
     def __init__(self, config: LocalityConfig, context: RouterContext) -> None:
-        self._context, self._load = context, config.load
+        self._context, self._load, self._members = context, config.load, context.candidates
+
+    def changed(self, members: Sequence[Client]) -> None:
+        self._members = list(members)
 
     def choose(self, stage: Stage) -> Client:
         transfer_ns = self._context.transfer_ns
-        return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
+        return min(self._members, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
 
 
 class ContextConfig(ConfigModel):
@@ -77,15 +88,25 @@ class ContextConfig(ConfigModel):
 class ContextHome:
     def __init__(self, config: ContextConfig, context: RouterContext) -> None:
         self._candidates = context.candidates
-        self._least = least_loaded(context, config.load)
+        self._of = Least(context, config.load).of
+        self._least = self._of(context.candidates)
+        self._away: set[int] = set()   # clients that take no stages
         groups = {home[1] for home in (getattr(client, "starts_with", None) for client in context.candidates) if home}
         if groups and groups != {len(context.candidates)}:
             raise InputError(Verbatim(f"the {len(context.candidates)} clients with `start: home` form several groups; "
                                       "use one"))
 
+    def changed(self, members: Sequence[Client]) -> None:
+        """Requests whose home is away go to the least loaded."""
+        self._least = self._of(members)
+        self._away = {client.index for client in self._candidates} - {client.index for client in members}
+
     def choose(self, stage: Stage) -> Client:
         key = stage.request.context
-        return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
+        if key is None:
+            return self._least()
+        home = self._candidates[key[1] % len(self._candidates)]
+        return self._least() if self._away and home.index in self._away else home
 
 
 class PlatformConfig(ConfigModel):
@@ -104,7 +125,10 @@ class PlatformConfig(ConfigModel):
 class SamePlatform:
     def __init__(self, config: PlatformConfig, context: RouterContext) -> None:
         self._rack, self._load = config.by == "rack", config.load
-        self._all = list(context.candidates)
+        self.changed(context.candidates)
+
+    def changed(self, members: Sequence[Client]) -> None:
+        self._all = list(members)
         self._near: dict[str, list[Client]] = {}
         for client in self._all:
             self._near.setdefault(self._place(client), []).append(client)

@@ -9,10 +9,11 @@ generate no tokens have a number of tasks, and the tokens of these tasks as ever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
@@ -21,7 +22,7 @@ from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.tracking import LoadTrack
 
-__all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
+__all__ = ["HeavyLightConfig", "Least", "LeastLoadedConfig", "PowerOfTwoConfig"]
 
 TokenLoad = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
 Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests"]
@@ -29,18 +30,35 @@ _STATIC = ("input_tokens", "output_tokens", "requests")
 _FEW = 32   # up to this many clients are asked one by one, which is cheaper than tracking their events
 
 
-def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
-    """Return a function that returns the least loaded of candidates[start:stop]; ties go to the first."""
-    candidates = list(context.candidates[start:stop])
-    if load != "requests" and all(getattr(client, "role", "") == "service" for client in candidates):
-        load = "input_tokens"   # the only other load of service clients
-    if load in _STATIC:
-        argmin = context.watch(load)[start:stop].argmin
-        return lambda: candidates[argmin()]
-    if len(candidates) <= _FEW:
-        return partial(_least_of, candidates, load)
-    track, now_ns = LoadTrack(candidates, load), context.now_ns
-    return lambda: track.least(now_ns())
+class Least:
+    """Finds the least loaded of a router's candidates, or of some of them; ties go to the first."""
+
+    def __init__(self, context: RouterContext, load: str) -> None:
+        candidates = context.candidates
+        if load != "requests" and all(getattr(client, "role", "") == "service" for client in candidates):
+            load = "input_tokens"   # the only other load of service clients
+        self._load, self._now_ns = load, context.now_ns
+        self._place = {client.index: place for place, client in enumerate(candidates)}
+        self._values = context.watch(load) if load in _STATIC else None
+        self._track = None if load in _STATIC or len(candidates) <= _FEW else LoadTrack(candidates, load)
+        self._all = len(candidates)
+
+    def of(self, clients: Sequence[Client]) -> Callable[[], Client]:
+        """Return a function that returns the least loaded of these candidates."""
+        chosen, values, track, now_ns = list(clients), self._values, self._track, self._now_ns
+        places = [self._place[client.index] for client in chosen]
+        if values is None and track is None:
+            return partial(_least_of, chosen, self._load)
+        if track is not None and len(places) == self._all:
+            return lambda: track.least(now_ns())
+        if values is not None and places == list(range(places[0], places[0] + len(places))):
+            argmin = values[places[0]:places[0] + len(places)].argmin
+            return lambda: chosen[argmin()]
+        where = np.array(places)
+        if track is not None:
+            return lambda: track.least(now_ns(), where)
+        assert values is not None
+        return lambda: chosen[values[where].argmin()]
 
 
 def _least_of(candidates: list[Client], load: str) -> Client:
@@ -60,15 +78,19 @@ class LeastLoadedConfig(ConfigModel):
     """Load to compare; `requests` is the "least connections" of a load balancer."""
 
     def build(self, context: RouterContext) -> LeastLoaded:
-        return LeastLoaded(least_loaded(context, self.load))
+        return LeastLoaded(context, self.load)
 
 
 class LeastLoaded:
-    def __init__(self, least: Callable[[], Client]) -> None:
-        self._least = least
+    def __init__(self, context: RouterContext, load: str) -> None:
+        self._of = Least(context, load).of
+        self._least = self._of(context.candidates)
 
     def choose(self, stage: Stage) -> Client:
         return self._least()
+
+    def changed(self, members: Sequence[Client]) -> None:
+        self._least = self._of(members)
 
 
 class HeavyLightConfig(ConfigModel):
@@ -83,17 +105,21 @@ class HeavyLightConfig(ConfigModel):
     """Share of the clients that serve heavy requests: the last ones, at least one and not all."""
 
     def build(self, context: RouterContext) -> HeavyLight:
-        count = len(context.candidates)
-        light = min(max(count - math.ceil(self.heavy_share * count), 1), max(count - 1, 1))
-        if count == 1:
-            only = least_loaded(context, self.load)
-            return HeavyLight(self, only, only)
-        return HeavyLight(self, least_loaded(context, self.load, 0, light), least_loaded(context, self.load, light))
+        return HeavyLight(self, context)
 
 
 class HeavyLight:
-    def __init__(self, config: HeavyLightConfig, light: Callable[[], Client], heavy: Callable[[], Client]) -> None:
-        self._load, self._threshold, self._light, self._heavy = config.load, config.threshold, light, heavy
+    def __init__(self, config: HeavyLightConfig, context: RouterContext) -> None:
+        self._load, self._threshold, self._heavy_share = config.load, config.threshold, config.heavy_share
+        self._of = Least(context, config.load).of
+        self.changed(context.candidates)
+
+    def changed(self, members: Sequence[Client]) -> None:
+        """Divide the members anew."""
+        count = len(members)
+        light = min(max(count - math.ceil(self._heavy_share * count), 1), max(count - 1, 1))
+        self._light = self._of(members[:light])
+        self._heavy = self._light if count == 1 else self._of(members[light:])
 
     def choose(self, stage: Stage) -> Client:
         return self._heavy() if stage.size(self._load) > self._threshold else self._light()
@@ -116,6 +142,10 @@ class PowerOfTwo:
     def __init__(self, config: PowerOfTwoConfig, context: RouterContext) -> None:
         self._candidates, self._rng, self._load = list(context.candidates), context.rng, config.load
         self._draws: list[list[int]] = []
+
+    def changed(self, members: Sequence[Client]) -> None:
+        """Draw among the members; numbers drawn ahead are dropped."""
+        self._candidates, self._draws = list(members), []
 
     def choose(self, stage: Stage) -> Client:
         count = len(self._candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from hermes.config import ConfigModel
@@ -27,6 +28,10 @@ class RandomChoice:
     def __init__(self, context: RouterContext) -> None:
         self._candidates, self._rng = list(context.candidates), context.rng
         self._draws: list[int] = []
+
+    def changed(self, members: Sequence[Client]) -> None:
+        """Draw among the members; numbers drawn ahead are dropped."""
+        self._candidates, self._draws = list(members), []
 
     def choose(self, stage: Stage) -> Client:
         if not self._draws:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from hermes.config import ConfigModel
@@ -25,6 +26,12 @@ class RoundRobin:
     def __init__(self, context: RouterContext) -> None:
         self._candidates = list(context.candidates)
         self._next = 0
+
+    def changed(self, members: Sequence[Client]) -> None:
+        """Go on with the next client in turn that is left."""
+        due = self._candidates[self._next].index
+        self._candidates = list(members)
+        self._next = next((place for place, client in enumerate(members) if client.index >= due), 0)
 
     def choose(self, stage: Stage) -> Client:
         client = self._candidates[self._next]

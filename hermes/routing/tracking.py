@@ -12,9 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hermes.arrays import IntArray
 from hermes.core.client import Client
 
 __all__ = ["LoadTrack"]
+
+_NEVER = 1 << 62
 
 
 class LoadTrack:
@@ -31,10 +34,17 @@ class LoadTrack:
         for position, client in enumerate(self.candidates):
             client.tracks.append((self, position))
 
-    def least(self, now_ns: int) -> Client:
-        """Return the candidate with the least load as of now; ties go to the first."""
+    def least(self, now_ns: int, among: IntArray | None = None) -> Client:
+        """Return the candidate with the least load as of now; ties go to the first.
+
+        among: Positions of the candidates that count; None for all.
+        """
         ended = (now_ns - self.start_ns) // self.unit_ns
         bound = self.base + self.per_step * np.minimum(ended, self.steps)
+        if among is not None:
+            others = np.ones(len(bound), dtype=bool)
+            others[among] = False
+            bound[others] = _NEVER
         first = int(bound.argmin())
         best, chosen = self.candidates[first].load(self.kind), first
         for position in np.flatnonzero(bound <= best).tolist():

@@ -42,6 +42,7 @@ from hermes.workload.pipelines import fields_of
 
 if TYPE_CHECKING:
     from hermes.core.kv_transfer import Handoff
+    from hermes.fleet.fleet import Fleet
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -76,6 +77,10 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
 
                     found |= {line: None for line in [remark(folder, text, names)] if line}
     return list(found)
+
+
+def _moves_nothing(client: Any) -> bool:
+    return False
 
 
 class _Builder:
@@ -113,17 +118,19 @@ class _Builder:
         handoff = self._build_handoff()
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
+        routers = self._build_routers()
+        fleet = self._build_fleet(routers, handoff)
         coordinator = Coordinator(
-            self.env, self.clients, self._events, self._build_routers(), self._candidates, self._cells, self.streams,
+            self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
             self._stages, self.stage_kinds, self.network, self._transfers, handoff,
-            local_handoff=scenario.kv_transfer_scope == "local",
+            local_handoff=scenario.kv_transfer_scope == "local", fleet=None if fleet is None else fleet.observe,
         )
         self._check_engines()
         return Simulation(
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings,
+            warnings=self.warnings, fleet=fleet,
             remarks=[*_name_remarks(scenario.clients), *self._compared,
                      *conversation_remarks(scenario.workload, self.streams)],
         )
@@ -143,6 +150,33 @@ class _Builder:
 
         return Handoff(self.env, self.clients, self._kv_network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry, prefill_gives=int(scenario.first_token == "prefill"))
+
+    def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None) -> Fleet | None:
+        """Return what lets clients come and go, None if all serve throughout."""
+        groups, first = [], 0
+        for i, config in enumerate(self.scenario.clients):
+            clients = self.clients[first:first + len(config.names)]
+            first += len(clients)
+            own = config.value_of("fleet")
+            if own is not None:
+                with inside(f"clients.{i}.fleet"):
+                    if own.start > len(clients):
+                        raise InputError(f"at most {len(clients)} replicas, the group's count", own.start,
+                                         field="start")
+                    with inside("autoscaler"):
+                        own.autoscaler.check(len(clients))
+                groups.append((own, clients))
+        if not groups:
+            return None
+        from hermes.fleet.fleet import Fleet  # most scenarios have none
+
+        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left)
+        for key, router in routers.items():
+            fleet.watch(self._candidates[key], router)
+        return fleet
+
+    def _events_left(self) -> int:
+        return self._events.left()
 
     def _build_clients(self) -> list[Any]:
         clients: list[Any] = []

@@ -1,0 +1,81 @@
+"""All groups of a simulation whose replicas come and go, and the routers that see who is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from hermes.core.client import Client
+from hermes.core.clock import Acting, Clock
+from hermes.core.router import Router
+from hermes.core.stage import Stage
+from hermes.errors import InputError, Verbatim
+from hermes.fleet.config import FleetConfig
+from hermes.fleet.replicas import Replicas
+from hermes.units import s_to_ns
+
+__all__ = ["Fleet"]
+
+
+class _Seen(NamedTuple):
+    """Candidates as the coordinator sees them (a list that changes), all that there are, and their router."""
+
+    members: list[Client]
+    candidates: list[Client]
+    router: Router
+
+
+class Fleet:
+    """Starts the autoscalers, and tells routers and coordinator when the ready clients of a group have changed.
+
+    Args:
+        groups: Configuration and clients of each group whose replicas come and go.
+        holds: Whether KV of a client is still to move.
+        left: Returns the number of requests that have not ended.
+
+    Attributes:
+        log: Rows of the record's table `membership`.
+    """
+
+    def __init__(self, env: Clock, groups: Iterable[tuple[FleetConfig, list[Any]]], holds: Callable[[Client], bool],
+                 left: Callable[[], int]) -> None:   # Any: clients that are replicas
+        self._env = env
+        self.log: list[tuple[int, int, int, int, str]] = []
+        self._seen: list[_Seen] = []
+        self._of: dict[int, Replicas] = {}
+        self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
+        for config, clients in groups:
+            replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
+                                self.log)
+            self._of |= {client.index: replicas for client in clients}
+            self._acting.append((config.autoscaler, replicas))
+
+    def watch(self, members: list[Client], router: Router) -> None:
+        """Keep a list of candidates, and a router over them, at the clients that are ready. Raises `InputError` for a
+        router that cannot follow."""
+        if not any(client.index in self._of for client in members):
+            return
+        if not hasattr(router, "changed"):
+            raise InputError(Verbatim("it cannot follow clients that come and go (no `changed(members)`); take "
+                                      "another, or leave out `fleet`"), field="router")
+        self._seen.append(_Seen(members, list(members), router))
+
+    def start(self) -> None:
+        """Show the routers who is ready, and start the autoscalers. Called once, before the first request."""
+        self._changed()
+        for autoscaler, replicas in self._acting:
+            Acting(self._env, autoscaler.run(replicas))
+
+    def observe(self, event: str, client: Client, stage: Stage) -> None:
+        """Note that a stage has ended at a client, or moved away. Called as routers' `observe` is."""
+        replicas = self._of.get(client.index)
+        if replicas is not None:
+            replicas.check(client)
+
+    def _changed(self) -> None:
+        for seen in self._seen:
+            ready = [client for client in seen.candidates
+                     if client.index not in self._of or self._of[client.index].is_ready(client)]
+            if ready != seen.members:
+                seen.members[:] = ready
+                seen.router.changed(ready)  # type: ignore[attr-defined]  # `watch` has checked it

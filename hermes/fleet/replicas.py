@@ -1,0 +1,172 @@
+"""The replicas of a group of clients: each client is a slot, in which one replica after the other may run.
+
+A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
+and is *gone* when its last one has ended. Devices are held from starting to gone. A new replica takes the lowest free
+slot.
+Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from hermes.core.clock import AUTOSCALER, MEMBERSHIP, SETTLED, Clock, Tick
+from hermes.core.record import DRAINING, GONE, READY, STARTING
+from hermes.units import NS_PER_S, s_to_ns
+
+__all__ = ["Replica", "Replicas"]
+
+
+class Replica(Protocol):
+    """A client that can stop and start again."""
+
+    index: int
+    name: str
+    num_assigned: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or is about to start."""
+        ...
+
+    @property
+    def free_at_ns(self) -> int:
+        """When the step in flight ends; now without one."""
+        ...
+
+    def renew(self) -> None:
+        """Start again with empty memory. Called while it is idle, without stages."""
+        ...
+
+
+class _Slot:
+    """A client and the state of its replica."""
+
+    __slots__ = ("client", "incarnation", "since", "state")
+
+    def __init__(self, client: Replica) -> None:
+        self.client, self.incarnation, self.state = client, -1, GONE
+        self.since = 0   # number of the change that started the replica: newer ones have higher ones
+
+
+class Replicas:
+    """Slots of one group. It is the `AutoscalerView` of the group's autoscaler.
+
+    Args:
+        start: Replicas that are ready at the start.
+        start_up_ns: Time until a new replica is ready.
+        changed: Called when the ready replicas have changed.
+        holds: Whether KV of a client is still to move.
+        left: Returns the number of requests that have not ended.
+        log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
+    """
+
+    def __init__(self, env: Clock, clients: list[Any], start: int, start_up_ns: int, changed: Callable[[], None],
+                 holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
+                 ) -> None:   # Any: a `Replica` that is a `Client`
+        self._env, self._start_up_ns, self._changed, self._holds, self._left = env, start_up_ns, changed, holds, left
+        self._slots = [_Slot(client) for client in clients]
+        self._by_index = {slot.client.index: slot for slot in self._slots}
+        self._log, self._started, self._owed = log, 0, 0
+        for slot in self._slots[:start]:
+            self._begin(slot)
+            self._enter(slot, READY, "start")
+
+    # -- for the autoscaler ----------------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        return self._env._now / NS_PER_S
+
+    @property
+    def ready(self) -> int:
+        return sum(slot.state == READY for slot in self._slots)
+
+    @property
+    def wanted(self) -> int:
+        return sum(slot.state in (STARTING, READY) for slot in self._slots) + self._owed
+
+    def until(self, seconds: float) -> Tick:
+        if not self._left():
+            return self._env.pending()   # never happens: the simulation is at its end
+        return self._env.moment(max(s_to_ns(seconds), self._env._now), AUTOSCALER)
+
+    def scale(self, replicas: int, reason: str) -> None:
+        if not self._left():
+            return
+        more = min(max(replicas, 1), len(self._slots)) - self.wanted
+        if more > 0:
+            self._owed += more
+            self._fill(reason)
+            return
+        spared = min(self._owed, -more)   # those that wait for a slot go first
+        self._owed -= spared
+        going = sorted((slot for slot in self._slots if slot.state in (STARTING, READY)),
+                       key=lambda slot: (slot.state == READY, -slot.since))
+        drained = False
+        for slot in going[:-more - spared]:
+            if slot.state == STARTING:
+                self._enter(slot, GONE, reason)
+            else:
+                self._enter(slot, DRAINING, reason)
+                self.check(slot.client)
+                drained = True
+        if drained:
+            self._changed()
+
+    # -- slots -----------------------------------------------------------------------------------------------------
+
+    def is_ready(self, client: Any) -> bool:   # Any: see above
+        """Whether a client takes new stages."""
+        return self._by_index[client.index].state == READY
+
+    def has(self, client: Any) -> bool:   # Any: see above
+        return client.index in self._by_index
+
+    def check(self, client: Any) -> None:   # Any: see above
+        """Note that a stage of a client has ended, or moved: if it drains, it may be done."""
+        slot = self._by_index[client.index]
+        if slot.state == DRAINING and not client.num_assigned:
+            self._env.tick_at(self._env._now, SETTLED, partial(self._look, slot, slot.incarnation))
+
+    def _look(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+        """Let a draining replica go if it has nothing left to do."""
+        client = slot.client
+        if slot.state != DRAINING or slot.incarnation != incarnation or client.num_assigned or self._holds(client):
+            return
+        if not client.idle:   # an engine that plans ahead computes a step after its last answer
+            self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
+            return
+        self._enter(slot, GONE, "drained")
+        self._fill("slot free")
+
+    def _fill(self, reason: str) -> None:
+        """Start replicas that are wanted, in the lowest free slots."""
+        for slot in self._slots:
+            if not self._owed:
+                return
+            if slot.state == GONE:
+                self._owed -= 1
+                self._begin(slot)
+                self._enter(slot, STARTING, reason)
+                self._env.tick_at(self._env._now + self._start_up_ns, MEMBERSHIP,
+                                  partial(self._up, slot, slot.incarnation))
+
+    def _begin(self, slot: _Slot) -> None:
+        slot.incarnation += 1
+        self._started += 1
+        slot.since = self._started
+
+    def _up(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+        if slot.state != STARTING or slot.incarnation != incarnation or not self._left():
+            return
+        if incarnation:
+            slot.client.renew()
+        self._enter(slot, READY, "started")
+        self._changed()
+
+    def _enter(self, slot: _Slot, state: int, reason: str) -> None:
+        slot.state = state
+        self._log.append((slot.client.index, slot.incarnation, self._env._now, state, reason))
