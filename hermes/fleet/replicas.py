@@ -70,9 +70,12 @@ class Replicas:
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed = log, 0, 0
-        for slot in self._slots[:start]:
-            self._begin(slot)
-            self._enter(slot, READY, "start")
+        for number, slot in enumerate(self._slots):
+            if number < start:
+                self._begin(slot)
+                self._enter(slot, READY, "start")
+            else:
+                self._enter(slot, GONE, "free slot")
 
     # -- for the autoscaler ----------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
         out.append(("F1", f"mean {f1:.3f}{nearest}"))
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
+    out += [("fleet", text) for text in _fleets(summary)]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
     out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
     if ranges := _ranges(summary):
@@ -65,6 +66,13 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     if meta.get("files"):
         out.append(("files", str(meta["files"])))
     return out
+
+
+def _fleets(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each group whose replicas come and go."""
+    return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
+            f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
+            for name, found in summary.get("fleet", {}).items()]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:

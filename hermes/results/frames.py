@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import NAMES
-from hermes.core.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.core.record import MEMBER_STATES, RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
@@ -28,8 +28,8 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "seconds", "step_decodes", "table_columns",
-           "to_frame"]
+__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "membership_columns", "seconds", "step_decodes",
+           "table_columns", "to_frame"]
 
 STATUSES = ["unfinished", "completed", "rejected"]
 TABLES = ("requests", "stages", "runs", "transfers", "clients", "utilisation", "steps", "token_steps")
@@ -205,6 +205,15 @@ def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
         "duration_s": seconds(found.last_token_ns - found.first_token_ns), "tpot_s": found.tpot_s,
         "preemptions": found.preemptions, "answer": found.answer,
     }
+
+
+def membership_columns(record: RunRecord) -> Columns:
+    """Return the changes of clients that come and go, one row each."""
+    client, incarnation, time, state = record.membership.T
+    texts = sorted(set(record.membership_reasons))
+    reasons = np.array([texts.index(text) for text in record.membership_reasons], dtype=np.int64)
+    return {"client": _coded(client, client_names(record)), "incarnation": incarnation, "time_s": seconds(time),
+            "state": _coded(state, list(MEMBER_STATES)), "reason": _coded(reasons, texts)}
 
 
 def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:

@@ -16,6 +16,7 @@ from hermes.core.noise import T_OF_20
 from hermes.core.record import RunRecord
 from hermes.results.energy import energy_within, per_million
 from hermes.results.measure import steps_within, streamed
+from hermes.results.membership import dollars_within
 from hermes.results.metrics import Answer, RequestMetrics, tokens_within
 from hermes.results.steady import MIN_REQUESTS, Window
 from hermes.units import NS_PER_S
@@ -24,7 +25,6 @@ __all__ = ["headline_summary"]
 
 
 RATE_BATCHES = 20
-HOUR_S = 3600.0
 
 
 def headline_summary(record: RunRecord, parts: Answer, metrics: RequestMetrics, good: BoolArray | None,
@@ -51,7 +51,7 @@ def headline_summary(record: RunRecord, parts: Answer, metrics: RequestMetrics, 
     total = output + int(metrics.computed_prompt_tokens[done].sum())
     low, high = _interval(record, window) if window.kind != "whole" else (None, None)
     kept = None if good is None else int((good & done).sum())
-    joules, dollars = energy_within(record, start, end), _dollars(record, length)
+    joules, dollars = energy_within(record, start, end), dollars_within(record, start, end)
     return {
         "window": window.kind, "why": window.why, "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
         "stable": window.stable,
@@ -102,9 +102,3 @@ def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | 
     half = T_OF_20 * float(counts.std(ddof=1)) / math.sqrt(RATE_BATCHES)
     mean = float(counts.mean())
     return max(mean - half, 0.0) / width, (mean + half) / width
-
-
-def _dollars(record: RunRecord, length: float) -> float | None:
-    if not any(info.price_per_hour for info in record.clients):
-        return None
-    return math.fsum(info.price_per_hour for info in record.clients) * length / HOUR_S

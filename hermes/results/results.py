@@ -146,6 +146,15 @@ class Results:
         return self._frames["branches"]
 
     @property
+    def membership(self) -> pd.DataFrame:
+        """One row per change of a client that comes and goes (`fleet`): time, state, reason."""
+        from hermes.results.frames import membership_columns, to_frame
+
+        if "membership" not in self._frames:
+            self._frames["membership"] = to_frame(membership_columns(self.record))
+        return self._frames["membership"]
+
+    @property
     def utilisation(self) -> pd.DataFrame:
         """One row per link, tier, machine and client: its utilisation, overall and at its peak."""
         return self._frame("utilisation")

@@ -25,6 +25,7 @@ from hermes.results.headline import headline_summary
 from hermes.results.kv_capacity import memory_summary
 from hermes.results.limit_parts import missed, nearest_limit
 from hermes.results.measure import MeasureConfig
+from hermes.results.membership import fleet_summary
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.settling import settling_summary
 from hermes.results.sharing import sharing_summary
@@ -134,6 +135,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
+        **fleet_summary(record, start, end),
         "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),

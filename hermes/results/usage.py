@@ -6,9 +6,10 @@ in it. Rates, utilisation and idle energy refer to it, so that no client is busy
 
 Busy = a run of steps was under way, whatever its batch size; for a client without runs (retrieval, pre-processing), it
 served at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`,
-any other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`. If power depends on
-utilisation, `prefill_w` and `decode_w` are the means over the client's runs, weighted with their time. Dollars are the
-price of the whole window, busy or not.
+any other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w` (where clients come and
+go, while the devices are held). If power depends on utilisation, `prefill_w` and `decode_w` are the means over the
+client's runs, weighted with their time. Dollars are the price of the time held, busy or not: without such clients the
+whole window.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.core.record import STATUS_UNFINISHED, RunRecord
+from hermes.results.membership import held_ns
 from hermes.units import NS_PER_S
 
 __all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "window_ns"]
@@ -63,6 +65,7 @@ class ClientUsage:
 
     stages: int = 0
     busy_ns: int = 0
+    held_ns: int = 0             # of the window, the time in which its devices were held
     prefill_ns: int = 0          # busy with steps that compute prompt tokens, or with stages outside steps
     decode_ns: int = 0           # busy with other steps
     runs: int = 0
@@ -121,10 +124,10 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
     }
     usages = [ClientUsage(**{name: int(column[c]) for name, column in columns.items()}) for c in range(n)]
     _add_service_without_steps(record, usages)
-    start, end = window_ns(record)
-    for usage, info in zip(usages, record.clients, strict=True):
-        usage.busy_ns = usage.prefill_ns + usage.decode_ns
-        usage.idle_j = info.idle_w * max(end - start - usage.busy_ns, 0) / NS_PER_S
+    held = held_ns(record, *window_ns(record)).tolist()
+    for usage, info, held_for in zip(usages, record.clients, held, strict=True):
+        usage.busy_ns, usage.held_ns = usage.prefill_ns + usage.decode_ns, held_for
+        usage.idle_j = info.idle_w * max(held_for - usage.busy_ns, 0) / NS_PER_S
         usage.prefill_j = info.prefill_w * usage.prefill_ns / NS_PER_S
         usage.decode_j = info.decode_w * usage.decode_ns / NS_PER_S
     return usages
@@ -157,7 +160,8 @@ def client_usage(
         "num_devices": info.num_devices,
         "stages": usage.stages,
         "stepping_s": usage.busy_ns / NS_PER_S,
-        "utilisation": _share(usage.busy_ns, end - start),
+        "utilisation": _share(usage.busy_ns, usage.held_ns),
+        **({"held_s": usage.held_ns / NS_PER_S} if len(record.membership) else {}),
         "runs": usage.runs, "steps": usage.steps,
         "mean_batch": _share(usage.batch, usage.steps), "max_batch": usage.max_batch,
         "mean_waiting": _share(usage.waiting_ns, end - start),
@@ -176,5 +180,5 @@ def client_usage(
             "energy_j": usage.total_j,
             "mean_w": _share(usage.total_j, (end - start) / NS_PER_S),
         }
-    out["dollars"] = info.price_per_hour * (end - start) / NS_PER_S / 3600 if info.price_per_hour else None
+    out["dollars"] = info.price_per_hour * usage.held_ns / NS_PER_S / 3600 if info.price_per_hour else None
     return out
