@@ -105,7 +105,9 @@ class LLMClient(LLMReadings):
     def renew(self) -> None:
         """Start again with an empty engine. Called while the client is idle, without stages."""
         assert self.another is not None
+        decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
+        self.scheduler.group.clock = decode_steps   # segments of sequences count on from the replica before
         self._flight, self._unseen, self._waits, self._given_up = Flight(), Unseen(), Waits(), GivenUp()
         self._price, self.step_parts = Pricing(self.hardware), StepParts()
         self.parts, self.tiers = (), ()

@@ -381,6 +381,12 @@ OF_SCHEDULERS = (
     Row(WINDOWS, excludes=VLLM, rule="vLLM's own scheduler is driven with full attention only",
         do="write `hybrid: false`"),
 )
+FLEET = _given("fleet", "replicas that come and go")
+OF_FLEETS = (
+    Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
+    Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),
+    Row(FLEET, excludes=TIERS, missing="what becomes of a tier when its replica is gone"),
+)
 OF_WORKLOADS = (
     Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",
         at="scheduler"),
@@ -388,7 +394,7 @@ OF_WORKLOADS = (
     Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt", do="use `chunked`"),
 )
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
-        *OF_WORKLOADS)
+        *OF_FLEETS, *OF_WORKLOADS)
 
 
 def check(case: Case) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from outcomes import Outcome
 
-from hermes.core.record import STATUS_COMPLETED
+from hermes.core.record import DRAINING, READY, STATUS_COMPLETED
 from hermes.memory.windows import WindowPool, WindowPrefixPool
 from hermes.schedulers.host_offload import HostOffload
 from hermes.schedulers.parts import part_of
@@ -120,6 +120,13 @@ def _held_up(outcome: Outcome) -> int:
     return int((outcome.record.runs["overhead_ns"] > 0).sum())
 
 
+def _joins_and_leaves(outcome: Outcome) -> int:
+    """Count the replicas that started in a slot that another one had left, if others drained."""
+    rows = outcome.record.membership
+    again = int(((rows[:, 1] > 0) & (rows[:, 3] == READY)).sum())
+    return again if (rows[:, 3] == DRAINING).any() else 0
+
+
 def _ranks(outcome: Outcome) -> int:
     """Count the ranks that computed, but for the first one."""
     return len(set(outcome.record.runs["client"].tolist())) - 1
@@ -177,6 +184,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("overlapped_overhead", {"client.request_overhead": {"mode": "overlapped", "generate": "2ms"}}),
     Option("frontend", {"client.frontend": {"before": "3ms", "after": "1ms"}}),
     Option("adjust", {"client.adjust": {"decodes": 1.3}}),
+    Option("fleet", {"client.count": 3, "client.fleet": {
+        "start": 1, "start_up": {"total": "60ms"}, "autoscaler": {"kind": "schedule", "changes": [
+            {"at": "100ms", "replicas": 3}, {"at": "400ms", "replicas": 1}, {"at": "600ms", "replicas": 2}]}}},
+           keys=("fleet", "count"), acted=_joins_and_leaves),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),

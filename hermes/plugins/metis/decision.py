@@ -31,8 +31,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = [
-    "BUFFER", "MAX_CHUNKS", "METHODS", "TOKENS_PER_WORD", "Box", "Choice", "Configuration", "Lengths", "Profile",
-    "Reading", "Space", "SpaceHistory", "choose", "configurations", "prune", "summary_tokens",
+    "BUFFER", "MAX_CHUNKS", "METHODS", "TOKENS_PER_WORD", "Box", "Choice", "Configuration", "ConfigurationError",
+    "Lengths", "Profile", "Reading", "Space", "SpaceHistory", "choose", "configurations", "prune", "summary_tokens",
 ]
 
 METHODS = ("map_rerank", "stuff", "map_reduce")
@@ -69,6 +69,10 @@ class Profile:
             raise ValueError(f"confidence: expected 0 to 1, found {self.confidence}")
 
 
+class ConfigurationError(ValueError):
+    """A configuration that METIS does not have."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """One setting of the knobs. summary_words: of each chunk, for map_reduce; else 0."""
@@ -79,11 +83,11 @@ class Configuration:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"method: expected one of {', '.join(METHODS)}, found {self.method}")
-        if not 1 <= self.num_chunks <= MAX_CHUNKS:
-            raise ValueError(f"num_chunks: expected 1 to {MAX_CHUNKS}, found {self.num_chunks}")
+            raise ConfigurationError(f"method: expected one of {', '.join(METHODS)}, found {self.method}")
+        if int(self.num_chunks) != self.num_chunks or not 1 <= self.num_chunks <= MAX_CHUNKS:
+            raise ConfigurationError(f"num_chunks: expected an integer from 1 to {MAX_CHUNKS}, found {self.num_chunks}")
         if not (1 <= self.summary_words <= MAX_WORDS if self.method == "map_reduce" else self.summary_words == 0):
-            raise ValueError(f"summary_words: expected 1 to {MAX_WORDS} for map_reduce, 0 for the others, "
+            raise ConfigurationError(f"summary_words: expected 1 to {MAX_WORDS} for map_reduce, 0 for the others, "
                              f"found {self.summary_words} for {self.method}")
 
     def __str__(self) -> str:

@@ -23,11 +23,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hermes.config import Component, ConfigModel, FileName, NameOrFile, stream
-from hermes.errors import inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.pipelines import PIPELINES, ClientView, Generate, Pipeline, ServiceStage
 from hermes.plugins.metis import datasets
 from hermes.plugins.metis.choosers import CHOOSERS, Chooser, QueryState, Setting
-from hermes.plugins.metis.decision import MAX_CHUNKS, METHODS, Configuration
+from hermes.plugins.metis.decision import MAX_CHUNKS, METHODS, Configuration, ConfigurationError
 from hermes.plugins.metis.measured import Queries
 from hermes.plugins.metis.profiler import profiler
 from hermes.plugins.metis.quality import FORMULAS, QUALITY, Formula, Quality
@@ -146,7 +146,7 @@ class MetisPipeline:
         if self.profiles:
             rng = stream(self.seed, f"metis profiler/{self.dataset.name}/{request.id}")
             profile = self.profiler.estimate(query.profile, rng, self.kept)
-        chosen = self.chooser.choose(QueryState(
+        chosen = self._choose(QueryState(
             profile, replace(lengths, answer=max(lengths.answer, answer)), view, self.config.reading,
             lambda configs: self.quality.f1_of_each(query, configs), request.note))
         self._note(request, chosen, view)
@@ -190,6 +190,17 @@ class MetisPipeline:
         return Generate(prompt, output, LAST if self.config.golden_last else self._priority(request))
 
     # -- what is kept ----------------------------------------------------------------------------------------------
+
+    def _choose(self, state: QueryState) -> Configuration:
+        """Return the chooser's choice. Raises `InputError` that names the chooser if it is no configuration."""
+        whose = f"a configuration from chooser {self.config.system.kind!r}"
+        try:
+            chosen = self.chooser.choose(state)
+        except ConfigurationError as error:
+            raise InputError(whose, Verbatim(str(error)), field="system") from error
+        if not isinstance(chosen, Configuration):
+            raise InputError(whose, chosen, field="system")
+        return chosen
 
     def _note(self, request: Any, chosen: Configuration, view: ClientView) -> None:
         request.note("method", METHODS.index(chosen.method), METHODS)

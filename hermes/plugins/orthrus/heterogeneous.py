@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
+from numbers import Integral
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -322,9 +323,14 @@ class HeterogeneousScheduler(LLMScheduler):
             )
             resources.append(Resource(self.pool.num_blocks, embedding, generation))
         embeddings, generations = self.waiting.queues
-        return self.policy.slots(BatchState(
-            len(embeddings), len(generations), self.num_running[EMBED], self.num_running[GENERATE], tuple(resources),
-        ))
+        waiting = len(embeddings), len(generations)
+        found = self.policy.slots(BatchState(
+            *waiting, self.num_running[EMBED], self.num_running[GENERATE], tuple(resources)))
+        if not _are_slots(found, waiting, idle=not self.running):
+            raise InputError("embeddings and generations, whole numbers, with one for a kind that waits if nothing "
+                             f"runs (waiting: {waiting[0]}, {waiting[1]}), from slot policy "
+                             f"{type(self.policy).__name__}", found, field="scheduler.slots")
+        return found
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Generation]:
         finished = super().complete(plan, num_steps, step, now_ns)
@@ -334,6 +340,13 @@ class HeterogeneousScheduler(LLMScheduler):
             self._in_system[kind] -= 1
             self._blocks_needed[kind] -= self._blocks_reserved(seq)
         return finished
+
+
+def _are_slots(found: object, waiting: tuple[int, int], *, idle: bool) -> bool:
+    """Whether a policy has given two numbers with which a request can start sooner or later. idle: None runs."""
+    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(n, Integral) for n in found)):
+        return False
+    return min(found) >= 0 and (not idle or any(n and queue for n, queue in zip(found, waiting, strict=True)))
 
 
 def _arrival(seq: Generation) -> int:

@@ -235,8 +235,8 @@ class IvfIndexClient(TaskClient):
         self._drop_chunks(owner)
         ranked = self._ranked([self._state(owner, options, q) for q in options["queries"]], self._reach)
         room = min(int(options["budget"]), self.config.buffer - self.used_bytes)
-        order = checked_order(self.config.prefetch, PrefetchState(
-            ranked, self.sizes, owner.held, self._times_probed, room, options["nprobe"]))
+        ranked, sizes, held, probed = (_read_only(a) for a in (ranked, self.sizes, owner.held, self._times_probed))
+        order = checked_order(self.config.prefetch, PrefetchState(ranked, sizes, held, probed, room, options["nprobe"]))
         order = order[~np.isin(order, owner.held)]
         taken = order[np.cumsum(self.sizes[order]) <= room]
         owner.chunks = _split(taken, self.sizes, options["chunk"])
@@ -319,3 +319,10 @@ def _split(clusters: IntArray, sizes: IntArray, chunk_bytes: int) -> list[IntArr
     ends = np.cumsum(sizes[clusters])
     numbers = (ends - sizes[clusters]) // chunk_bytes
     return np.split(clusters, np.flatnonzero(np.diff(numbers)) + 1)
+
+
+def _read_only(array: IntArray) -> IntArray:
+    """Return a view that a policy cannot write to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -217,3 +218,17 @@ def test_random_numbers_of_a_chooser_are_its_own():
 def test_a_class_without_the_hooks_is_refused():
     with pytest.raises(InputError, match="does not derive from Chooser"):
         CHOOSERS.register("wrong")(object)
+
+
+@pytest.mark.parametrize(("choice", "said"), [
+    (lambda: None, "found nothing"), (lambda: "stuff", "found 'stuff'"),
+    (lambda: Configuration("stuff", 0), "num_chunks: expected an integer from 1 to 35, found 0"),
+    (lambda: Configuration("stuff", 3.7), "num_chunks: expected an integer from 1 to 35, found 3.7"),
+    (lambda: Configuration("map_reduce", 3), "summary_words: expected 1 to 300"),
+])
+def test_a_choice_that_is_no_configuration_is_one_line_that_names_the_chooser(choice, said, monkeypatch):
+    monkeypatch.setattr("hermes.plugins.metis.choosers._Median.choose", lambda self, state: choice())
+    with pytest.raises(InputError, match=re.escape(said)) as found:
+        simulate("studies/metis/base", overrides=[
+            "workload.requests=3", "workload.pipeline={name: metis, dataset: squad, system: median}"])
+    assert "a configuration from chooser 'median'" in str(found.value)

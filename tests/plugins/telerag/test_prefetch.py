@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from test_telerag_retrieval import CPU, MB, MISSES, generation_ns, run, scan_ns, scenario
 
+from hermes.api import simulate
 from hermes.errors import InputError
 from hermes.plugins.telerag import PREFETCH, PrefetchPolicy, PrefetchState
+from hermes.plugins.telerag.prefetch import NearestFirst
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -101,3 +103,13 @@ def test_notes_are_sums_over_the_retrievals_of_a_request():
 def test_an_unknown_policy_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match=r"prefetch\.kind: expected one of nearest, none, scripted"):
         load_scenario("studies/telerag/desktop", ["clients.0.prefetch.kind=nearst"])
+
+
+def test_a_policy_cannot_write_into_the_state_of_the_index(monkeypatch):
+    def order(self, state):
+        state.sizes[:] = 1
+        return state.ranked[0]
+
+    monkeypatch.setattr(NearestFirst, "order", order)
+    with pytest.raises(ValueError, match="read-only"):
+        simulate("studies/telerag/desktop", overrides=["workload.requests=3"])
