@@ -51,6 +51,8 @@ from hermes.units import NS_PER_S
 __all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
 PART = 2**18   # runs at a time
+AT_ONCE = 0.05
+"""Share of a run's time: requests that all come within less are a burst, which some resource holds up."""
 BINDING_SHARE = 0.5
 STEPPING, FULL = 0.95, 0.9
 TURNED_AWAY = 0.05   # share of the requests: a limit on them binds from here on, if nothing else does
@@ -92,7 +94,9 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     share of the requests that it rejects; it binds if nothing else does."""
     start, end = window.start_ns, window.end_ns
     arrived = record.arrival_ns[record.arrival_ns >= 0]
-    if window.stable is False and arrived.max() > arrived.min():
+    span_ns = int(arrived.max() - arrived.min()) if len(arrived) else 0
+    burst = 0 < span_ns <= AT_ONCE * (end - start)
+    if window.stable is False and span_ns and not burst:
         start, end = int(arrived.min()), int(arrived.max())
     length = max(end - start, 1)
     places = waiting_places(record)
@@ -114,7 +118,7 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     if growing:   # downstream first
         binds = [*(_of_place(record, place, groups, places, start, end) for place in reversed(growing)), *binds]
         binds = [one for at, one in enumerate(binds) if one[:2] not in {before[:2] for before in binds[:at]}]
-    elif window.stable is False and not binds and groups:
+    elif (window.stable is False or burst) and not binds and groups:
         binds = [_longest(record, groups, places, start, end)]
     elif window.kind == "whole" and binds:   # queues that grow while requests arrive, and are short over the whole run
         span = int(arrived.min()), int(arrived.max())
