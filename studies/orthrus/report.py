@@ -162,7 +162,7 @@ def _findings(rows: Rows, seeded: list[Rows], mixes: tuple[int, ...], assumed: s
     best = []
     for percent in mixes:
         sums = {system: served(rows[f"mix {system} {percent} {assumed}"])[2] for system in SYSTEMS}
-        first = max(sums, key=lambda system: sums[system])
+        first = IBS if sums[IBS] > 0.999 * max(sums.values()) else max(sums, key=lambda system: sums[system])
         less = "" if first == IBS else f" (IBS {1 - sums[IBS] / sums[first]:.1%} below)"
         best.append(f"{percent}%: {first}{less}")
     found.append(f"Highest normalised throughput: {'; '.join(best)}.")
