@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.clients.overhead import load_overhead
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results import Results
 from hermes.scenario.loading import load_document
@@ -17,34 +18,40 @@ from hermes.study import Point
 from hermes.study.figures import point_figures
 
 __all__ = [
-    "ARRIVALS", "BIN_S", "CLIENTS", "FCFS", "IBS", "MIXES", "MODES", "PHASES_S", "PHASE_S", "PROFILE", "QUANTILES",
-    "SAME_GPU", "SPLIT", "SYSTEMS", "burst", "extract", "mix", "model_mix", "phases", "single",
+    "ARRIVALS", "BIN_S", "CLIENTS", "FCFS", "IBS", "MISTRAL", "MIXES", "MODELS", "MODES", "PHASES_S", "PHASE_S",
+    "PROFILE", "QUANTILES", "SAME_GPU", "SPLIT", "SPLITS", "SYSTEMS", "USERS", "burst", "extract", "mix", "model_mix",
+    "phases", "single",
 ]
 
 PROFILE = "mistral-7b-a100-40gb"   # of the hardware model and of the fitted overheads
 MODES = ("serial", "overlapped")   # readings of the serving stack's time per request
-IBS, FCFS, SPLIT = "Orthrus IBS", "Orthrus FCFS", "SplitGPU 1:3"
+IBS, FCFS = "Orthrus IBS", "Orthrus FCFS"
+SPLITS = ("SplitGPU 1:3", "SplitGPU 2:2", "SplitGPU 3:1")
+SPLIT = SPLITS[0]
 SAME_GPU = ("SameGPU FCFS, drain", "SameGPU FCFS, alternate", "SameGPU FCFS, oldest")
 # label -> (scenario of the system, GPUs for embeddings of the split ones)
 SYSTEMS: dict[str, tuple[str, int]] = {
-    SPLIT: ("split", 1), "SplitGPU 2:2": ("split", 2), "SplitGPU 3:1": ("split", 3),
+    **{split: ("split", embed_gpus) for embed_gpus, split in enumerate(SPLITS, 1)},
     "SameGPU FCFS, drain": ("same-gpu-drain", 0), "SameGPU FCFS, alternate": ("same-gpu-alternate", 0),
     "SameGPU FCFS, oldest": ("same-gpu-oldest", 0), FCFS: ("fcfs", 0), IBS: ("mix", 0),
 }
+MISTRAL = "mistral-7b"
 MODELS = {"qwen2-7b": 32, "llama-3.1-8b": 64}   # other models -> rank of their adapters
 MIXES = (0, 10, 25, 40, 50, 60, 75, 90, 100)    # percent embeddings
 CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+USERS = 512                                     # clients of the closed loop; they saturate one GPU
 QUANTILES = np.linspace(0, 1, 51)
 ARRIVALS = {"at once": "phases-at-once", "Poisson": "phases"}   # of the three phases -> scenario
 PHASE_S, PHASES_S, BIN_S = 60, 200, 5         # length of a phase; length and bins of the time series of all
 
 
-def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, step_overhead: str = "",
-            **scheduler: Any) -> list[dict[str, Any]]:
+def clients(folder: Path, system: str, *, mode: str = "serial", factor: float = 1.0, model: str = "", rank: int = 0,
+            step_overhead: str = "", **scheduler: Any) -> list[dict[str, Any]]:
     """Return a system's clients.
 
     Args:
         mode: Of the overhead; `none`: without any.
+        factor: On the fitted overheads.
         model: Another model than Mistral-7B.
         rank: Rank of the adapter; 0: that of the scenario.
         step_overhead: Of the engine.
@@ -56,6 +63,10 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
         if embed_gpus:
             client["count"] = embed_gpus if client["name"] == "embed" else 4 - embed_gpus
         client["request_overhead"] = None if mode == "none" else client["request_overhead"] | {"mode": mode}
+        if mode != "none" and factor != 1:
+            fitted = getattr(load_overhead(PROFILE), mode)
+            client["request_overhead"] = {
+                "mode": mode, "embed": factor * fitted.embed, "generate": factor * fitted.generate}
         client["scheduler"] |= scheduler
         merged = "embed_lora_rank" not in client["hardware"]
         if model:
@@ -78,8 +89,9 @@ def pipelines(percent: int) -> Any:
 
 def mix(folder: Path, system: str, percent: int, *, label: str = "", **options: Any) -> Point:
     """A closed loop of 512 clients on four GPUs, `percent` of the requests embeddings."""
-    mode = options.get("mode", "serial")
-    more = {"workload.requests": 200_000} if mode == "none" else {}   # the scenario's would end before its horizon
+    mode, factor = options.get("mode", "serial"), options.get("factor", 1.0)
+    quick = mode == "none" or factor < 1
+    more = {"workload.requests": 200_000} if quick else {}   # the scenario's would end before its horizon
     return Point(label or f"mix {system} {percent} {mode}", {
         "clients": clients(folder, system, **options), "workload.pipeline": pipelines(percent), **more,
     })
@@ -97,14 +109,18 @@ def single(folder: Path, kind: str, users: int, *, plain: bool = False, **option
             client["memory"] = {**client.get("memory", {}), "prefix_caching": False, "utilization": 0.9}
     return Point(f"single {kind} {users} {'plain' if plain else 'orthrus'}", {
         "clients": [client], "workload.pipeline": "embedding" if kind == "embed" else "plain",
-        "workload.arrivals.users": users, "horizon": "150 s", "measure.start": "60 s",
+        "workload.arrivals.users": users, "horizon": "240 s" if users == USERS else "150 s", "measure.start": "60 s",
     })
 
 
-def model_mix(folder: Path, model: str, system: str, percent: int, *, mode: str, **options: Any) -> Point:
-    """Return the closed loop of `mix` on another model, whose adapter has a rank of its own."""
-    return mix(folder, system, percent, label=f"model {model} {system} {percent} {mode}", model=model, mode=mode,
-               **options | {"rank": MODELS[model]})
+def model_mix(folder: Path, model: str, system: str, percent: int, *, mode: str, factor: float = 1.0,
+              **options: Any) -> Point:
+    """Return the closed loop of `mix` on another model, whose adapter has a rank of its own, or on `MISTRAL`, with a
+    factor on the fitted overheads."""
+    own = {} if model == MISTRAL else {"model": model, "rank": MODELS[model]}
+    times = "" if factor == 1 else f" x {factor:.4g}"
+    return mix(folder, system, percent, label=f"model {model} {system} {percent} {mode}{times}", mode=mode,
+               factor=factor, **options | own)
 
 
 def burst(folder: Path, system: str, **options: Any) -> Point:

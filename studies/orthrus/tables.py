@@ -10,16 +10,17 @@ import pandas as pd
 from hermes.clients.overhead import load_overhead
 from hermes.study import Table
 
-from .points import ARRIVALS, BIN_S, IBS, MODELS, MODES, PHASE_S, PHASES_S, SPLIT
+from .points import ARRIVALS, BIN_S, IBS, MODELS, MODES, PHASE_S, PHASES_S, SPLIT, SPLITS, USERS
 
 __all__ = [
-    "PAPER", "PAPER_MODELS", "Rows", "burst_table", "busy_table", "cell_table", "employed_table", "fit_table",
-    "ibs_table", "mix_table", "model_table", "overhead_table", "phase_table", "phases_s", "points_table", "ratio",
-    "ratio_table", "served",
+    "PAPER", "PAPER_MODELS", "Rows", "below", "busy_table", "cell_table", "employed_table", "fit_table", "gain",
+    "gain_table", "latency", "latency_table", "mix_table", "model_table", "overhead_cost", "overhead_table",
+    "phase_table", "phases_s", "points_table", "ratio", "served",
 ]
 
 Rows = dict[str, dict[str, Any]]
 COLUMNS = ("embed/s", "gen/s", "normalised")
+LOAD = ("load", "overhead", "system")
 # percent embeddings -> system -> (embeddings/s, generations/s, normalised), Mistral-7B on four GPUs
 PAPER: dict[int, dict[str, tuple[float, float, float]]] = {
     90: {SPLIT: (15.64, 1.49, 18.02), IBS: (58.80, 7.00, 70.07)},
@@ -63,23 +64,33 @@ def cell_table(rows: Rows, system: str) -> Table:
     return Table(f"mistral-{name}", f"Mistral-7B, {system}", pd.DataFrame(out), "", digits)
 
 
-def ratio_table(rows: Rows, assumed: str) -> Table:
-    """Normalised throughput of Orthrus over SplitGPU per mix."""
+def gain(rows: Rows, system: str, percent: int, mode: str) -> float:
+    """Normalised throughput of Orthrus IBS over that of a system."""
+    ours, theirs = (served(rows[f"mix {one} {percent} {mode}"])[2] for one in (IBS, system))
+    return ours / theirs
+
+
+def gain_table(rows: Rows, seeded: list[Rows], mixes: tuple[int, ...], mode: str) -> Table:
+    """Normalised throughput of Orthrus IBS over each SplitGPU per mix; seeded: the points at other seeds."""
     out = []
-    for percent, paper in PAPER.items():
-        line: dict[str, Any] = {"embed:gen": ratio(percent)}
-        for mode in MODES:
-            ours = [served(rows[f"mix {system} {percent} {mode}"])[2] for system in (IBS, SPLIT)]
-            line[mode] = ours[0] / ours[1]
-        line["paper"] = paper[IBS][2] / paper[SPLIT][2]
-        line[f"paper's Orthrus over our SplitGPU ({assumed})"] = (
-            paper[IBS][2] / served(rows[f"mix {SPLIT} {percent} {assumed}"])[2])
+    for percent in mixes:
+        line: dict[str, Any] = {"embed:gen": f"{percent}:{100 - percent}",
+                                IBS: served(rows[f"mix {IBS} {percent} {mode}"])[2]}
+        for system in SPLITS:
+            every = [gain(one, system, percent, mode) for one in (rows, *seeded)]
+            line[f"over {system}"] = every[0]
+            if seeded:
+                line[f"over {system}, seeds"] = f"{min(every):.2f} to {max(every):.2f}"
+        paper = PAPER.get(percent)
+        line[f"paper, {SPLIT}"] = paper[IBS][2] / paper[SPLIT][2] if paper else None
+        line[f"paper's Orthrus over our {SPLIT}"] = (
+            paper[IBS][2] / served(rows[f"mix {SPLIT} {percent} {mode}"])[2] if paper else None)
         out.append(line)
-    return Table("ratio", f"Normalised throughput, {IBS} over {SPLIT}", pd.DataFrame(out), "",
-                 {column: 2 for column in out[0] if column != "embed:gen"})
+    return Table("gain", f"Normalised throughput, {IBS} over each SplitGPU ({mode} overhead)", pd.DataFrame(out),
+                 "Below 1 a split is ahead.", {column: 2 for column in out[0] if column != "embed:gen"})
 
 
-def employed_table(rows: Rows, clients: tuple[int, ...], users: int = 512) -> Table:
+def employed_table(rows: Rows, clients: tuple[int, ...], users: int = USERS) -> Table:
     """Number of clients that the paper's SplitGPU rates can keep busy: by Little's law a closed loop has them all."""
     curves = {}
     for kind in ("embed", "generate"):
@@ -116,45 +127,35 @@ def mix_table(rows: Rows, systems: list[str], mixes: tuple[int, ...], mode: str)
                  {f"{percent}%": 2 for percent in mixes})
 
 
-def burst_table(rows: Rows, systems: list[str], mode: str) -> Table:
-    """Latency per kind of the burst, and against SplitGPU."""
+def latency_table(rows: Rows, systems: list[str], mixes: tuple[int, ...], mode: str, modes: tuple[str, ...]) -> Table:
+    """Latency per kind of every system, and IBS beside it: the burst under each of `modes`, closed loops under
+    `mode`."""
+    loads = [("burst", f"burst {{}} {one}", one) for one in modes]
+    loads += [(f"closed loop {ratio(percent)}", f"mix {{}} {percent} {mode}", mode) for percent in mixes]
     out = []
-    for system in systems:
-        row = rows[f"burst {system} {mode}"]
-        out.append({
-            "system": system,
-            **{f"{kind} {name} s": row[f"measured.served.{key}.latency_s.{name}"]
-               for kind, key in (("embed", "embed"), ("gen", "generate")) for name in ("p50", "p99")},
-            "all done s": row["makespan_s"],
-        })
-    return Table("burst", f"1,000 generations, then 1,000 embeddings, all at time 0 ({mode} overhead)",
-                 pd.DataFrame(out), "The paper's figures are in ms, which decoding 512 tokens cannot be; only ratios "
-                 "could be compared.", {column: 2 for column in out[0] if column != "system"})
-
-
-def ibs_table(rows: Rows, systems: list[str], modes: tuple[str, ...]) -> Table:
-    """Latencies of the burst under IBS over those under every other system, and phases, under each overhead."""
-    out = []
-    for mode in modes:
-        ours = rows[f"burst {IBS} {mode}"]
+    for load, label, reading in loads:
         for system in systems:
-            if system == IBS:
-                continue
-            row = rows[f"burst {system} {mode}"]
-            line: dict[str, Any] = {"overhead": mode, "against": system}
-            for kind, key in (("embed", "embed"), ("gen", "generate")):
-                for name in ("p50", "p99"):
-                    column = f"measured.served.{key}.latency_s.{name}"
-                    line[f"{kind} {name} %"] = 100 * (ours[column] / row[column] - 1)
-            for arrivals in ARRIVALS:
-                line[f"phases {arrivals} %"] = 100 * (
-                    phases_s(rows[f"phases {arrivals} {IBS} {mode}"])
-                    / phases_s(rows[f"phases {arrivals} {system} {mode}"]) - 1)
+            line: dict[str, Any] = {"load": load, "overhead": reading, "system": system}
+            line |= {f"{kind} {name} s": latency(rows[label.format(system)], kind, name)
+                     for kind in ("embed", "generate") for name in ("p50", "p99")}
+            if system != IBS:
+                line |= {f"IBS {kind} {name} %": below(rows, label, kind, name, system)
+                         for kind in ("embed", "generate") for name in ("p50", "p99")}
             out.append(line)
-    return Table("ibs", f"{IBS} against each system: latency in the burst, and time of the three phases",
-                 pd.DataFrame(out), "Below zero: IBS is sooner. The paper: generation p99 -9% against SplitGPU 1:3, "
-                 "embedding p99 -16% against other schedulers, phases -43%.",
-                 {column: 1 for column in out[0] if column.endswith("%")})
+    return Table("latency", f"Latency of both kinds, and how far {IBS}'s is below each system's", pd.DataFrame(out),
+                 "IBS %: below zero, IBS is later. The paper prints its burst in ms, which decoding 512 tokens cannot "
+                 "be: only ratios are compared.",
+                 {column: 2 if column.endswith(" s") else 1 for column in line if column not in LOAD})
+
+
+def latency(row: dict[str, Any], kind: str, name: str) -> float:
+    """Seconds of a point's requests of one kind (embed or generate); name: p50, p99."""
+    return float(row[f"measured.served.{kind}.latency_s.{name}"])
+
+
+def below(rows: Rows, label: str, kind: str, name: str, system: str) -> float:
+    """Percent by which a latency of IBS is below that of a system. label: of the points, with {} for the system."""
+    return 100 * (1 - latency(rows[label.format(IBS)], kind, name) / latency(rows[label.format(system)], kind, name))
 
 
 def phases_s(row: dict[str, Any]) -> float:
@@ -172,7 +173,9 @@ def phase_table(rows: Rows, systems: list[str], modes: tuple[str, ...]) -> Table
                 out.append({
                     "arrivals": arrivals, "overhead": mode, "system": system,
                     "10% embed s": row["phase.0"], "50% s": row["phase.1"], "90% s": row["phase.2"],
-                    "all s": phases_s(row), "active s": row["active_s"], "utilisation %": 100 * row["utilisation"],
+                    "all s": phases_s(row),
+                    "IBS sooner %": 100 * (1 - phases_s(rows[f"phases {arrivals} {IBS} {mode}"]) / phases_s(row)),
+                    "active s": row["active_s"], "utilisation %": 100 * row["utilisation"],
                     "with the stack %": 100 * row["occupied"],
                     "embed p50 s": row["measured.served.embed.latency_s.p50"],
                     "gen p50 s": row["measured.served.generate.latency_s.p50"],
@@ -202,6 +205,12 @@ def busy_table(rows: Rows, systems: list[str], mode: str) -> Table:
                  {"10% embed": 2, "50%": 2, "90%": 2})
 
 
+def overhead_cost(rows: Rows, kind: str, n: int) -> float:
+    """Percent by which one GPU with `n` clients serves requests of one kind faster in an engine for that kind alone."""
+    plain, ours = (served(rows[f"single {kind} {n} {which}"])[kind == "generate"] for which in ("plain", "orthrus"))
+    return 100 * (plain / ours - 1)
+
+
 def overhead_table(rows: Rows, clients: tuple[int, ...]) -> Table:
     """One GPU with one kind only: the cost of serving it in an engine for both."""
     out = []
@@ -210,7 +219,7 @@ def overhead_table(rows: Rows, clients: tuple[int, ...]) -> Table:
         for kind, index in (("embed", 0), ("generate", 1)):
             plain, ours = (served(rows[f"single {kind} {n} {which}"])[index] for which in ("plain", "orthrus"))
             line |= {f"{kind}/s plain": plain, f"{kind}/s Orthrus": ours,
-                     f"{kind} overhead %": 100 * (plain / ours - 1)}
+                     f"{kind} overhead %": overhead_cost(rows, kind, n)}
         out.append(line)
     return Table("overhead", "One GPU, one kind of request: Orthrus against an engine for that kind alone",
                  pd.DataFrame(out), "Plain: the adapter merged into the weights; generations by the chunked scheduler.",

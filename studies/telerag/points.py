@@ -169,6 +169,7 @@ class Ask:
     nprobe: int | None
     dataset: str
     rates: Rates
+    seed: int
     changes: tuple[tuple[str, Any], ...]
 
     def point(self) -> Point:
@@ -197,13 +198,13 @@ class Ask:
         label = (f"{self.system} {self.pipeline} {self.retrieval} {model} {self.family} {self.requests} x {self.batch} "
                  f"answer {self.answer} budget {self.budget} nprobe {self.nprobe} {self.dataset} "
                  f"rates {' '.join(f'{rate:g}' for rate in self.rates)} {more}")
-        return Point(label, settings, seed=0)
+        return Point(label, settings, seed=self.seed)
 
 
 def ask(
     system: str, pipeline: str, retrieval: str, requests: int, answer: int, rates: Rates, *, family: str = "",
     model: str = "", batch: int = 1, budget: float | str | None = None, nprobe: int | None = None,
-    dataset: str = "NQ", changes: Mapping[str, Any] | None = None,
+    dataset: str = "NQ", seed: int = 0, changes: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return a simulation.
 
@@ -216,10 +217,11 @@ def ask(
         model: The system's own if "".
         budget: Bytes, the paper's if None, or "profiled".
         dataset: Whose strengths the rewrites have.
+        seed: Of queries, rounds and cluster sizes.
         changes: More settings of the scenario, by dotted path.
     """
     return Ask(system, pipeline, retrieval, requests, answer, family, model or DEFAULT_MODEL[system], batch, budget,
-               nprobe, dataset, rates, tuple((changes or {}).items()))
+               nprobe, dataset, rates, seed, tuple((changes or {}).items()))
 
 
 def extract(results: Results) -> dict[str, Any]:

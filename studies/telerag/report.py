@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from hermes.hardware.devices import load_device
 from hermes.study import Compared, Context, Plot, Report, Table
 
+from ..common.spread import with_spread
 from . import paper
-from .compared import compared, overlaps
+from .compared import BATCHES, compared, overlaps, strengths
 from .points import CPU, GPU, budget_table
 from .rates import CPU_MEMORY
 from .runs import Runs
@@ -17,6 +18,8 @@ from .runs import Runs
 __all__ = ["compare", "run"]
 
 SERVER_MODELS = ("llama-3-8b", "llama-2-13b")
+COUNT = 16             # requests of a simulation
+SEEDS = (1, 2, 3, 4)   # besides 0, for intervals; at the rates of seed 0
 DESKTOP_MODELS = ("llama-3.2-3b", "llama-3-8b")
 
 
@@ -24,18 +27,21 @@ def run(context: Context) -> Report:
     quick = context.quick
     runs = _runs(context)
     answers = (8, 32) if quick else (4, 8, 16, 32, 64, 128)
-    batches = (1, 4, 8) if quick else (1, 2, 4, 8)
     context.say("telerag: overlap")
-    budgets = pd.DataFrame(budget_table(64 if quick else 256))
+    budgets = pd.DataFrame(budget_table())
     context.say("telerag: rates, figures of the paper")
-    figures = [*compared(runs, batches), *overlaps(budgets)]
+    variants = runs.variants()
+    kept = float(variants.loc[variants["variant"] == "clusters kept between rounds", "Iterative's overlap %"].iloc[0])
+    seeds = () if quick else SEEDS
+    figures = [
+        *with_spread(compared(runs), [compared(Runs(context, COUNT, seed, runs.rates())) for seed in seeds]),
+        *overlaps(budgets, kept), *strengths()]
     context.say("telerag: latencies")
     lengths, latency = runs.answers(answers), runs.latency(answers)
     desktop = runs.desktop(DESKTOP_MODELS[1:] if quick else DESKTOP_MODELS)
     context.say("telerag: server")
-    server = runs.server(SERVER_MODELS[:1] if quick else SERVER_MODELS, batches)
+    server = runs.server(SERVER_MODELS[:1] if quick else SERVER_MODELS, BATCHES)
     context.say("telerag: nprobe, timeline, memory")
-    variants = runs.variants()
     nprobes, timeline, memory = runs.nprobes(), runs.timeline(), runs.memory((2, 8, 12))
     tables = [
         Table("overlap", "Overlap at the paper's budgets (RTX 4090, Natural Questions), by family", budgets,
@@ -61,7 +67,7 @@ def run(context: Context) -> Report:
              _overlap_plot(budgets, runs.families)),
         Plot("speedup", "Speed-up over CPU retrieval, by answer length", _speedup_plot(latency)),
         Plot("h100-gain", "Gain over CPU retrieval by batch (H100, Llama-3-8B)", _gain_plot(server)),
-    ], _findings(budgets, lengths, nprobes, memory, runs), compared=figures)
+    ], _findings(budgets, lengths, nprobes, memory, figures, runs), compared=figures)
 
 
 def compare(context: Context) -> list[Compared]:
@@ -70,7 +76,7 @@ def compare(context: Context) -> list[Compared]:
 
 
 def _runs(context: Context) -> Runs:
-    return Runs(context, 6 if context.quick else 16)
+    return Runs(context, COUNT)
 
 
 def _rates(runs: Runs, timeline: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +140,7 @@ def _gain_plot(server: pd.DataFrame) -> Figure:
 
 
 def _findings(budgets: pd.DataFrame, lengths: pd.DataFrame, nprobes: pd.DataFrame, memory: pd.DataFrame,
-              runs: Runs) -> list[str]:
+              figures: list[Compared], runs: Runs) -> list[str]:
     iterative = budgets[budgets["pipeline"] == "Iter"].iloc[0]
     families = runs.families
     errors = ", ".join(f"{name} {budgets[f'{name} error'].drop(iterative.name).abs().mean():.1f}" for name in families)
@@ -143,6 +149,7 @@ def _findings(budgets: pd.DataFrame, lengths: pd.DataFrame, nprobes: pd.DataFram
     at = nprobes[nprobes["nprobe"] == paper.NPROBE].set_index("pipeline")["retrieval speed-up"]
     most = own[own["misses GB/s"] <= CPU_MEMORY["desktop"] / 1e9]["answer"]
     return [
+        _server_gain(figures),
         f"Mean error at the paper's budgets, points, Iterative left out: {errors}.",
         f"Iterative's 3 GB hold {iterative['clusters held']:.0f} of 256 clusters: at most "
         f"{iterative['ceiling %']:.0f}%, where the paper prints {iterative['paper %']:.1f}%.",
@@ -158,3 +165,13 @@ def _findings(budgets: pd.DataFrame, lengths: pd.DataFrame, nprobes: pd.DataFram
         f"batch from {memory['largest batch'].iloc[0]} to {memory['largest batch'].iloc[-1]} and throughput from "
         f"{memory['requests/s'].iloc[0]:.2f} to {memory['requests/s'].iloc[-1]:.2f} requests a second.",
     ]
+
+
+def _server_gain(figures: list[Compared]) -> str:
+    """The gain on the server at the largest batch beside the paper's."""
+    last = next(one for one in figures if one.name == f"H100 gain, batch {BATCHES[-1]}")
+    said, here = paper.SERVER_GAIN[BATCHES[-1]], last.here
+    assert isinstance(here, float)
+    return (f"H100, batch {BATCHES[-1]}: gain {here:.2f}"
+            + (f" ({last.text(last.interval)} over seeds)" if last.interval else "")
+            + f", {here / said:.1f} times the paper's {said}.")

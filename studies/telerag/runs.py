@@ -21,16 +21,24 @@ __all__ = ["PIPELINES", "Runs"]
 K = TypeVar("K", bound=Hashable)
 
 PIPELINES = tuple(paper.BUDGET_GB)
+USUAL = {"late": "wait", "window_sigma": 0.0}   # a pipeline's own values
 WHOLE_INDEX = {"clients.3.memory.reserved": paper.TOTAL_BYTES + ENCODER_BYTES, "clients.3.memory.utilization": 1.0}
 
 
 class Runs:
-    """Simulations of `count` requests; equal ones run once. Answers have `answer` tokens if no length is given."""
+    """Simulations of `count` requests; equal ones run once. Answers have `answer` tokens if no length is given.
 
-    def __init__(self, context: Context, count: int) -> None:
-        self.context, self.count, self.answer = context, count, int(context["answer_tokens"])
+    Args:
+        seed: Of queries, rounds and cluster sizes.
+        rates: By system, for answers of the assumed length; None: fitted.
+    """
+
+    def __init__(self, context: Context, count: int, seed: int = 0, rates: dict[str, Rates] | None = None) -> None:
+        self.context, self.count, self.answer, self.seed = context, count, int(context["answer_tokens"]), seed
         self._known: dict[Ask, Means] = {}
-        self._rates: dict[int, dict[str, Rates]] = {}
+        self._rates: dict[int, dict[str, Rates]] = {} if rates is None else {self.answer: rates}
+        self._assumed = {f"workload.pipeline.{name}": context[name] for name, usual in USUAL.items()
+                         if context[name] != usual}
 
     @cached_property
     def families(self) -> list[str]:
@@ -50,9 +58,8 @@ class Runs:
         answer = more.get("answer", self.answer)
         if "rates" not in more:
             more["rates"] = self.rates(answer)[system]
-        if mode == "resident":
-            more["changes"] = WHOLE_INDEX
-        return ask(system, pipeline, mode, **{"requests": self.count, "answer": answer} | more)
+        more["changes"] = {**self._assumed, **more.get("changes", {}), **(WHOLE_INDEX if mode == "resident" else {})}
+        return ask(system, pipeline, mode, **{"requests": self.count, "answer": answer, "seed": self.seed} | more)
 
     def means(self, name: str, asks: Mapping[K, Ask]) -> dict[K, Means]:
         """Return the means of each. New ones are simulated together, in a folder `name` by system."""

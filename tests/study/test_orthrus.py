@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hermes.study import known_studies, load_study
+from hermes.clients.overhead import load_overhead
+from hermes.study import Compared, known_studies, load_study
 
 STUDY = load_study("orthrus")
 points, tables = STUDY.module("points"), STUDY.module("tables")
@@ -58,20 +60,82 @@ def test_every_figure_of_the_paper_is_compared(tmp_path: Path) -> None:
     folder = context.file("mix.yaml").parent
     figures = STUDY.module("figures")
     row = {"measured.served.embed.per_s": 10.0, "measured.served.generate.per_s": 10.0, "measured.weighted_per_s": 27.0,
-           "measured.served.embed.latency_s.p99": 4.0, "measured.served.generate.latency_s.p99": 5.0,
+           "measured.tokens_per_s": 6604.8,
+           **{f"measured.served.{kind}.latency_s.{name}": 5.0
+              for kind in ("embed", "generate") for name in ("p50", "p99")},
            "utilisation": 0.5, "occupied": 0.6, "phase.0": 10.0, "phase.1": 20.0, "phase.2": 30.0}
     rows = {point.label: dict(row) for point in figures.compared_points(folder, "serial", {})}
     rows[f"phases at once {IBS} serial"] |= {"utilisation": 0.75, "phase.2": 15.0}
     rows[f"burst {IBS} serial"]["measured.served.generate.latency_s.p99"] = 4.5
-    found = {one.name: one for one in figures.compared(rows, "serial")}
+    rows[f"mix {IBS} 50 serial"] |= {"measured.weighted_per_s": 20.0}
+    needed = {("qwen2-7b", 90): STUDY.module("needed").Needed(2.5, 100.0),
+              ("qwen2-7b", 50): STUDY.module("needed").Needed(None, 60.0)}
+    found = {one.name: one for one in figures.compared(rows, "serial", needed)}
     assert [found[f"llama-3.1-8b, Orthrus at {mix}, normalised"].paper for mix in ("9:1", "5:5", "1:9")] == [
         66.5, 98.4, 84.7]
     assert found[f"phases at once: {IBS}, utilisation %"].here == 75
     assert found["phases at once: Orthrus IBS sooner, %"].here == pytest.approx(25)
     assert found["burst: generation p99, IBS below SplitGPU 1:3, %"].here == pytest.approx(10)
     assert found["SameGPU FCFS, oldest: sum at 40-60% over that at 10 and 90%"].here == 1
-    assert len(found) == len(figures.compared(rows, "serial")) == 25
-    assert all(one.why.endswith(".") and "  " not in one.why for one in found.values())
+    assert found["one saturated GPU, generations/s"].here == pytest.approx(12.9)
+    assert [found[f"{IBS} at 9:1, {rate}"].paper for rate in figures.RATES] == [58.80, 7.00, 70.07]
+    assert found["Orthrus over SplitGPU 2:2 at 5:5"].here == pytest.approx(20 / 27)
+    assert "behind in 3 of 9 cells" in found["Orthrus over SplitGPU, lowest and highest of three splits and mixes"].why
+    assert found["qwen2-7b, Orthrus at 9:1, normalised"].why.endswith("the paper's sum needs 2.50 times these.")
+    assert found["qwen2-7b, Orthrus at 5:5, normalised"].why.endswith("without any overhead the sum is 60.00.")
+    assert len(found) == len(figures.compared(rows, "serial"))
+    assert all(one.why.endswith(".") and "  " not in one.why for one in found.values() if one.paper is not None)
+    assert all(one.where for one in found.values())
+
+
+def test_the_overhead_needed_is_solved_or_none_is_low_enough() -> None:
+    """Sums 100 / (1 + factor * slope): at any factor for two cells, and never the wanted one for the third."""
+    slopes, asked = {"a": 1.0, "b": 0.1, "c": 1.0}, []
+
+    def sums(factors: dict[str, float]) -> dict[str, float]:
+        asked.append(factors)
+        return {cell: 100 / (1 + factor * slopes[cell]) for cell, factor in factors.items()}
+
+    wanted = {"a": 80.0, "b": 25.0, "c": 120.0}
+    found = {cell: tried[-1] for cell, tried in STUDY.module("needed").solve(sums, wanted).items()}
+    assert found["a"][0] == pytest.approx(0.25, rel=0.1)
+    assert found["b"][0] == pytest.approx(30, rel=0.1)
+    assert found["c"] == (0.0, 100.0)
+    assert all(abs(found[cell][1] / wanted[cell] - 1) <= 0.01 for cell in "ab")
+    assert len(asked) < 10
+
+
+def test_a_factor_on_the_overhead_multiplies_both_fitted_figures() -> None:
+    folder = STUDY.context(Path()).file("mix.yaml").parent
+    fitted = load_overhead(points.PROFILE).serial
+    point = points.model_mix(folder, points.MISTRAL, IBS, 50, mode="serial", factor=2.0)
+    assert point.settings["clients"][0]["request_overhead"] == {
+        "mode": "serial", "embed": 2 * fitted.embed, "generate": 2 * fitted.generate}
+    same = points.model_mix(folder, points.MISTRAL, IBS, 50, mode="serial")
+    assert same.settings == mix(folder, IBS, 50).settings
+
+
+def test_latencies_of_ibs_are_below_or_above_those_of_a_system() -> None:
+    def row(embed: float, generate: float) -> dict[str, float]:
+        return {f"measured.served.{kind}.latency_s.{name}": value for name in ("p50", "p99")
+                for kind, value in (("embed", embed), ("generate", generate))}
+
+    rows = {f"burst {IBS} serial": row(2.0, 12.0), f"burst {SPLIT} serial": row(4.0, 10.0)}
+    frame = tables.latency_table(rows, [SPLIT, IBS], (), "serial", ("serial",)).frame.set_index("system")
+    assert frame.loc[SPLIT, "IBS embed p99 %"] == 50
+    assert frame.loc[SPLIT, "IBS generate p50 %"] == pytest.approx(-20)
+    assert frame.loc[IBS, "embed p99 s"] == 2
+
+
+def test_a_spread_is_over_seeds_and_words_that_a_seed_changes_are_unsettled() -> None:
+    spread = importlib.import_module(f"{STUDY.module('report').__name__.rpartition('.orthrus')[0]}.common.spread")
+    first = [Compared("a", 1.0, 1.0), Compared("b", "a dip", 0.5, agrees=True), Compared("c", 2.0, 2.0)]
+    other = [Compared("a", 1.0, 1.5), Compared("b", "a dip", 1.1, agrees=False), Compared("c", 2.0, 2.0)]
+    a, b, c = spread.with_spread(first, [other])
+    assert a.interval == (1.0, 1.5)
+    assert a.verdict == "agrees"
+    assert b.verdict == "cannot tell"
+    assert c.interval is None
 
 
 def test_phases_at_once_are_sooner_and_busier_under_orthrus(tmp_path: Path) -> None:

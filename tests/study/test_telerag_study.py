@@ -134,6 +134,25 @@ def test_the_gain_on_the_server_grows_only_with_a_faster_search_of_misses(tmp_pa
     assert last < 0.98 * first
 
 
+def test_late_copies_are_an_assumption(tmp_path: Path):
+    """With windows of different lengths a late copy is waited for or given up, which ends the query sooner."""
+    def latency(*changes: str) -> float:
+        context = STUDY.context(tmp_path / "-".join(changes), workers=0, changes=["window_sigma=0.5", *changes])
+        return point(Runs(context, 6), "desktop", "HyDE", "lookahead", rates=SLOW).e2e_s
+
+    assert latency("late=give_up") < latency("late=wait")
+    usual = Runs(STUDY.context(tmp_path), 6)
+    assert usual.ask("desktop", "HyDE", "lookahead", rates=SLOW).changes == ()
+
+
+def test_other_seeds_keep_the_rates_of_the_first(tmp_path: Path):
+    context = STUDY.context(tmp_path, workers=0)
+    other = Runs(context, 2, 1, {"desktop": SLOW, "server": SLOW})
+    assert other.rates()["desktop"] == SLOW
+    first, second = (point(runs, "desktop", "SubQ", "offload", rates=SLOW) for runs in (Runs(context, 2), other))
+    assert first.probed_bytes != second.probed_bytes
+
+
 @pytest.mark.long
 def test_every_figure_has_a_cause_and_a_label_changes_it(tmp_path: Path):
     """The figures as assumed and those of a what-if label are the same rows, which `--set` gives too."""
@@ -141,7 +160,7 @@ def test_every_figure_has_a_cause_and_a_label_changes_it(tmp_path: Path):
     assert {"desktop_cpu", "answer_tokens", "miss_over_baseline", "faiss_side_by_side"} <= {
         name for changes in labels.values() for name in changes}
     runs = Runs(STUDY.context(tmp_path, workers=0, changes=["miss_over_baseline=1"]), 1)
-    rows = [*compared.compared(runs, (1, 4)), *compared.overlaps(pd.DataFrame(budget_table(4)))]
+    rows = [*compared.compared(runs), *compared.overlaps(pd.DataFrame(budget_table(4))), *compared.strengths()]
     assert len({row.name for row in rows}) == len(rows)
     assert all(row.why.endswith(".") for row in rows)
     assert next(row.why for row in rows if row.name == "retrieval alone, nprobe 256").startswith("The rate of misses")
