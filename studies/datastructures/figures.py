@@ -25,11 +25,11 @@ def compared(found: dict[str, Any], repeats: Sequence[Any], capacity: float, rec
         found: The frame of each table by its name.
         repeats: Frames of eviction, one for each seed.
         capacity: In percent.
-        quick: Whether the corpus is the small one, which settles no fusion.
+        quick: Whether the corpus is the small one, which settles no fusion, and two seeds settle no P95.
     """
     fusion = _fusion(found["fusion"], found["strengths"], found["ablation"], not quick) if "fusion" in found else []
     return [*_pages(found["savings"]), *eviction(repeats, capacity, recency), *_sketch(found["sketch"]),
-            *_p95(found["admission"]), *fusion, *_powers(found["powers"]),
+            *_p95(found["admission"], not quick), *fusion, *_powers(found["powers"]),
             *(_seeds(found["seeds"]) if "seeds" in found else ()), *_noise(),
             *_heap(found["comparisons"], found["heap"])]
 
@@ -93,7 +93,7 @@ def _sketch(frame: Any) -> list[Compared]:
     ]
 
 
-def _p95(frame: Any) -> list[Compared]:
+def _p95(frame: Any, settled: bool) -> list[Compared]:
     rows = frame[frame["policy"] == "lru"]
     causes = {"admission": "fewer entries are written and evicted",
               "warming": "it reads from the disk that misses wait for"}
@@ -104,7 +104,8 @@ def _p95(frame: Any) -> list[Compared]:
         found.append(Compared(f"3. P95 of a fetch with {name}, % less", (20.0, 30.0), (less.min(), less.max()),
                               f"At {mine['rate/s'].min()} to {mine['rate/s'].max()} requests/s, the disk busy "
                               f"{busy.min():.0f} to {busy.max():.0f}% of the time; {cause}.", 0, SKETCH,
-                              (float((less - reach).min()), float((less + reach).max())), 0.0))
+                              (float((less - reach).min()), float((less + reach).max())), 0.0,
+                              settled=settled))
     return found
 
 

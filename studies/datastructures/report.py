@@ -57,7 +57,7 @@ def run(context: Context) -> Report:
                tools.classes(), tools.heap_comparisons(), tools.heap_costs(2 if quick else 5)]
     policies = Plot("policies", "Tokens that need no prefill, by policy and capacity", memory.policy_plot(panels))
     frames = {table.name: table.frame for table in tables}
-    return Report(tables, [policies, *plots], findings(frames), left_out,
+    return Report(tables, [policies, *plots], findings(frames, quick), left_out,
                   compared=compared(frames, _repeats(context), context["capacity"], recency, quick))
 
 
