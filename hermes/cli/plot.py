@@ -29,12 +29,15 @@ def plot(
         str | None, typer.Option("--kind", metavar="KIND", autocompletion=complete.plots,
                                  help=f"Of a run, one of {', '.join(FIGURES)} [latency].")
     ] = None,
+    x: Annotated[str | None, typer.Option("--x", metavar="COLUMN", help="Of a sweep, with --y: a column of its frame, "
+                                          "to draw one against the other.")] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="COLUMN", help="The other column.")] = None,
 ) -> None:
     """Draw a run or a sweep.
 
     Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
     (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes). Figure of a sweep:
-    latency and goodput over its grid, with the SLO and the best point.
+    latency and goodput over its grid, with the SLO and the best point; with --x and --y one column against another.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
@@ -45,14 +48,17 @@ def plot(
     suffix: Literal["png", "svg"] = "svg" if output.suffix == ".svg" else "png"
     if output.suffix != f".{suffix}":
         raise InputError("a .png or .svg file", str(output), field="--output")
+    if (x is None) != (y is None) or (x is not None and not is_sweep(run)):
+        raise InputError(Verbatim("--x and --y go together, and with the folder of a sweep"),
+                         field="--x" if x is not None else "--y")
     if is_sweep(run):
         from hermes.explore import open_sweep
-        from hermes.explore.plots import sweep_chart
+        from hermes.explore.plots import plane_chart, sweep_chart
 
         if kind is not None:
             raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
                              field="--kind")
-        made = sweep_chart(open_sweep(run))
+        made = sweep_chart(open_sweep(run)) if x is None or y is None else plane_chart(open_sweep(run), x, y)
     else:
         from hermes.results.run_charts import chart, interruption
         from hermes.results.stored import open_run

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.explore.columns import columns_of
 from hermes.explore.objective import missed
 from hermes.explore.sweep_results import SweepResults
@@ -21,7 +21,7 @@ from hermes.results.layout import shortened
 from hermes.results.run_charts import rounded
 from hermes.results.slo import METRICS
 
-__all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "sweep_chart"]
+__all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "plane_chart", "sweep_chart"]
 
 MAX_BARS, MAX_SERIES, MAX_LABELS = 24, 5, 5
 WIDE = 16   # largest over smallest value: above, an axis is logarithmic
@@ -88,6 +88,35 @@ def sweep_chart(sweep: SweepResults) -> Chart:
     said += ["the mark is the point named above"] if answer else []
     said += [f"{unsettled} did not settle{', hollow' if curves else ''}: no verdict on the SLO"] if unsettled else []
     return Chart(f"{sweep.name}: {seen}", "; ".join(said), panels)
+
+
+def plane_chart(sweep: SweepResults, x: str, y: str) -> Chart:
+    """Return one column of a sweep against another: a point for each setting, the mean of its seeds; settings that
+    differ in numbers alone are joined. Raises `InputError` for an unknown column, or one without numbers."""
+    rows = [row for row in sweep.arrow().to_pylist() if row["status"] == "ok"]
+    names = columns_of(point["settings"] for point in sweep.manifest["points"])
+    varying = [name for name in names if len({str(row[name]) for row in rows}) > 1]
+    words = [name for name in varying if any(type(row[name]) not in (int, float) for row in rows)]
+    frame = pd.DataFrame(rows).assign(label=[labels(row, varying) for row in rows],
+                                      series=[labels(row, words) or sweep.name for row in rows])
+    for option, column in (("x", x), ("y", y)):
+        frame[option] = _numbers(frame, column)
+        if frame[option].isna().all():
+            raise InputError("a column of the sweep that has numbers", column, field=f"--{option}",
+                             file=str(sweep.path), suggestion=suggest(column, frame.columns))
+    table = frame.dropna(subset=["x", "y"]).groupby("label", sort=False).agg({"x": "mean", "y": "mean",
+                                                                             "series": "first"})
+    axes = []
+    for name, values in ((x, table["x"]), (y, table["y"])):
+        room = 0.1 * ((values.max() - values.min()) or abs(values.max()) or 1.0)
+        wide = 0 < WIDE * values.min() < values.max()
+        axes.append(_axis(name, values) if wide else Axis(name, domain=(values.min() - room, values.max() + room)))
+    ends = table.drop_duplicates("series", keep="last")
+    layers = [*(Layer("line", rows) for _, rows in table.groupby("series", sort=False) if len(rows) > 1),
+              Layer("point", table),
+              end_labels(ends.assign(label=[shortened(name, NAME) for name in ends["series"]]), axes[1], 260)]
+    return Chart(f"{sweep.name}: {y} against {x}", "",
+                 [Panel(f"{len(table)} settings; means of their seeds", axes[0], axes[1], layers, height=260)])
 
 
 def _unsettled(frame: pd.DataFrame) -> pd.Series[bool]:

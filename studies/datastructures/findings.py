@@ -14,8 +14,9 @@ def _best(frame: Any, capacity: str) -> str:
         for value, mine in frame.groupby(capacity))
 
 
-def findings(found: dict[str, Any]) -> list[str]:
-    """Return the findings. found: the frame of each table by its name."""
+def findings(found: dict[str, Any], quick: bool) -> list[str]:
+    """Return the findings. found: the frame of each table by its name. quick: Leave out those about fusions, which the
+    small corpus does not settle."""
     worst = (found["savings"]["saved %"] - found["savings"]["formula %"]).abs().max()
     lines = [f"1. Blocks of the allocator and the formula differ by {worst:.2g} percentage points at most.",
              f"2. Tokens saved, Zipf contexts, by capacity in percent: {_best(found['zipf'], 'capacity %')}."]
@@ -24,7 +25,9 @@ def findings(found: dict[str, Any]) -> list[str]:
         lines.append(f"2. Tokens saved, Mooncake, by capacity in blocks: {best}.")
     lines += [*_counts(found), *_batches(found)]
     if "fusion" in found:
-        lines += _fusions(found)
+        lines += ["4. Fusions: the small corpus of a quick run settles none of them."] if quick else _fusions(found)
+        lines.append("5. Queries with the same neighbours: " + "; ".join(
+            f"{row.iloc[0]} {row.iloc[1]:.1f}%" for _, row in found["seeds"].iterrows()) + ".")
     for _, row in found["powers"].iterrows():
         lines.append(f"5. {row['measured']}: time grows like {row['time grows like']}^{row['exponent']:.2f} "
                      f"({row['from']:.2f} to {row['to']:.2f}).")
@@ -85,6 +88,4 @@ def _fusions(found: dict[str, Any]) -> list[str]:
         "4. NASF against normalised fusion with equal weights, p < 0.05, recall@10: "
         f"{better('normalised', 'recall@10', True)} corpora whose short queries have noisier embeddings, "
         f"{better('normalised', 'recall@10', False)} whose have not.",
-        "5. Queries with the same neighbours: " + "; ".join(
-            f"{row.iloc[0]} {row.iloc[1]:.1f}%" for _, row in found["seeds"].iterrows()) + ".",
     ]

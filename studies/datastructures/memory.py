@@ -23,8 +23,8 @@ from hermes.memory.tiers import Store
 from hermes.study import Context, Point, Table, run_points
 
 __all__ = [
-    "RECENCIES", "SHARES", "TIER_POLICIES", "cache_policies", "policy_plot", "runs_sharing", "savings", "sketch_errors",
-    "trace_policies",
+    "RECENCIES", "SHARES", "TIER_POLICIES", "cache_policies", "copied_pages", "policy_plot", "runs_sharing", "savings",
+    "sketch_errors", "trace_policies",
 ]
 
 TOTAL, SEQUENCES = 1000, 100
@@ -87,6 +87,19 @@ def savings() -> Table:
                  {"saved %": 2, "formula %": 2, "paper's p/1000 (N-1)/N %": 2})
 
 
+def copied_pages(changed: int = 10, common: int = 1024, own: int = 512, page: int = 16) -> int:
+    """Return the blocks of 100 sequences with a common prompt, some of which change its last tokens.
+
+    Each sequence ends with a page of its own, as a request that generates does; these pages are not counted.
+    """
+    pool = PrefixBlockPool(SEQUENCES * (common // page + 1), page)
+    for seq in range(SEQUENCES):
+        tail = (own if seq < changed else 0) + page
+        tokens = [*range(common + page - tail), *([10**6 + seq] * tail)]
+        pool.admit(_Prompt(TokenPrompt(tokens), len(tokens)), len(tokens))
+    return pool.num_blocks - pool.free_blocks - SEQUENCES
+
+
 def runs_sharing(context: Context) -> Table:
     """Sharing as two runs report it."""
     rows = []
@@ -102,13 +115,13 @@ def runs_sharing(context: Context) -> Table:
 
 def cache_policies(
     accesses: int, zipf: float = 0.9, spread: float = 1.0, shares: Sequence[float] = SHARES,
-    policies: Sequence[str] = tuple(TIER_POLICIES),
+    policies: Sequence[str] = tuple(TIER_POLICIES), seed: int = 11,
 ) -> Table:
     """Whole contexts of unequal length by a Zipf law, under every policy of the tiers.
 
     spread: Standard deviation of the logarithm of the lengths.
     """
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(seed)
     tokens = np.clip(np.rint(rng.lognormal(6.6, spread, 2000)), 16, 32_768).astype(int)   # mean about 1,200
     weights = 1 / np.arange(1, 2001) ** zipf
     keys = rng.choice(2000, accesses, p=weights / weights.sum())

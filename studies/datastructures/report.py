@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from hermes.errors import InputError
 from hermes.plugins.structures.evaluation import CorpusConfig
 from hermes.study import Compared, Context, Plot, Report, Table
@@ -19,6 +21,7 @@ from .findings import findings
 __all__ = ["compare", "run"]
 
 CAPACITIES = (2_000, 6_000, 20_000, 60_000)   # of the prefix cache, blocks
+SEEDS, QUICK_SEEDS = 5, 2   # of the intervals of eviction
 
 
 def run(context: Context) -> Report:
@@ -51,24 +54,28 @@ def run(context: Context) -> Report:
     except InputError as error:
         left_out.append(f"Retrieval: {error}")
     tables += [service.hybrid_runs(context, 1000 if quick else 4000, (100, 400, 800)), retrieval.powers(),
-               tools.classes(), tools.heap_costs(2 if quick else 5)]
+               tools.classes(), tools.heap_comparisons(), tools.heap_costs(2 if quick else 5)]
     policies = Plot("policies", "Tokens that need no prefill, by policy and capacity", memory.policy_plot(panels))
     frames = {table.name: table.frame for table in tables}
-    return Report(tables, [policies, *plots], findings(frames), left_out,
-                  compared=compared(frames, context["capacity"], recency))
+    return Report(tables, [policies, *plots], findings(frames, quick), left_out,
+                  compared=compared(frames, _repeats(context), context["capacity"], recency, quick))
 
 
 def compare(context: Context) -> list[Compared]:
     """Return the figures that the assumptions change: those of eviction."""
-    recency = context["recency"]
-    contexts = _contexts(context, (), ("lru", f"tamm {recency}"))
-    return eviction(contexts.frame, context["capacity"], recency)
+    return eviction(_repeats(context), context["capacity"], context["recency"])
 
 
-def _contexts(context: Context, shares: tuple[float, ...], policies: tuple[str, ...]) -> Table:
+def _repeats(context: Context) -> list[pd.DataFrame]:
+    """Return the contexts under LRU and TAMM at the assumed capacity, a frame for each seed, the table's first."""
+    return [_contexts(context, (), ("lru", f"tamm {context['recency']}"), 11 + seed).frame
+            for seed in range(QUICK_SEEDS if context.quick else SEEDS)]
+
+
+def _contexts(context: Context, shares: tuple[float, ...], policies: tuple[str, ...], seed: int = 11) -> Table:
     """Return the table of evicted contexts at these shares and at the assumed capacity."""
     return memory.cache_policies(15_000 if context.quick else 60_000, context["zipf"], context["lengths"],
-                                 sorted({*shares, context["capacity"] / 100}), policies)
+                                 sorted({*shares, context["capacity"] / 100}), policies, seed)
 
 
 def _retrieval(quick: bool) -> list[Table]:

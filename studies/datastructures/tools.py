@@ -44,6 +44,39 @@ def _seconds(act: Callable[[], Any]) -> float:
     return (time.process_time() - started) / OPERATIONS
 
 
+class _Counted(float):
+    """A key that counts its comparisons: the heap asks once each time whether two keys are equal."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return float.__eq__(self, other)
+
+    __hash__ = float.__hash__
+
+
+def heap_comparisons(sizes: tuple[int, ...] = (1000, 100_000)) -> Table:
+    """Comparisons of a pop with a push: the same on every machine."""
+    rows = []
+    for order in ("min", "max"):
+        each = []
+        for size in sizes:
+            keys = [_Counted(key) for key in np.random.default_rng(14).random(size)]
+            heap: IndexedHeap[int] = IndexedHeap(max_first=order == "max")
+            for item, key in enumerate(keys):
+                heap.push(item, key)
+            _Counted.compared = 0
+            for _ in range(OPERATIONS):
+                item = heap.pop()
+                heap.push(item, keys[item])
+            each.append(_Counted.compared / OPERATIONS)
+        rows.append({"order": order, "at 10^3": each[0], "at 10^5": each[1], "times as many": each[1] / each[0]})
+    return Table("comparisons", "7. Indexed heap: comparisons of a pop with a push", pd.DataFrame(rows),
+                 f"Counted over {OPERATIONS:,} operations; log2(10^5) / log2(10^3) is 1.67.",
+                 {"at 10^3": 1, "at 10^5": 1, "times as many": 2})
+
+
 def heap_costs(repetitions: int, sizes: tuple[int, ...] = (1000, 100_000)) -> Table:
     """CPU time of an operation at 10^3 and 10^5 entries, beside a sorted list and lazily updated `heapq`."""
     rng = np.random.default_rng(14)

@@ -7,12 +7,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hermes.study import Context, Plot, Point, Report, Table, run_points
+from hermes.study import Compared, Context, Plot, Point, Report, Table, run_points
 
-__all__ = ["run"]
+from .errors import fits, servers
+
+__all__ = ["compare", "run"]
 
 TPS, CHUNKS, COUNTS, PROMPTS = (8, 4), (512, 1024), (10, 20, 50, 100), (1000, 2000)
-MAIN = "kernel tables"
+MAIN, FITTED = "kernel tables", "roofline, fitted"
 OVERHEADS_MS = (0, 1, 2, 5)
 CELL = ["tp", "chunk", "requests", "prompt"]
 FIGURES = {"makespan s": "makespan_s", "TTFT s": "latency.ttft_s.mean", "TPOT ms": "latency.tpot_s.mean"}
@@ -24,7 +26,7 @@ def sources(tp: int, engine_ms: float = 0.0) -> dict[str, dict[str, Any]]:
     engine = {"step_overhead": f"{engine_ms} ms"} if engine_ms else {}
     return {
         MAIN: {"kind": "polynomial", "profile": f"llama-3.1-70b-h100-tp{tp}-bf16"},
-        "roofline, fitted": roofline | engine,
+        FITTED: roofline | engine,
         "roofline, ideal": roofline | {"efficiency": "ideal"},
         "splitwise's measurements": {"kind": "polynomial", "profile": f"splitwise-2023-llama-2-70b-h100-tp{tp}"},
         **{f"roofline + {ms} ms": roofline | {"step_overhead": f"{ms} ms"} for ms in OVERHEADS_MS if ms},
@@ -32,6 +34,17 @@ def sources(tp: int, engine_ms: float = 0.0) -> dict[str, dict[str, Any]]:
 
 
 def run(context: Context) -> Report:
+    errors = context.study.folder.parents[1] / "docs" / "accuracy" / "all-sets.csv"
+    return build(grid(context), [*servers(errors), *fits(), *compare(context)])
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the figures that the assumptions change: how far the fitted roofline is from the kernel tables."""
+    return apart(relative(grid(context, (MAIN, FITTED))))
+
+
+def grid(context: Context, names: tuple[str, ...] | None = None) -> pd.DataFrame:
+    """Simulate all cells with these sources of step times (None: all)."""
     counts = COUNTS[:2] if context.quick else COUNTS
     points = [
         Point(f"{name}, TP{tp}, chunk {chunk}, {requests} x {prompt}", {
@@ -39,10 +52,21 @@ def run(context: Context) -> Report:
             "clients.0.scheduler.max_num_batched_tokens": chunk, "workload.requests": requests,
             "workload.lengths.prompt": prompt, "workload.lengths.output": context["output_tokens"],
         }, {"source": name, "tp": tp, "chunk": chunk, "requests": requests, "prompt": prompt})
-        for tp in TPS for name, hardware in sources(tp, context["engine_ms"]).items()
+        for tp in TPS for name, hardware in sources(tp, context["engine_ms"]).items() if names is None or name in names
         for chunk in CHUNKS for requests in counts for prompt in PROMPTS
     ]
-    return build(tidy(run_points(context, "grid", points, scenario="offline.yaml")))
+    return tidy(run_points(context, "grid", points, scenario="offline.yaml"))
+
+
+def apart(differences: pd.DataFrame) -> list[Compared]:
+    """Return how far the makespans of the fitted roofline are from those of the kernel tables, by parallelism."""
+    mine = differences[differences["source"] == FITTED]
+    return [
+        Compared(f"makespans, fitted roofline against kernel tables, TP{tp}, %", None,
+                 (100 * cells["makespan s"].min(), 100 * cells["makespan s"].max()),
+                 "Two predictions, no error: the roofline's factors were fitted on these kernels.", 1)
+        for tp, cells in mine.groupby("tp", sort=False)
+    ]
 
 
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +88,7 @@ def relative(frame: pd.DataFrame) -> pd.DataFrame:
     return apart.reset_index()
 
 
-def build(frame: pd.DataFrame) -> Report:
+def build(frame: pd.DataFrame, compared: list[Compared]) -> Report:
     main = frame[frame.source == MAIN].drop(columns="source")
     apart = relative(frame)
     others = apart[apart.source != MAIN]
@@ -80,11 +104,11 @@ def build(frame: pd.DataFrame) -> Report:
               "Mean TTFT and TPOT over the requests of a cell; outside: share of steps outside the measured range. "
               "Nothing arrives after time zero, so stability is no question here.", {"peak": 3}),
         Table("sources", "The same makespans (s) from other sources of step times", makespans),
-        Table("apart", "How far the sources are from the kernel tables (ours / kernel tables - 1)", summary,
+        Table("differences", "How far the sources are from the kernel tables (ours / kernel tables - 1)", summary,
               "No measurement of this grid on a real server is at hand: these are differences between predictions, not "
               "errors.", percent),
     ]
-    return Report(tables, [plot(makespans)], findings(others, main))
+    return Report(tables, [plot(makespans)], findings(others, main), compared=compared)
 
 
 def _farthest(values: pd.Series[float]) -> float:

@@ -12,19 +12,22 @@ from typing import Any
 import pandas as pd
 
 from hermes.config.yaml_document import load_yaml
-from hermes.study import Context, Point, Report, Table, run_points, sweep_points
+from hermes.hardware.efficiency import load_efficiency
+from hermes.study import Compared, Context, Point, Report, Table, run_points, sweep_points
 
 from . import tables
+from .compared import compared
 from .figures import PARTS, figures
 from .plots import bars_plot, rates_plot
 
-__all__ = ["run", "sweep"]
+__all__ = ["compare", "run", "sweep"]
 
 TOKENS = 1024         # of a question in the comparison by hand
 MEAN_QUESTION = 1155  # mean of the Azure conversation trace
 RATES = [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
 QUICK_RATES = [0.2, 0.5, 1.0, 3.0]
 REQUESTS, QUICK_REQUESTS = (300, 1000), (40, 150)   # one at a time, and of a stream
+SEEDS, QUICK_SEEDS = 5, 2   # of the intervals
 SLOW, QUICK = "Mistral-7B / small CPU", "E5-Base / A100 + large CPU"
 
 
@@ -32,7 +35,8 @@ def run(context: Context) -> Report:
     requests, many = QUICK_REQUESTS if context.quick else REQUESTS
     fast, few = {"network.bandwidth": [tables.FAST]}, {"workload.requests": [max(1, requests // 4)]}
     placed = placements(context, {"workload.requests": [requests]})
-    fixed = placements(context, fast | {
+    # the computation by hand has the shares of the device's own file
+    fixed = sweep(context, "placement", fast | {
         "workload.requests": [5], "workload.lengths": [{"kind": "fixed", "prompt": TOKENS, "output": 211}]})
     stream = placements(context, fast | {
         "workload.requests": [many], "workload.arrivals.rate": QUICK_RATES if context.quick else RATES})
@@ -41,7 +45,8 @@ def run(context: Context) -> Report:
     def simulate(name: str, points: list[Point], scenario: str = "base.yaml") -> pd.DataFrame:
         return run_points(context, name, points, scenario=scenario, extract=figures)
 
-    bars, hand = simulate("placement", placed), simulate("fixed-length", fixed)
+    every, hand = repeats(context), simulate("fixed-length", fixed)
+    bars = every[every["seed"] == 0]
     streams = simulate("streams", stream, "stream.yaml")
     moved, index = simulate("moved", sweep(context, "moved", few)), simulate("index", sweep(context, "index", few))
     batches = simulate("batch", batch, "stream.yaml")
@@ -53,13 +58,32 @@ def run(context: Context) -> Report:
         tables.rates(streams), tables.batches(batches), tables.joules(bars), tables.points(bars),
     ]
     return Report(found, [bars_plot(bars), rates_plot(streams)],
-                  _findings(bars, {table.name: table for table in found}))
+                  _findings(bars, {table.name: table for table in found}), compared=compared(every, moved))
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the figures that the assumptions change: those of the bars."""
+    return compared(repeats(context))
+
+
+def repeats(context: Context) -> pd.DataFrame:
+    """Simulate the bars with several seeds, from 0, which is the scenario's own."""
+    requests = (QUICK_REQUESTS if context.quick else REQUESTS)[0]
+    points = [Point(p.label, p.settings, p.columns, seed)
+              for seed in range(QUICK_SEEDS if context.quick else SEEDS)
+              for p in placements(context, {"workload.requests": [requests]})]
+    return run_points(context, "placement", points, scenario="base.yaml", extract=figures)
 
 
 def placements(context: Context, grid: dict[str, Any]) -> list[Point]:
-    """Return the six placements, with the coarse search of the index as assumed."""
-    coarse = {"clients.0.serves.retrieve.coarse": context["coarse_search"]}
-    return [Point(p.label, {**p.settings, **coarse}, p.columns) for p in sweep(context, "placement", grid)]
+    """Return the six placements, with the coarse search of the index and the CPUs' share of their peak as assumed."""
+    assumed: dict[str, Any] = {"clients.0.serves.retrieve.coarse": context["coarse_search"]}
+    own = load_efficiency("cpu").factors.model_dump(mode="json")
+    factors = {name: value | {"compute": context["cpu_share"]} if isinstance(value, dict) else value
+               for name, value in own.items()}
+    embeds = {"clients.0.serves.embed.hardware.efficiency": factors} if factors != own else {}
+    return [Point(p.label, {**p.settings, **assumed, **({} if "A100" in p.label else embeds)}, p.columns)
+            for p in sweep(context, "placement", grid)]
 
 
 def sweep(context: Context, name: str, grid: dict[str, Any]) -> list[Point]:

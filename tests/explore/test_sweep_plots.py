@@ -11,7 +11,7 @@ import pytest
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore import open_sweep, run_sweep
-from hermes.explore.plots import MAX_BARS, front_panel, sweep_chart
+from hermes.explore.plots import MAX_BARS, front_panel, plane_chart, sweep_chart
 from hermes.results.charts import image
 
 DATA = Path(__file__).parent / "data"
@@ -173,3 +173,45 @@ def test_the_command_draws_a_sweep(ran, folder, capsys):
     assert (folder / "x.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot", str(folder / "out"), "-o", str(folder / "x.png"), "--kind", "queue"]) == 2
     assert "a sweep has one figure" in capsys.readouterr().err
+
+
+PLANE = """
+name: plane
+cases:
+  - {label: few, set: {workload.requests: 20}}
+  - {label: more, set: {workload.requests: 40}}
+grid: {workload.arrivals.rate: [2 /s, 4 /s]}
+seeds: 2
+"""
+
+
+def test_one_column_against_another_is_a_point_for_each_setting(ran):
+    """Means of the seeds; the settings of one case, which differ in a rate, are joined."""
+    sweep = ran(PLANE)
+    (panel,) = plane_chart(sweep, "latency.e2e_s.p50", "headline.output_tokens_per_s").panels
+    (points,) = layers(panel, "point")
+    frame = sweep.frame()
+    expected = frame.groupby(["case", "workload.arrivals.rate"], sort=False)[
+        ["latency.e2e_s.p50", "headline.output_tokens_per_s"]].mean()
+    assert points[["x", "y"]].to_numpy() == pytest.approx(expected.to_numpy())
+    assert panel.x.title == "latency.e2e_s.p50"
+    assert image(plane_chart(sweep, "latency.e2e_s.p50", "headline.output_tokens_per_s"), "png").startswith(b"\x89PNG")
+
+
+def test_columns_far_apart_are_on_a_logarithmic_axis(ran):
+    sweep = ran("name: n\ncases:\n  - {label: a, set: {workload.requests: 2}}\n"
+                "  - {label: b, set: {workload.requests: 60}}\n")
+    (panel,) = plane_chart(sweep, "requests.completed", "latency.e2e_s.p50").panels
+    assert (panel.x.kind, panel.y.kind) == ("log", "linear")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--x", "latency.e2e_s.p5", "--y", "latency.e2e_s.p50"], "did you mean"),
+    (["--x", "latency.e2e_s.p50", "--y", "status"], "has numbers"),
+    (["--x", "latency.e2e_s.p50"], "--x and --y go together"), (["--y", "latency.e2e_s.p50"], "go together"),
+])
+def test_a_wrong_column_is_one_line(ran, folder, capsys, options, said):
+    ran("name: n\n")
+    assert main(["plot", str(folder / "out"), "-o", str(folder / "x.png"), *options]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert said in line

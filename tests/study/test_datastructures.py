@@ -144,3 +144,26 @@ def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch)
     assert len({one.name for one in report.compared}) == len(report.compared)
     assert report.write(tmp_path)
     assert all((tmp_path / f"{plot.name}.png").stat().st_size > 10_000 for plot in report.plots)
+
+
+def test_sharers_that_change_tokens_have_pages_of_their_own_from_there_on():
+    """L_s + K L_m in blocks, for any number of them; none that changes: the common blocks alone."""
+    for changed in (0, 1, 10, 100):
+        assert memory.copied_pages(changed) == (1024 + changed * 512) / 16 - (32 if changed == 100 else 0)
+
+
+def test_comparisons_of_the_heap_grow_with_the_logarithm():
+    frame = tools.heap_comparisons((100, 10_000)).frame
+    for column, size in (("at 10^3", 100), ("at 10^5", 10_000)):   # down the heap two a level, up one
+        assert (frame[column] < 3 * np.log2(size)).all()
+    assert frame.equals(tools.heap_comparisons((100, 10_000)).frame)   # counted, not timed
+
+
+def test_the_interval_of_the_gain_holds_every_seed():
+    frames = [cache_policies(3000, shares=(0.1,), policies=("lru", "tamm rank"), seed=seed).frame for seed in (11, 12)]
+    rows = {one.name: one for one in STUDY.module("figures").eviction(frames, 10.0, "rank")}
+    gain = rows["2. TAMM less LRU, hits, points"]
+    each = [frame["hit %"].iloc[1] - frame["hit %"].iloc[0] for frame in frames]
+    assert gain.here == each[0]
+    assert gain.interval == (min(each), max(each))
+    assert rows["2. TAMM, budget in use %"].verdict == "agrees"

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from hermes.hardware import load_profile
 from hermes.study import load_study
 
 STUDY = load_study("fidelity")
@@ -10,16 +11,21 @@ fidelity = STUDY.module("report")
 
 
 @pytest.fixture(scope="module")
-def frame(tmp_path_factory):
+def ran(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(fidelity, "COUNTS", (3,))
     patch.setattr(fidelity, "OVERHEADS_MS", (1, 5))
     patch.setattr(fidelity, "TPS", (8,))
     kept = {}
-    patch.setattr(fidelity, "build", lambda frame: kept.setdefault("frame", frame))
+    patch.setattr(fidelity, "build", lambda frame, compared: kept.update(frame=frame, compared=compared))
     fidelity.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
     patch.undo()
-    return kept["frame"]
+    return kept
+
+
+@pytest.fixture(scope="module")
+def frame(ran):
+    return ran["frame"]
 
 
 def test_every_source_has_every_cell(frame):
@@ -46,6 +52,34 @@ def test_differences_are_to_the_kernel_tables(frame):
 
 def test_the_report(frame, tmp_path):
     both = pd.concat([frame, frame.assign(tp=4)], ignore_index=True)
-    report = fidelity.build(both)
+    report = fidelity.build(both, [])
     assert {path.name for path in report.write(tmp_path)} >= {"predictions.csv", "sources.csv", "makespans.png"}
     assert any("roofline, ideal" in line for line in report.findings)
+
+
+def test_errors_against_recorded_servers_are_those_of_the_accuracy_page(ran):
+    """The mean of the medians by loads, and the worst: agreement only if both are as small as the paper's."""
+    table = pd.read_csv(STUDY.folder.parents[1] / "docs" / "accuracy" / "all-sets.csv")
+    rows = {one.name: one for one in ran["compared"]}
+    small = rows["error of mean E2E, recorded vLLM servers of one or two H100, five models, %"]
+    large = rows["error of mean E2E, recorded vLLM servers of eight H100, Llama-3.1-70B, %"]
+    assert (small.verdict, large.verdict) == ("agrees", "differs")
+    own = table[(table["set"] == "llm-d, tables") & (table["card"] == "h100-sxm tp8") & (table["metric"] == "e2e")]
+    (_, row), = own[own["stat"] == "mean"].iterrows()
+    assert large.here == f"{row['median_percent']:.1f} on average, {row['worst_percent']:+g} at worst"
+    mine = table[(table["card"] == "h100-sxm") & (table["metric"] == "e2e") & (table["stat"] == "mean")]
+    assert mine["model"].nunique() == 5
+    assert small.here.startswith(f"{(mine['median_percent'] * mine['cases']).sum() / mine['cases'].sum():.1f} on")
+
+
+def test_errors_of_the_fits_are_those_of_the_profiles(ran):
+    (decode,) = [one for one in ran["compared"] if "decode step" in one.name]
+    known = [load_profile(f"splitwise-2023-llama-2-70b-h100-tp{tp}").phases.decode.error.mse_s2 for tp in (2, 4, 8)]
+    assert decode.here == (min(known), max(known))
+
+
+def test_the_table_of_assumptions_has_the_difference_between_the_sources(ran, frame):
+    (one,) = [one for one in ran["compared"] if "fitted roofline" in one.name]   # TP8 alone
+    wide = frame.pivot_table(index=fidelity.CELL, columns="source", values="makespan s")
+    ratios = 100 * (wide[fidelity.FITTED] / wide[fidelity.MAIN] - 1)
+    assert one.here == pytest.approx((ratios.min(), ratios.max()))

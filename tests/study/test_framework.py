@@ -1,6 +1,8 @@
 """The frame of all studies: found by name or path, with assumptions, resumable, alike on any number of workers."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +156,26 @@ def test_an_installed_wheel_has_no_studies(tiny, tmp_path, capsys, monkeypatch):
     assert main(["study", "--list"]) == 0
     assert "not part of the installed package" in capsys.readouterr().out
     assert main(["study", str(tiny), "--workers", "1", "-o", str(tmp_path / "out")]) == 0
+
+
+def test_an_installed_package_finds_the_studies_around_the_current_folder(tiny, tmp_path):
+    """Another copy of the package, with its data inside as in a wheel, run in a folder of a checkout and outside."""
+    package, checkout = tmp_path / "site-packages" / "hermes", tmp_path / "checkout"
+    shutil.copytree(Path(hermes.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("hw_profiles", "traces", "scenarios"):
+        (package / "_data").mkdir(exist_ok=True)
+        (package / "_data" / name).symlink_to(ROOT / name)
+    shutil.copytree(tiny.parent, checkout / "studies")
+    (checkout / "docs").mkdir()
+
+    def printed(folder, *arguments):
+        command = [sys.executable, "-P", "-m", "hermes.cli", "study", *arguments]
+        return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(package.parent)}, check=True,
+                              capture_output=True, text=True).stdout
+
+    assert "two-and-two" in printed(checkout / "docs", "--list")
+    assert "4 (quick), beside" in printed(checkout, "two-and-two", "--quick", "--workers", "2", "-o", "out")
+    assert "not part of the installed package" in printed(tmp_path, "--list")
 
 
 @pytest.mark.parametrize(("paper", "here", "more", "verdict"), [

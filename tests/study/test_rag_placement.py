@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hermes.api import simulate
@@ -59,15 +60,45 @@ def test_every_sweep_of_the_study_is_valid():
         assert plan_sweep(path, workers=0).points
 
 
+@pytest.mark.parametrize(("share", "changed"), [(0.6, 0), (0.4, 4)])
+def test_the_share_of_their_peak_is_that_of_the_cpus_that_embed(tmp_path, share, changed):
+    """As assumed, nothing is set; the placements on the A100 keep its own factors."""
+    context = STUDY.context(tmp_path, changes=[f"cpu_share={share}"])
+    points = rag_placement.placements(context, {"network.bandwidth": ["32 GB/s"]})
+    path = "clients.0.serves.embed.hardware.efficiency"
+    factors = [point.settings[path] for point in points if path in point.settings]
+    assert len(factors) == changed
+    assert all(one["ffn"] == {"compute": share, "memory": 0.8} for one in factors)
+
+
+def test_sentences_of_the_paper_are_judged_by_the_figures():
+    parts = dict.fromkeys(PARTS, 0.01)
+    rows = [{"case": f"{model} / {place}", "link": link, "seed": seed, "communication_share": 1e-5,
+             "context_bytes": 40960, "total_s": total,
+             **{f"part.{name}": value for name, value in (parts | {"embedding": embedding + seed / 10}).items()}}
+            for model, place, embedding, total in (
+                ("Mistral-7B", "small CPU", 4.0, 6.0), ("E5-Base", "A100 + large CPU", 0.01, 1.7),
+                ("Mistral-7B", "A100 + large CPU", 0.5, 1.8))
+            for link in ("32 GB/s", "8 GB/s") for seed in (0, 1)]
+    found = {one.name: one for one in STUDY.module("compared").compared(pd.DataFrame(rows))}
+    slow = found["Mistral-7B / small CPU: embedding, % of the total"]
+    assert (slow.here, slow.verdict) == ("67", "agrees")
+    assert slow.interval == pytest.approx((100 * 4 / 6, 100 * 4.1 / 6))
+    assert found["E5-Base on an A100: embedding, % of the total"].verdict == "agrees"
+    assert found["Mistral-7B on an A100: embedding, % of the total"].verdict == "differs"   # 28% is not small
+    assert found["context moved as text, % of the total"].verdict == "agrees"
+
+
 @pytest.mark.long
 def test_a_small_run_gives_all_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(rag_placement, "QUICK_RATES", [0.2])
     monkeypatch.setattr(rag_placement, "QUICK_REQUESTS", (6, 12))
+    monkeypatch.setattr(rag_placement, "QUICK_SEEDS", 1)
     report = STUDY.run(STUDY.context(tmp_path, quick=True, workers=0))
     by_name = {table.name: table.frame for table in report.tables}
     assert set(by_name) == {
-        "bars", "links", "by_hand", "moved", "phases", "index", "machines", "limits", "rates", "batches", "joules",
-        "points",
+        "paper", "bars", "links", "by_hand", "moved", "phases", "index", "machines", "limits", "rates", "batches",
+        "joules", "points",
     }
     bars = by_name["bars"]
     assert len(bars) == 6
