@@ -28,6 +28,7 @@ PARTS_OF_RATES = {"halves": 2, "thirds": 3}
 CLIENTS = 8
 COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 FEW_SEQS = 256
+MARGIN = 0.015   # nearer to what the paper says, one seed does not tell
 MET = 0.9   # of the requests, at which batching is said to meet an SLO
 
 
@@ -55,7 +56,7 @@ def run(context: Context) -> Report:
     small = small_clients.grid(context, _budgets(context)) if _asked(context, "table III") else None
     if small is not None:
         report.tables[:0] = small_clients.tables(small, PARTS_OF_RATES[context["bands"]])
-    report.compared = _compared(context, frames, _more_seeds(context, frames), small)
+    report.compared = _compared(context, frames, {} if context.quick else _more_seeds(context, frames), small)
     return report
 
 
@@ -153,7 +154,8 @@ def _figure_8_rows(part: Part, frame: pd.DataFrame, more: list[pd.DataFrame]) ->
         interval = (min(here, *others), max(here, *others)) if others else None
         why = ", ".join(f"{batching} {value:{text}}" for batching, value in values(frame).items())
         return Compared(name, paper, here, why, 2, "Fig. 8", interval, agrees=None if limit is None else here > limit,
-                        settled=limit is None or interval is None or not interval[0] <= limit < interval[1])
+                        settled=limit is None or (abs(here / limit - 1) > MARGIN if interval is None
+                                                  else not interval[0] <= limit < interval[1]))
 
     def over(one: str, others: Sequence[str]) -> Callable[[pd.Series], float]:
         return lambda values: float(values[one] / values[list(others)].max())

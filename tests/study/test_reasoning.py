@@ -17,12 +17,12 @@ TPOT_MS, TTFT_MS, reasoning_figures = figures_of.TPOT_MS, figures_of.TTFT_MS, fi
 def report(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(reasoning, "SPLITS", ("4P/4D", "2P/6D"))
-    patch.setattr(reasoning, "QUICK_BUDGETS", (512, 2048))
     patch.setattr(reasoning, "MORE_SEEDS", (2,))
     patch.setattr(small, "SYSTEMS", (small.System("small", 2, ("1P/1D",)),))
     patch.setattr(small, "RATES", (0.5,))
     patch.setattr(reasoning, "PARTS", tuple(replace(part, rates=(4.0,)) for part in reasoning.PARTS))
-    yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0, changes=["window_s=8"]))
+    patch.setattr(reasoning, "BUDGETS", (512, 2048))
+    yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), workers=0, changes=["window_s=8"]))
     patch.undo()
 
 
