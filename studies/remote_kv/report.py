@@ -96,7 +96,8 @@ def _points(found: list[Found], rate: float) -> Table:
         "peak": f.mean("point.kv_peak_share"), "rej": f.mean("point.rejected"),
         "early": f.mean("point.in_system_early"), "late": f.mean("point.in_system_late"), "stable": _yes(f.stable),
     } for f in found]
-    return Table("points", f"At {rate:g} requests/s, means of {len(found[0].rows)} seeds", pd.DataFrame(rows),
+    return Table("points", f"At {rate:g} requests/s", pd.DataFrame(rows),
+                 f"Means of runs with different seeds: {len(found[0].rows)}. "
                  "p50, p90, p99: end to end, p90 with its lowest and highest of a seed; TTFT: its median; fetch: mean; "
                  "found: share of fetches that found their context; busy: share of the time in which the busiest store "
                  "was read or written (first seed); KV tok, peak: KV tokens of one client, and the share in use at the "
@@ -127,8 +128,7 @@ def sought(setup: Setup, bound_per_s: float | None, step: float, empty_s: float)
 
 def _rates(context: Context, empty: Unloaded) -> Table:
     """Highest stable rate of each design in contention mode, by bisection over a geometric ladder."""
-    step = 2 ** (1 / 3) if context.quick else 2 ** (1 / 5)
-    seconds = 24.0 if context.quick else 36.0
+    step, seconds = 2 ** (1 / 5), 36.0
     populations, pasts = (POPULATIONS[:1], PASTS[:1]) if context.quick else (POPULATIONS, PASTS)
     searches = []
     for design in DESIGNS:
@@ -170,7 +170,7 @@ def _search_row(one: Sought) -> dict[str, Any]:
 
 def _overlap(context: Context, empty: Unloaded) -> Table:
     """Return latencies of reading layer by layer beside the prefill, at a rate that every design but C sustains."""
-    rate, seconds = 60.0, 24.0 if context.quick else 60.0
+    rate, seconds = 60.0, 60.0
     setups = [
         setup_of(context, design, past, rate=rate, requests=round(rate * seconds), overlap=overlap)
         for past in PASTS for design in ("A", "B") for overlap in (False, True)

@@ -82,8 +82,8 @@ def test_small_clients_have_the_rows_of_table_3(report):
     assert len(cells) == 3 * 2
     assert set(cells.outcome) <= set(small.OUTCOMES)
     rows = {one.name: one for one in report.compared}
-    assert sum("Table III" in name for name in rows) == 3 * 2 + 1
-    share = rows["Table III, reasoning: share of all cells that agree"]
+    assert sum(one.where == "Table III" for one in rows.values()) == 3 * 2 + 1
+    share = rows["reasoning: share of all cells that agree"]
     assert share.here == (cells.outcome == "agree").mean()
     assert share.why.endswith("of 6 cells")
     rates = next(table for table in report.tables if table.name == "tp2-highest-rate").frame
