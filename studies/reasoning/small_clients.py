@@ -14,15 +14,13 @@ from hermes.study import Compared, Context, Point, Table, run_points
 from ..common.climb import climb
 from ..common.llm_figures import llm_figures
 from ..common.systems import System, arrange, routers
-from ..common.table_3 import OBJECTIVES, agrees, best_systems, recommended
+from ..common.table_3 import NEAR, OBJECTIVES, best_systems, kind, recommended
 
 __all__ = ["compared", "grid", "tables"]
 
 
 SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D")), System("large", 32, ("2P/30D", "4P/28D", "12P/20D")))
 RATES = tuple(step / 40 for step in range(1, 25))   # requests/s and client
-QUICK_RATES = (0.1, 0.2, 0.3)
-QUICK_WINDOW_S = 150
 PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
     ("small", "TTFT"): "continuous", ("large", "TTFT"): "continuous",
     ("small", "throughput"): "continuous",
@@ -31,24 +29,25 @@ PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
     ("large", "throughput per energy"): "disaggregated (low), continuous (medium)",
 }
 BANDS = ("low", "medium")
+TTFT = "latency.ttft_s.p50"
+OUTCOMES = ("agree", "tie", "disagree", "nothing meets the SLOs")
 
 
 def grid(context: Context, budgets: Sequence[int]) -> pd.DataFrame:
     """Simulate both systems at rising rates, until they miss the SLOs."""
     asked = [(system, strategy) for system in SYSTEMS
              for strategy in ("continuous", *(f"chunked {budget}" for budget in budgets), *system.splits)]
-    found = climb(asked, QUICK_RATES if context.quick else RATES, partial(_at_rate, context))
+    found = climb(asked, RATES, partial(_at_rate, context))
     base = found[found.strategy == "continuous"].groupby("system", sort=False).first()["energy.output_tokens_per_j"]
     return found.assign(rel_tpj=found["energy.output_tokens_per_j"] / found.system.map(base))
 
 
 def _at_rate(context: Context, rate: float, alive: Sequence[tuple[System, str]]) -> pd.DataFrame:
     scenario: Any = load_document(context.file("tp2.yaml")).plain()
-    window_s = min(context["window_s"] / 2, QUICK_WINDOW_S) if context.quick else context["window_s"] / 2
     points = [Point(
         f"{system.name}, {strategy}, {rate:g}", {
             "clients": arrange(scenario["clients"], strategy, system.clients, max_num_seqs=context["max_num_seqs"]),
-            "routers": routers(strategy, scenario["router"]), "workload.duration": f"{window_s:g} s",
+            "routers": routers(strategy, scenario["router"]), "workload.duration": f"{context['window_s'] / 2:g} s",
             "workload.branch_spread": context["branch_spread"],
             "workload.arrivals.rate": f"{rate * system.clients:g} /s",
         }, {"system": system.name, "strategy": strategy, "rate": rate}) for system, strategy in alive]
@@ -62,11 +61,12 @@ def highest(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the grid with the best budget of chunked batching for each system."""
-    rates = highest(found)
-    chunked = rates[rates.strategy.str.startswith("chunked ")]
-    best = set(chunked.loc[chunked.groupby("system", sort=False).met.idxmax(), ["system", "strategy"]]
-               .itertuples(index=False, name=None))
+    """Return the grid with one budget of chunked batching for each system: that of the highest rate, and of the lowest
+    TTFT there."""
+    top = highest(found).merge(found, "left", left_on=["system", "strategy", "met"],
+                               right_on=["system", "strategy", "rate"])
+    chunked = top[top.strategy.str.startswith("chunked ")].sort_values(["met", TTFT], ascending=[False, True])
+    best = set(chunked.groupby("system").head(1)[["system", "strategy"]].itertuples(index=False, name=None))
     keep = [not strategy.startswith("chunked ") or (system, strategy) in best
             for system, strategy in zip(found.system, found.strategy, strict=True)]
     return found[keep]
@@ -84,12 +84,32 @@ def cells(found: pd.DataFrame, parts: int) -> pd.DataFrame:
         for objective in OBJECTIVES:
             for place, band in enumerate(BANDS):
                 inside = good[(good.rate > top * place / parts) & (good.rate <= top * (place + 1) / parts)]
-                best, rate = best_systems(inside, objective, "latency.ttft_s.p50")
+                best, rate = best_systems(inside, objective, TTFT)
                 paper = recommended(PAPER[system, objective], band)
                 rows.append({"system": system, "objective": objective, "rates": band, "paper": ", ".join(paper),
                              "here": ", ".join(best) or "none meets the SLOs", "at": rate,
-                             "agrees": agrees(best, paper)})
+                             "outcome": outcome(best, paper), "values": _values(inside, objective, rate)})
     return pd.DataFrame(rows)
+
+
+def outcome(best: Sequence[str], paper: Sequence[str]) -> str:
+    """Return one of `OUTCOMES`; a tie: systems of the paper's kind and of others share the best place."""
+    kinds = {kind(name) for name in best}
+    return (OUTCOMES[3] if not kinds else OUTCOMES[0] if kinds <= set(paper) else
+            OUTCOMES[1] if kinds & set(paper) else OUTCOMES[2])
+
+
+def _values(inside: pd.DataFrame, objective: str, rate: float | None) -> str:
+    """Return the objective of every system of a band, the best first, as text."""
+    if inside.empty:
+        return "no system meets the six SLOs"
+    if objective == "TTFT":
+        values = (1e3 * inside[inside.rate == rate].set_index("strategy")[TTFT]).sort_values()
+        return f"at {rate:g}/s and client: " + ", ".join(f"{name} {value:.0f} ms" for name, value in values.items())
+    column, unit, text = (("throughput.output_tokens_per_s", "tokens/s", ",.0f") if objective == "throughput" else
+                          ("energy.output_tokens_per_j", "tokens/J", ".3f"))
+    values = inside.groupby("strategy")[column].max().sort_values(ascending=False)
+    return ", ".join(f"{name} {value:{text}}" for name, value in values.items()) + f" {unit}"
 
 
 def tables(found: pd.DataFrame, parts: int) -> list[Table]:
@@ -97,7 +117,8 @@ def tables(found: pd.DataFrame, parts: int) -> list[Table]:
     return [
         Table("tp2-highest-rate", "Clients of two H100: highest rate (requests/s per client) that meets all six SLOs",
               rates, "", {system.name: 3 for system in SYSTEMS}),
-        Table("tp2-table-3", "Table III, reasoning, cell by cell", cells(found, parts),
+        Table("tp2-table-3", "Table III, reasoning, cell by cell", cells(found, parts).drop(columns="values"),
+              f"here: systems within {NEAR:.0%} of the best; tie: the paper's kind shares that place with another. "
               f"Bands: the first two of {parts} parts of the rates up to the highest that any system takes."),
         Table("tp2-points", "Clients of two H100: every point", pd.DataFrame({
             "system": found.system, "batching": found.strategy, "rate": found.rate,
@@ -110,25 +131,23 @@ def tables(found: pd.DataFrame, parts: int) -> list[Table]:
 
 
 def compared(found: pd.DataFrame, parts: int) -> list[Compared]:
-    """Return the rows of reasoning of Table III, and the highest rates."""
+    """Return the rows of reasoning of Table III cell by cell, how many agree, and the highest rates."""
     rows = []
     table = cells(found, parts)
-    for (system, objective), paper in PAPER.items():
-        group = table[(table.system == system) & (table.objective == objective)]
+    for cell in table.to_dict("records"):
         rows.append(Compared(
-            f"Table III, reasoning, {system}: {objective}", paper,
-            "; ".join(f"{row['here']} ({row['rates']})" for row in group.to_dict("records")),
-            "answers are 16 times as long as prompts: prefill clients idle" if objective != "TTFT"
-            else "a prompt waits for the step before it, or for other prompts"))
-    met = table[table.agrees != "-"]
-    rows.append(Compared("Table III, reasoning: share of the cells that agree", 1.0,
-                         float((met.agrees == "yes").mean()) if len(met) else None,
-                         f"{len(met)} of {len(table)} cells have a system that meets the SLOs", 2))
+            f"reasoning, {cell['system']}, {cell['rates']} rates: {cell['objective']}", cell["paper"],
+            cell["here"], cell["values"], None, "Table III",
+            agrees=cell["outcome"] == OUTCOMES[0], settled=cell["outcome"] in (OUTCOMES[0], OUTCOMES[2])))
+    counts = [int((table.outcome == one).sum()) for one in OUTCOMES]
+    rows.append(Compared("reasoning: share of all cells that agree", 1.0, counts[0] / len(table),
+                         ", ".join(f"{one}: {count}" for one, count in zip(OUTCOMES, counts, strict=True))
+                         + f"; of {len(table)} cells", 2, "Table III"))
     rates = highest(_chosen(found))
     for system in dict.fromkeys(rates.system):
         ordered = rates[rates.system == system].sort_values("met", ascending=False, kind="stable")
         rows.append(Compared(
-            f"Reasoning, {system}: highest rate, requests/s and client", None,
+            f"reasoning, {system}: highest rate that meets six SLOs, requests/s and client", None,
             ", ".join(f"{row['strategy']} {row['met']:.3g}" for row in ordered.to_dict("records")),
-            "the KV and the steps of decodes end it; all clients of a shared system decode"))
+            "the paper gives none"))
     return rows

@@ -28,7 +28,7 @@ def cdf_plot(found: list[Any], mode: str, rate: float) -> Figure:
                 for f in found:
                     same = f.setup.population == population or design == "recompute"
                     if f.setup.design == design and f.setup.past == past and same:
-                        times = [f.row[f"e2e_{round(100 * q):03d}"] for q in QUANTILES]
+                        times = [f.mean(f"e2e_{round(100 * q):03d}") for q in QUANTILES]
                         grows = f.stable is False
                         axes.plot(times, QUANTILES, color=_COLOURS[design], linestyle="--" if grows else "-",
                                   linewidth=_WIDTHS[design], label=f"{design} (not stable)" if grows else design)

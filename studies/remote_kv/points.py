@@ -57,11 +57,11 @@ class Setup:
         return (f"{self.design} {self.past} {self.population} kv{self.kv_bits} {self.mode} {self.rate:.6g}/s "
                 f"{self.requests}{extra}")
 
-    def point(self, folder: Path) -> Point:
+    def point(self, folder: Path, seed: int | None = None) -> Point:
         """Return the point that simulates it; folder: of the scenarios."""
         data = scenario(self, folder)
         keys = ("name", "workload", "clients", "routers", "network")
-        return Point(self.label, {key: data[key] for key in keys if key in data})
+        return Point(self.label, {key: data[key] for key in keys if key in data}, seed=seed)
 
 
 def store_of(setup: Setup, folder: Path) -> dict[str, Any] | None:

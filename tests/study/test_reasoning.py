@@ -16,14 +16,13 @@ TPOT_MS, TTFT_MS, reasoning_figures = figures_of.TPOT_MS, figures_of.TTFT_MS, fi
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr(reasoning, "QUICK_WINDOW_S", 6)
-    patch.setattr(reasoning, "SPLITS", ("2P/6D",))
-    patch.setattr(reasoning, "QUICK_BUDGETS", (512, 2048))
+    patch.setattr(reasoning, "SPLITS", ("4P/4D", "2P/6D"))
+    patch.setattr(reasoning, "MORE_SEEDS", (2,))
     patch.setattr(small, "SYSTEMS", (small.System("small", 2, ("1P/1D",)),))
-    patch.setattr(small, "QUICK_RATES", (0.05,))
-    patch.setattr(small, "QUICK_WINDOW_S", 60)
+    patch.setattr(small, "RATES", (0.5,))
     patch.setattr(reasoning, "PARTS", tuple(replace(part, rates=(4.0,)) for part in reasoning.PARTS))
-    yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
+    patch.setattr(reasoning, "BUDGETS", (512, 2048))
+    yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), workers=0, changes=["window_s=8"]))
     patch.undo()
 
 
@@ -47,7 +46,7 @@ def test_tables_are_complete_and_grow_with_the_slo(report):
         previous = None
         for tpot in part.tpot_ms:
             table = next(t for t in report.tables if t.name == f"{part.name}-{tpot}ms").frame
-            assert [name.split()[0] for name in table.batching] == ["continuous", "chunked", "2P/6D"]
+            assert [name.split()[0] for name in table.batching] == ["continuous", "chunked", "4P/4D", "2P/6D"]
             shares = table[[name for name in table.columns if name.endswith(" ms")]].to_numpy()
             assert (shares[:, 1:] >= shares[:, :-1]).all()
             assert ((shares >= 0) & (shares <= 1)).all()
@@ -81,9 +80,32 @@ def test_the_best_budget_meets_the_slos_most():
 def test_small_clients_have_the_rows_of_table_3(report):
     cells = next(table for table in report.tables if table.name == "tp2-table-3").frame
     assert len(cells) == 3 * 2
-    assert set(cells.agrees) <= {"yes", "no", "-"}
-    names = [one.name for one in report.compared]
-    assert sum("Table III" in name for name in names) == 7
-    assert sum("Fig. 8" in name for name in names) == 10
+    assert set(cells.outcome) <= set(small.OUTCOMES)
+    rows = {one.name: one for one in report.compared}
+    assert sum(one.where == "Table III" for one in rows.values()) == 3 * 2 + 1
+    share = rows["reasoning: share of all cells that agree"]
+    assert share.here == (cells.outcome == "agree").mean()
+    assert share.why.endswith("of 6 cells")
     rates = next(table for table in report.tables if table.name == "tp2-highest-rate").frame
     assert set(rates.strategy) == {"continuous", "chunked 512", "chunked 2048", "1P/1D"}
+
+
+@pytest.mark.parametrize(("best", "paper", "outcome"), [
+    (("continuous",), ("continuous",), "agree"),
+    (("continuous", "chunked 512"), ("continuous",), "tie"),
+    (("continuous", "chunked 512"), ("continuous", "chunked"), "agree"),
+    (("1P/3D", "2P/2D"), ("continuous",), "disagree"),
+    ((), ("continuous",), "nothing meets the SLOs"),
+])
+def test_outcomes_of_a_cell(best, paper, outcome):
+    assert small.outcome(best, paper) == outcome
+
+
+def test_figure_8_has_an_interval_over_seeds(report):
+    rows = [one for one in report.compared if one.where == "Fig. 8"]
+    assert len(rows) == 2 * 5
+    for row in rows:
+        low, high = row.interval
+        assert low <= row.here <= high
+        assert row.why.startswith("continuous ")
+        assert row.verdict in (("-",) if row.paper is None else ("agrees", "differs", "cannot tell"))
