@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,24 +10,30 @@ from matplotlib.figure import Figure
 
 from hermes.study import Plot, Report, Table
 
-__all__ = ["BANDS", "BY", "build", "choose_budget", "highest_rates", "normalised"]
+__all__ = ["BANDS", "BY", "RATE_STEPS", "build", "choose_budget", "highest_rates", "normalised"]
 
 BY = ["system", "pipeline", "lengths"]
 TPS, TPJ = "throughput.output_tokens_per_s", "energy.output_tokens_per_j"
 LIMITS = tuple(f"{name}_{p}" for name in ("ttft", "tpot") for p in ("p50", "p90", "p99"))
 BANDS = {"low (1-2)": (1.0, 2.0), "medium (3-4)": (3.0, 4.0), "high (5-6)": (5.0, 6.0)}
+RATE_STEPS = {"plain": 0.5, "rag": 0.25, "kv-retrieval": 0.5}
+"""Requests/s and client between two rates of the grid; systems one step apart share a place."""
 POINTS_NOTE = ("rate: requests/s per client; KV tok: capacity of a client; peak: largest share of a client's in use; "
                "x: relative to continuous at the lowest rate; missed: SLOs.")
 COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
-def build(grid: pd.DataFrame, weights: pd.DataFrame, speed: str, windows_s: dict[str, int]) -> Report:
-    """Return the report of a normalised grid."""
+def build(
+    grids: Sequence[pd.DataFrame], weights: pd.DataFrame, speed: str, windows_s: dict[str, int],
+) -> Report:
+    """Return the report of normalised grids, one for each seed; all tables but the first are of the first."""
+    grid = grids[0]
     chosen = choose_budget(grid)
-    highest = highest_rates(grid, BY)
+    highest = pd.concat([highest_rates(one.assign(seed=seed), [*BY, "seed"]) for seed, one in enumerate(grids, 1)],
+                        ignore_index=True)
     tables = [
-        Table("highest-rate", "Highest rate (requests/s per client) that meets all six SLOs", highest,
-              "0: no rate of the grid meets them; chunked N: steps of N tokens."),
+        Table("highest-rate", "Highest rate (requests/s per client) that meets all six SLOs",
+              highest, "seed: the first or second; 0: no rate of the grid meets them; chunked N: steps of N tokens."),
         Table("best", "Best of those that meet all six SLOs, relative to continuous at the lowest rate",
               best_by_band(chosen)),
         Table("which-fails", "SLOs that the lowest failing rate misses", first_misses(grid)),
@@ -169,13 +176,16 @@ def findings(grid: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
         if not top:
             said.append(f"{row['system']}, {row['pipeline']}, {row['lengths']}: nothing meets the SLOs.")
             continue
-        leaders = " and ".join(name for name, rate in rates.items() if rate == top)
-        others = ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate < top)
+        step = RATE_STEPS[row["pipeline"]]
+        order = sorted(rates.items(), key=lambda pair: -pair[1])
+        leaders = ", ".join(f"{name} {rate:g}" for name, rate in order if rate > top - 1.5 * step)
+        others = ", ".join(f"{name} {rate:g}" for name, rate in order if rate <= top - 1.5 * step)
         group = grid[(grid.system == row["system"]) & (grid.pipeline == row["pipeline"])
                      & (grid.lengths == row["lengths"]) & grid["slo.pass"].astype(bool)]
         energy = group.iloc[int(group.rel_tpj.argmax())]
         said.append(
-            f"{row['system']}, {row['pipeline']}, {row['lengths']}: SLOs hold up to {top:g} requests/s per client with "
-            f"{leaders}" + (f" ({others})" if others else "") + f"; most tokens per joule: {energy.strategy} at "
+            f"{row['system']}, {row['pipeline']}, {row['lengths']}: highest rate (requests/s per client, in steps of "
+            f"{step:g}), first place: {leaders}" + (f"; others: {others}" if others else "")
+            + f"; most tokens per joule: {energy.strategy} at "
             f"{energy.rate:g}, {energy.rel_tpj:.2f} times continuous at the lowest rate.")
     return said
