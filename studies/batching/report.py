@@ -27,7 +27,7 @@ SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D", "3P/1D")), System("large", 32, 
 LOWEST = 0.5                  # requests/s and client
 PIPELINES = {"plain": 6.5, "rag": 3.5, "kv-retrieval": 6.5}   # the highest rates
 LENGTHS = ("azure-conv-2023", "azure-code-2023")
-QUICK_WINDOW_S = 40
+QUICK_WINDOW_S, QUICK_BUDGETS = 30, (256, 512)
 
 # KV memory of one H100 with bf16 weights, as (label, memory): three accounts of the same two cards.
 BF16_WEIGHTS = 141_104_775_168
@@ -45,11 +45,11 @@ def run(context: Context) -> Report:
     grid, chosen = grids[0], [tables.choose_budget(one) for one in grids]
     points = pd.concat(grids)
     note = speed_note(float(points["device_hours"].sum()), float(points["core_s"].sum()))
-    report = tables.build(
-        grids, _weights(context), note, {system.name: _window_s(context, system) for system in SYSTEMS})
+    windows = {system.name: _window_s(context, system) for system in SYSTEMS if (points.system == system.name).any()}
+    report = tables.build(grids, None if context.quick else _weights(context), note, windows, context.quick)
     report.tables[1:1] = [table_3(chosen, *_ranking(context)), part_of_peak(grid)]
-    figures = [compared(one, *_ranking(context)) for one in chosen]
-    report.compared = [*over_seeds(*figures), *effort(grids)]
+    figures = [compared(one, *_ranking(context), context.quick) for one in chosen]
+    report.compared = [*over_seeds(*figures), *effort(grids, context.quick)]
     return report
 
 
@@ -74,7 +74,7 @@ def _grid(context: Context) -> pd.DataFrame:
     """Simulate every system at rising rates, until it misses the SLOs of the TTFT."""
     frames = []
     for pipeline, highest in PIPELINES.items():
-        systems = [(system, lengths, strategy) for system in SYSTEMS
+        systems = [(system, lengths, strategy) for system in (SYSTEMS[-1:] if context.quick else SYSTEMS)
                    if context["part"] in ("all", f"{system.name} {pipeline}")
                    for lengths in LENGTHS for strategy in _strategies(context, system)]
         step = tables.RATE_STEPS[pipeline]
@@ -99,7 +99,7 @@ def _at_rate(
 def _strategies(context: Context, system: System) -> list[str]:
     budgets: Iterable[int] = (context["chunk"],)
     if context["chunk"] == "best":
-        budgets = BUDGETS
+        budgets = QUICK_BUDGETS if context.quick else BUDGETS
     return ["continuous", *(f"chunked {budget}" for budget in budgets), *system.splits]
 
 
