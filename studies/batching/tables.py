@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,34 +10,41 @@ from matplotlib.figure import Figure
 
 from hermes.study import Plot, Report, Table
 
-__all__ = ["BANDS", "BY", "build", "choose_budget", "highest_rates", "normalised"]
+__all__ = ["BANDS", "BY", "RATE_STEPS", "build", "choose_budget", "highest_rates", "normalised"]
 
 BY = ["system", "pipeline", "lengths"]
 TPS, TPJ = "throughput.output_tokens_per_s", "energy.output_tokens_per_j"
 LIMITS = tuple(f"{name}_{p}" for name in ("ttft", "tpot") for p in ("p50", "p90", "p99"))
 BANDS = {"low (1-2)": (1.0, 2.0), "medium (3-4)": (3.0, 4.0), "high (5-6)": (5.0, 6.0)}
+RATE_STEPS = {"plain": 0.5, "rag": 0.25, "kv-retrieval": 0.5}
+"""Requests/s and client between two rates of the grid; systems one step apart share a place."""
 POINTS_NOTE = ("rate: requests/s per client; KV tok: capacity of a client; peak: largest share of a client's in use; "
                "x: relative to continuous at the lowest rate; missed: SLOs.")
 COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
-def build(grid: pd.DataFrame, weights: pd.DataFrame, speed: str, windows_s: dict[str, int]) -> Report:
-    """Return the report of a normalised grid."""
+def build(
+    grids: Sequence[pd.DataFrame], weights: pd.DataFrame | None, speed: str, windows_s: dict[str, int], quick: bool,
+) -> Report:
+    """Return the report of normalised grids, one for each seed; all tables but the first are of the first."""
+    grid = grids[0]
     chosen = choose_budget(grid)
-    highest = highest_rates(grid, BY)
+    highest = pd.concat([highest_rates(one.assign(seed=seed), [*BY, "seed"]) for seed, one in enumerate(grids, 1)],
+                        ignore_index=True)
     tables = [
-        Table("highest-rate", "Highest rate (requests/s per client) that meets all six SLOs", highest,
-              "0: no rate of the grid meets them; chunked N: steps of N tokens."),
+        Table("highest-rate", "Highest rate (requests/s per client) that meets all six SLOs",
+              highest, "seed: the first or second; 0: no rate of the grid meets them; chunked N: steps of N tokens."),
         Table("best", "Best of those that meet all six SLOs, relative to continuous at the lowest rate",
               best_by_band(chosen)),
         Table("which-fails", "SLOs that the lowest failing rate misses", first_misses(grid)),
-        Table("weights", "bf16 weights on the small system, conversation and code", weights_table(weights)),
+        *([] if weights is None else [
+            Table("weights", "bf16 weights on the small system, conversation and code", weights_table(weights))]),
         Table("points", "Every point", points_table(grid), POINTS_NOTE, {"peak": 2, "x": 2, "x ": 2}),
     ]
     windows = ", ".join(f"{seconds} s ({name})" for name, seconds in windows_s.items())
     return Report(
         tables, [plot(chosen, pipeline) for pipeline in chosen.pipeline.unique()],
-        [*findings(chosen, highest_rates(chosen, BY)), f"Speed: {speed}."],
+        [*findings(chosen, highest_rates(chosen, BY), quick), f"Speed: {speed}."],
         [f"Poisson arrivals for {windows}; the same requests for every strategy."])
 
 
@@ -160,7 +168,10 @@ def plot(grid: pd.DataFrame, pipeline: str) -> Plot:
     return Plot(f"batching-{pipeline}", f"{pipeline}: filled points meet all six SLOs, hollow ones do not", figure)
 
 
-def findings(grid: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
+def findings(grid: pd.DataFrame, highest: pd.DataFrame, quick: bool) -> list[str]:
+    """Return a sentence for each system, pipeline and lengths: systems near the best share its place. The short
+    windows of a quick run make more of them near."""
+    steps, near = (2, 0.1) if quick else (1, 0.02)
     said = []
     strategies = [c for c in highest.columns if c not in BY]
     for row in highest.to_dict("records"):
@@ -169,13 +180,17 @@ def findings(grid: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
         if not top:
             said.append(f"{row['system']}, {row['pipeline']}, {row['lengths']}: nothing meets the SLOs.")
             continue
-        leaders = " and ".join(name for name, rate in rates.items() if rate == top)
-        others = ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate < top)
+        step = RATE_STEPS[row["pipeline"]]
+        order = sorted(rates.items(), key=lambda pair: -pair[1])
+        leaders = ", ".join(f"{name} {rate:g}" for name, rate in order if rate > top - (steps + 0.5) * step)
+        others = ", ".join(f"{name} {rate:g}" for name, rate in order if rate <= top - (steps + 0.5) * step)
         group = grid[(grid.system == row["system"]) & (grid.pipeline == row["pipeline"])
                      & (grid.lengths == row["lengths"]) & grid["slo.pass"].astype(bool)]
-        energy = group.iloc[int(group.rel_tpj.argmax())]
+        energy = group.groupby("strategy").rel_tpj.max().sort_values(ascending=False)
+        frugal = ", ".join(map(str, energy[energy >= energy.iloc[0] * (1 - near)].index))
         said.append(
-            f"{row['system']}, {row['pipeline']}, {row['lengths']}: SLOs hold up to {top:g} requests/s per client with "
-            f"{leaders}" + (f" ({others})" if others else "") + f"; most tokens per joule: {energy.strategy} at "
-            f"{energy.rate:g}, {energy.rel_tpj:.2f} times continuous at the lowest rate.")
+            f"{row['system']}, {row['pipeline']}, {row['lengths']}: highest rate (requests/s per client), "
+            f"within {steps * step:g} of the best: {leaders}" + (f"; others: {others}" if others else "")
+            + f"; most tokens per joule, within {near:.0%}: {frugal}, {energy.iloc[0]:.2f} times continuous at the "
+            "lowest rate.")
     return said

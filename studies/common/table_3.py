@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-__all__ = ["NEAR", "OBJECTIVES", "agrees", "best_systems", "kind", "recommended"]
+__all__ = ["AGREE", "DISAGREE", "NEAR", "NONE_MEETS", "OBJECTIVES", "TIE", "agrees", "best_systems", "kind", "outcome",
+           "recommended", "share", "tally"]
 
 NEAR = 0.02
 """Systems within 2% of the best share its place: two windows differ by as much."""
 OBJECTIVES = ("TTFT", "throughput", "throughput per energy")
+AGREE, TIE, DISAGREE, NONE_MEETS = "agrees", "tie", "disagrees", "nothing meets the SLOs"
+"""Outcomes of a cell."""
 
 
 def kind(strategy: str) -> str:
@@ -52,5 +55,27 @@ def best_systems(inside: pd.DataFrame, objective: str, ttft: str) -> tuple[tuple
 def agrees(best: Iterable[str], paper: Iterable[str]) -> str:
     """Return yes, no, or "-" if nothing meets the SLOs: whether one of the best is of a kind that the paper
     recommends."""
-    found = {kind(name) for name in best}
-    return "-" if not found else "yes" if found & set(paper) else "no"
+    return {AGREE: "yes", TIE: "yes", DISAGREE: "no", NONE_MEETS: "-"}[outcome(best, paper)]
+
+
+def outcome(best: Iterable[str], paper: Iterable[str]) -> str:
+    """Return the outcome of a cell: `AGREE` if all of the best are of kinds that the paper recommends, `TIE` if some
+    are, `DISAGREE` if none is, `NONE_MEETS` if no system meets the SLOs."""
+    found, wanted = {kind(name) for name in best}, set(paper)
+    if not found:
+        return NONE_MEETS
+    if found <= wanted:
+        return AGREE
+    return TIE if found & wanted else DISAGREE
+
+
+def share(outcomes: Sequence[str]) -> float:
+    """Return the share of all cells that agree. Ties do not, nor do cells in which nothing meets the SLOs."""
+    return outcomes.count(AGREE) / len(outcomes)
+
+
+def tally(outcomes: Sequence[str]) -> str:
+    """Return the outcomes in words, as in "17 of 21 agree, 1 tie, 3 disagree; in 11 nothing meets the SLOs"."""
+    agree, tie, disagree, none = (outcomes.count(name) for name in (AGREE, TIE, DISAGREE, NONE_MEETS))
+    words = f"{agree} of {agree + tie + disagree} agree, {tie} tie, {disagree} disagree"
+    return words + (f"; in {none} nothing meets the SLOs" if none else "")

@@ -15,6 +15,7 @@ from hermes.study import Compared, Context, Plot, Point, Report, Search, Table, 
 from hermes.study.figures import speed_note
 
 from ..common.llm_figures import llm_figures
+from ..common.seeds import over_seeds
 from ..common.systems import BUDGETS, arrange, routers
 
 __all__ = ["compare", "run"]
@@ -23,7 +24,9 @@ COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (2, 8)
 SPEEDS = (25, 50)             # tokens/s
 STEP = 0.05                   # requests/s and client: rates are multiples of it
 HIGHEST = 256                 # steps: no client takes 12.8 requests a second here
+AGAIN = (8, 32)               # numbers of clients that a second seed simulates too: those of the paper's figures
 SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly: the effect of one client more or less
+SHARP = 0.5                   # a rate that drops sharply keeps less than half
 CLIENT_SECONDS, SHORTEST_S = 1600, 100
 BF16 = {
     "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"},
@@ -42,6 +45,7 @@ class System:
     weights: str
     strategy: str
     count: int
+    seed: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ def split(count: int, share: float = 0.6) -> str:
     return f"{prefill}P/{count - prefill}D"
 
 
-def asked(weights: str, strategy: str, count: int, speed: int, share: float) -> Asked:
-    system = System(weights, strategy, count)
+def asked(weights: str, strategy: str, count: int, speed: int, share: float, seed: int = 1) -> Asked:
+    system = System(weights, strategy, count, seed)
     rates = [step * STEP for step in range(1, HIGHEST)]
     return Asked(system, speed, Search(system, rates, partial(keeps, speed=speed, share=share)))
 
@@ -71,30 +75,34 @@ def keeps(point: Mapping[str, Any], speed: int, share: float = 0.99) -> bool:
 
 
 def run(context: Context) -> Report:
-    searches, splits, points = _searched(context)
-    return build(context, searches, splits, points)
+    searches, again, splits, points = _searched(context, () if context.quick else AGAIN)
+    return build(context, searches, again, splits, points)
 
 
 def compare(context: Context) -> list[Compared]:
-    """Return the paper's figures under the context's assumptions."""
+    """Return the paper's figures under the context's assumptions, with its own seed alone."""
     return compared(details(_searched(context)[0], context["share"]))
 
 
-def _searched(context: Context) -> tuple[list[Asked], list[Asked], list[Mapping[str, Any]]]:
-    """Run all searches; return those of the systems, those of other splits, and the points."""
-    share = context["share"]
+def _searched(
+    context: Context, again: tuple[int, ...] = (),
+) -> tuple[list[Asked], list[Asked], list[Asked], list[Mapping[str, Any]]]:
+    """Run all searches; return those of the systems, the same of the numbers of clients in `again` with the next seed,
+    those of other splits, and the points."""
+    share, seed = context["share"], context["seed"]
     counts = (8,) if context["clients"] == 8 else QUICK_COUNTS if context.quick else COUNTS
     budgets: Iterable[int] = (context["chunk"],)
     if context["chunk"] == "best":
         budgets = QUICK_BUDGETS if context.quick else BUDGETS
     batchings = ("continuous", *(f"chunked {budget}" for budget in budgets), "disaggregated")
     chosen = [name for name in WEIGHTS if context["weights"] in ("both", name)]
-    searches = [asked(weights, strategy, count, speed, share)
-                for weights in chosen for strategy in batchings for count in counts for speed in SPEEDS]
-    splits = [asked("fp8", name, count, speed, share) for count, names in SPLITS.items()
+    first, second = ([asked(weights, strategy, count, speed, share, number)
+                      for weights in chosen for strategy in batchings for count in wanted for speed in SPEEDS]
+                     for number, wanted in ((seed, counts), (seed + 1, [n for n in counts if n in again])))
+    splits = [asked("fp8", name, count, speed, share, seed) for count, names in SPLITS.items()
               if count in counts and "fp8" in chosen for name in names for speed in SPEEDS]
-    points = run_searches([one.search for one in (*searches, *splits)], partial(_round, context))
-    return searches, splits, list(points.values())
+    points = run_searches([one.search for one in (*first, *second, *splits)], partial(_round, context))
+    return first, second, splits, list(points.values())
 
 
 def _round(context: Context, number: int, wanted: list[tuple[Any, float]]) -> list[dict[str, Any]]:
@@ -108,7 +116,7 @@ def _round(context: Context, number: int, wanted: list[tuple[Any, float]]) -> li
             "clients": arrange(clients, how, system.count), "routers": routers(how, scenario["router"]),
             "workload.arrivals.rate": f"{rate * system.count:.6g} /s",
             "workload.duration": f"{window_s(system.count, context.quick):g} s",
-        }))
+        }, seed=system.seed))
     frame = run_points(context, f"round-{number}", points, scenario="conversation.yaml", extract=llm_figures)
     rows: list[dict[str, Any]] = frame.to_dict("records")   # type: ignore[assignment]
     return rows
@@ -147,7 +155,9 @@ def details(searches: list[Asked], share: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def build(context: Context, searches: list[Asked], splits: list[Asked], points: list[Mapping[str, Any]]) -> Report:
+def build(
+    context: Context, searches: list[Asked], again: list[Asked], splits: list[Asked], points: list[Mapping[str, Any]],
+) -> Report:
     share = context["share"]
     table, every = highest(searches), details(searches, share)
     budgets = ", ".join(dict.fromkeys(s.system.strategy.removeprefix("chunked ") for s in searches
@@ -155,9 +165,11 @@ def build(context: Context, searches: list[Asked], splits: list[Asked], points: 
     hours = sum(point["device_hours"] for point in points)
     core_s = sum(point["core_s"] for point in points)
     counts = list(dict.fromkeys(s.system.count for s in searches))
+    digits = dict.fromkeys(map(str, counts), 2)
+    seeds = [compared(every), *([compared(details(again, share))] if again else [])]
     return Report([
-        Table("highest-rate", "Highest rate (requests/s per client)", table, "", {
-            name: 2 for name in table.columns if name.isdigit()}),
+        Table("highest-rate", "Highest rate (requests/s per client)", table, "", digits),
+        *([Table("seed", "The same with the next seed", highest(again), "", digits)] if again else []),
         *([Table("splits", "fp8: the same for other splits", details(splits, share), "", {"share": 4, "peak": 2})]
           if splits else []),
         Table("details", "The points of these rates, and what ends them one step further", every,
@@ -172,7 +184,7 @@ def build(context: Context, searches: list[Asked], splits: list[Asked], points: 
         f"Disaggregated: {context['prefill_share']:.0%} of the clients prefill ("
         + ", ".join(split(count, context["prefill_share"]) for count in counts)
         + "); KV layer by layer over 50 GB/s.",
-    ], compared=compared(every))
+    ], compared=over_seeds(*seeds))
 
 
 def best_budget(every: pd.DataFrame) -> pd.DataFrame:
@@ -191,32 +203,58 @@ def compared(every: pd.DataFrame) -> list[Compared]:
     best = best_budget(every)
     for weights, count in (("fp8", 8), ("fp8", 32), ("bf16", 8), ("bf16", 32)):
         mine = best[(best.weights == weights) & (best.clients == count)]
-        rates = {speed: group.set_index("batching")["rate"] for speed, group in mine.groupby("tokens/s")}
-        if not rates:
+        at = {speed: group.sort_values("rate", ascending=False, kind="stable").set_index("batching")
+              for speed, group in mine.groupby("tokens/s")}
+        if not at:
             continue
-        name, slow, fast = f"Fig. 13, {weights}, {count} clients", rates[25].to_dict(), rates[50].to_dict()
-        budget = mine[(mine.batching == "chunked") & (mine["tokens/s"] == 25)]["budget"].iloc[0]
+        name, slow, fast = f"{weights}, {count} clients", at[25]["rate"].to_dict(), at[50]["rate"].to_dict()
+        top = max(slow.values())
         rows.append(Compared(
             f"{name}: requests/s and client at 25 tokens/s", "chunked takes most",
-            ", ".join(f"{one}{f' {budget}' if one == 'chunked' else ''} {rate:.2f}"
-                      for one, rate in sorted(slow.items(), key=lambda pair: -pair[1])),
-            "a small step keeps 40 ms a token, and no client waits for work of its kind" if weights == "fp8"
-            else "KV memory ends every rate, and prefill clients hold no decodes"))
+            ", ".join(f"{one} {rate:.2f}" for one, rate in slow.items()), _ends(at[25]), 2, "Fig. 13", (top, top),
+            agrees=list(slow.values()).count(top) == 1 and slow["chunked"] == top))
+        ratio = _over(slow["chunked"], slow["disaggregated"])
         rows.append(Compared(
-            f"{name}: chunked over disaggregated at 25 tokens/s", "above 1", _over(slow["chunked"],
-                                                                                    slow["disaggregated"]),
-            "with larger steps below 1: 2,048 prompt tokens take 175 ms" if weights == "fp8"
-            else "60% of the memory lies idle at prefill clients", 2))
-        if not any(fast.values()):
-            continue
-        for one, paper, why in (
-            ("chunked", "drops sharply", "any step with a prompt in it takes longer than 20 ms"),
-            ("disaggregated", "60% prefill is most robust", "a decode client's step holds no prompt"),
-            ("continuous", None, "a prompt interrupts all decodes of its client"),
-        ):
-            rows.append(Compared(f"{name}: share of the rate kept at 50 tokens/s, {one}", paper,
-                                 _over(fast[one], slow[one]), why, 2))
+            f"{name}: chunked over disaggregated at 25 tokens/s", "above 1", ratio,
+            _by_budget(every[(every.weights == weights) & (every.clients == count) & (every["tokens/s"] == 25)],
+                       slow["disaggregated"]), 2, "Fig. 13", agrees=None if ratio is None else ratio > 1, neutral=1))
+        kept = {one: _over(fast[one], slow[one]) for one in fast}
+        for one, paper, agrees in (
+            ("chunked", "drops sharply", (kept["chunked"] or 0) < SHARP),
+            ("disaggregated", "60% prefill is most robust", kept["disaggregated"] == max(
+                share for share in kept.values() if share is not None)),
+            ("continuous", None, None),
+        ) if any(fast.values()) else ():
+            rows.append(Compared(
+                f"{name}: share of the rate kept at 50 tokens/s, {one}", paper, kept[one],
+                f"{fast[one]:.2f} of {slow[one]:.2f} requests/s; {_ends(at[50].loc[[one]])}", 2, "Fig. 13",
+                agrees=agrees))
+    for numbers, group in best[best["tokens/s"] == 25].groupby("weights", sort=False):
+        rates = group.pivot_table(index="batching", columns="clients", values="rate", sort=False)
+        first, last = rates.columns.min(), rates.columns.max()
+        if last > first and (rates[first] > 0).all():
+            changes = (rates[last] / rates[first] - 1).sort_values()
+            rows.append(Compared(f"{numbers}: change of the rate at 25 tokens/s, {first} to {last} clients", None,
+                                 (float(changes.min()), float(changes.max())),
+                                 ", ".join(f"{one} {change:+.0%}" for one, change in changes.items()), 2, "Fig. 13"))
     return rows
+
+
+def _ends(at: pd.DataFrame) -> str:
+    """Return what ends each batching one step past its rate, and how full its KV memory is at the rate."""
+    words = {"": "the last rate", "unstable": "growth", "speed unstable": "speed and growth"}
+    return "; ".join(
+        f"{name}{f' {row.budget}' if row.budget else ''} ends by {words.get(row.then, row.then)}"
+        + (f", KV {row.peak:.0%} full" if row.peak == row.peak and row.peak is not None else "")
+        for name, row in at.iterrows())
+
+
+def _by_budget(mine: pd.DataFrame, other: float) -> str:
+    """Return the ratio of each budget of chunked batching to another rate."""
+    chunked = mine[mine.batching.str.startswith("chunked ")]
+    return "tokens a step: " + ", ".join(
+        f"{row['batching'].removeprefix('chunked ')} {row['rate'] / other:.2f}" if other else "-"
+        for row in chunked.to_dict("records"))
 
 
 def _over(one: float, other: float) -> float | None:

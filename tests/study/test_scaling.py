@@ -76,20 +76,27 @@ def test_a_search_end_to_end(tmp_path, monkeypatch):
 def test_the_figures_of_the_paper():
     """Eight clients: each speed has a row, and what is kept from 25 to 50 tokens/s by hand."""
     every = pd.DataFrame([
-        {"weights": "fp8", "tokens/s": speed, "batching": batching, "clients": 8, "rate": rate}
+        {"weights": "fp8", "tokens/s": speed, "batching": batching, "clients": 8, "rate": rate, "then": "speed",
+         "peak": 0.4}
         for speed, rates in ((25, (2.0, 7.0, 3.0, 5.0)), (50, (0.2, 0.35, 0.1, 1.0)))
         for batching, rate in zip(("continuous", "chunked 256", "chunked 2048", "disaggregated"), rates, strict=True)])
-    rows = {one.name: one.here for one in scaling.compared(every)}
-    name = "Fig. 13, fp8, 8 clients"
-    assert rows[f"{name}: requests/s and client at 25 tokens/s"] == (
-        "chunked 256 7.00, disaggregated 5.00, continuous 2.00")
-    assert rows[f"{name}: chunked over disaggregated at 25 tokens/s"] == pytest.approx(1.4)
+    name, rows = "fp8, 8 clients", {one.name: one for one in scaling.compared(every)}
+    rates = rows[f"{name}: requests/s and client at 25 tokens/s"]
+    assert (rates.here, rates.verdict) == ("chunked 7.00, disaggregated 5.00, continuous 2.00", "agrees")
+    assert rates.why.startswith("chunked 256 ends by speed, KV 40% full; ")
+    ratio = rows[f"{name}: chunked over disaggregated at 25 tokens/s"]
+    assert (ratio.here, ratio.verdict) == (pytest.approx(1.4), "agrees")
+    assert ratio.why == "tokens a step: 256 1.40, 2048 0.60"
     kept = {one: rows[f"{name}: share of the rate kept at 50 tokens/s, {one}"]
             for one in ("chunked", "disaggregated", "continuous")}
-    assert kept == pytest.approx({"chunked": 0.05, "disaggregated": 0.2, "continuous": 0.1})
+    assert {one: row.here for one, row in kept.items()} == pytest.approx(
+        {"chunked": 0.05, "disaggregated": 0.2, "continuous": 0.1})
+    assert [row.verdict for row in kept.values()] == ["agrees", "agrees", "-"]
     assert len(rows) == 5
     bf16 = scaling.compared(every.assign(weights="bf16", rate=every.rate * (every["tokens/s"] == 25)))
     assert len(bf16) == 2   # nothing reads at 50 tokens/s
+    worse = scaling.compared(every.assign(rate=every.rate.where(every.batching != "chunked 256", 1.0)))
+    assert [row.verdict for row in worse[:2]] == ["differs", "differs"]
 
 
 def test_keeps():

@@ -1,5 +1,6 @@
 """The eight cases of splitwise-sim as a study. (tests/study/test_splitwise.py holds them to splitwise-sim.)"""
 
+import pandas as pd
 import pytest
 
 from hermes.study import load_study, run_points
@@ -14,7 +15,6 @@ def ours(tmp_path_factory):
     short = splitwise.points(context, **{"workload.duration": "2 s"})
     frames = [run_points(context, model, short, scenario=f"{model}.yaml", extract=splitwise.splitwise_figures).assign(
         model=model) for model in splitwise.MODELS]
-    import pandas as pd
     return splitwise.tidy(pd.concat(frames, ignore_index=True))
 
 
@@ -40,3 +40,16 @@ def test_the_report(ours, tmp_path):
     report = splitwise.build(ours, None)
     assert {path.name for path in report.write(tmp_path)} >= {"cases.csv", "latencies.csv", "latency-bars.png"}
     assert not any("paper" in line for line in report.findings)   # nothing to compare with, nothing said
+
+
+def test_the_figures_of_the_paper(tmp_path):
+    """Without splitwise-sim's answers nothing can be told; with them the largest error decides, of either sign."""
+    assert [row.verdict for row in splitwise.compare(STUDY.context(tmp_path))] == ["cannot tell"]
+    for error, verdict in ((-0.03, "agrees"), (-0.07, "differs")):
+        against = pd.DataFrame([
+            {"case": "bloom", "error": value, "requests": 10, "placed alike": 9, "same times": 8}
+            for value in (0.01, error)])
+        worst, times = splitwise.compared(against)
+        assert (worst.here, worst.verdict) == (pytest.approx(-100 * error), verdict)
+        assert worst.why == "1 of the 8 cases, 2 statistics; 9 of 10 requests on the same machines"
+        assert (times.name, times.here, times.verdict) == ("bloom: requests with splitwise-sim's times", 8, "-")
