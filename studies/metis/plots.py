@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-__all__ = ["MARKS", "pressure_plot", "rates_plot", "scatter_plot", "timeline_plot"]
+from .tables import keeps_up
+
+__all__ = ["memory_plot", "rates_plot", "scatter_plot", "timeline_plot"]
 
 COLOURS = {"METIS": "#c0392b", "AdaptiveRAG*": "#1f4e8c", "profile + median": "#7fbf7b", "+ batching": "#3d8b37",
            "hindsight": "#888888", "fixed of like delay": "#e08a1e", "fixed of highest F1": "#8c564b",
@@ -28,11 +30,12 @@ def front(delays: list[float], f1: list[float]) -> list[int]:
 
 
 def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str]) -> Figure:
-    """Every fixed configuration and the choices per query: delay and F1, one panel per data set."""
+    """Every fixed configuration and the choices per query: delay and F1, one panel per data set. Choices are means of
+    seeds; lines reach from the lowest to the highest delay of a seed."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(5 * min(2, len(datasets)), 3.9 * -(-len(datasets) // 2)), layout="constrained")
-    panels = figure.subplots(-(-len(datasets) // 2), min(2, len(datasets)), squeeze=False)
+    figure = Figure(figsize=(10, 3.9 * -(-len(datasets) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(datasets) // 2), 2, squeeze=False)
     for axes, dataset in zip(panels.flat, datasets, strict=False):
         rows = grid[grid["dataset"] == dataset]
         for method, colour in _METHODS.items():
@@ -42,15 +45,16 @@ def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str])
         order = front(rows["delay_s"].tolist(), rows["f1"].tolist())
         axes.plot(rows["delay_s"].iloc[order], rows["f1"].iloc[order], color="#555555", linewidth=1,
                   label="Pareto front of the fixed")
-        for _, row in systems[systems["dataset"] == dataset].iterrows():
-            if row["system"] in MARKS:
-                axes.scatter(row["delay_s"], row["f1"], marker=MARKS[row["system"]], s=110, zorder=3,
-                             color=COLOURS[row["system"]], label=row["system"])
+        for system, mark in MARKS.items():
+            own = systems[(systems["dataset"] == dataset) & (systems["system"] == system)]
+            delay, f1 = own["delay_s"], own["f1"].mean()
+            axes.plot((delay.min(), delay.max()), (f1, f1), color=COLOURS[system], linewidth=1.5)
+            axes.scatter(delay.mean(), f1, marker=mark, s=110, zorder=3, color=COLOURS[system], label=system)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"{dataset}, {rows['rate'].iloc[0]:g} queries/s", fontsize=10)
+        axes.set_title(f"{dataset}, one query at a time", fontsize=10)
         axes.set_xlabel("mean delay, s")
         axes.set_ylabel("F1 (1 is attainable)")
         axes.grid(True, which="both", alpha=0.25)
@@ -59,53 +63,59 @@ def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str])
 
 
 def rates_plot(rates: pd.DataFrame, datasets: list[str]) -> Figure:
-    """Mean delay by rate, one panel per data set."""
+    """Mean delay by rate, one panel per data set; a line ends where the queue grows."""
     figure = Figure(figsize=(3.4 * len(datasets), 3.7), layout="constrained")
+    handles: dict[str, Any] = {}
     for axes, dataset in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
         for system, rows in rates[rates["dataset"] == dataset].groupby("system", sort=False):
+            kept = [(rate, here["delay_s"].mean()) for rate, here in rows.groupby("rate") if keeps_up(here)]
             below = system == "fixed of highest F1"   # often the same as another: a broad line under it
-            axes.plot(rows["rate"], rows["delay_s"], marker="o", markersize=3, color=COLOURS[str(system)], label=system,
-                      linewidth=4 if below else 1.5, alpha=0.4 if below else 1)
+            if kept:
+                handles[str(system)], = axes.plot(*zip(*kept, strict=True), marker="o", markersize=3,
+                                                  color=COLOURS[str(system)], label=system,
+                                                  linewidth=4 if below else 1.5, alpha=0.4 if below else 1)
         axes.axhline(1.8, color="#999999", linestyle=":", linewidth=1)
         axes.set_yscale("log")
         axes.set_title(dataset, fontsize=10)
         axes.set_xlabel("queries/s")
         axes.grid(True, which="both", alpha=0.25)
     figure.axes[0].set_ylabel("mean delay, s (dots: 1.8 s)")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=6)
+    figure.legend(handles.values(), handles, fontsize=8, loc="outside lower center", ncols=6)
     return figure
 
 
-def pressure_plot(sweep: pd.DataFrame) -> Figure:
-    """Plot the effect of a smaller KV budget: delay, F1, and the share of decisions that memory constrained; means of
-    seeds."""
+def memory_plot(sweep: pd.DataFrame) -> Figure:
+    """Plot best fit and the median by KV memory at the study's rates: delay where no queue grows, F1, and the share of
+    decisions that memory changed; bars reach from the lowest to the highest seed."""
     from matplotlib.ticker import NullFormatter
 
     datasets = list(dict.fromkeys(sweep["dataset"]))
-    figure = Figure(figsize=(10, 2.8 * len(datasets)), layout="constrained")
+    figure = Figure(figsize=(10, 2.6 * len(datasets)), layout="constrained")
     panels = figure.subplots(len(datasets), 3, squeeze=False)
-    loads = sorted(set(sweep["load"]))
-    styles = dict(zip(loads, ("-", "--", ":") if len(loads) > 1 else ("-",), strict=True))
-    keys = ["dataset", "system", "load", "kv_tokens"]
-    mean = sweep.groupby(keys, sort=False)[["delay_s", "f1", "constrained"]].mean().reset_index()
+    here = sweep[sweep["load"] == 1]
+    ticks = sorted(set(here["kv_tokens"]))
     for line, dataset in zip(panels, datasets, strict=True):
         for axes, column, title in zip(line, ("delay_s", "f1", "constrained"), (
                 "mean delay, s", "F1", "constrained decisions"), strict=True):
-            for system in ("METIS", "AdaptiveRAG*", "+ batching"):
-                for load, style in styles.items():
-                    rows = mean[(mean["dataset"] == dataset) & (mean["system"] == system) & (mean["load"] == load)]
-                    if rows[column].notna().any():
-                        axes.plot(rows["kv_tokens"], rows[column], marker="o", markersize=3, linestyle=style,
-                                  color=COLOURS[system], label=f"{system}, {load:g} x rate")
+            for system, name in (("METIS", "best fit (METIS)"), ("+ batching", "median")):
+                rows = here[(here["dataset"] == dataset) & (here["system"] == system)]
+                kept = {tokens: own[column] for tokens, own in rows.groupby("kv_tokens")
+                        if own[column].notna().all() and (column != "delay_s" or keeps_up(own))}
+                mean = np.array([values.mean() for values in kept.values()])
+                ends = [[abs(getattr(values, end)() - values.mean()) for values in kept.values()]
+                        for end in ("min", "max")]
+                if kept:
+                    axes.errorbar(list(kept), mean, ends, marker="o", markersize=3, capsize=2, color=COLOURS[system],
+                                  label=name)
             axes.set_xscale("log")
-            axes.set_xticks(sorted(set(rows["kv_tokens"])), [f"{n / 1000:g}K" for n in sorted(set(rows["kv_tokens"]))])
+            axes.set_xticks(ticks, [f"{n / 1000:.0f}K" for n in ticks])
+            axes.set_xlim(0.8 * ticks[0], 1.25 * ticks[-1])
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_title(f"{dataset}: {title}", fontsize=10)
             axes.grid(True, which="both", alpha=0.25)
-        line[0].set_yscale("log")
     for axes in panels[-1]:
-        axes.set_xlabel("KV budget, tokens")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
+        axes.set_xlabel("KV memory, tokens")
+    figure.legend(*panels[0][1].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2)
     return figure
 
 

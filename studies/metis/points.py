@@ -42,9 +42,6 @@ API_IN, API_OUT = 2.5e-6, 10e-6
 SYSTEMS: dict[str, dict[str, Any]] = {
     "METIS": {"system": "metis", "co_schedule": True},
     "AdaptiveRAG*": {"system": "adaptive_rag"},
-    "AdaptiveRAG*, exact": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.0},
-    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.001},
-    "AdaptiveRAG*, 1%": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.01},
     "profile + median": {"system": "median"},
     "+ batching": {"system": "median", "co_schedule": True},
     "hindsight": {"system": "hindsight"},
@@ -57,13 +54,9 @@ FIXED = [
 """The grid of fixed configurations."""
 
 _PIPELINE = Metis.model_fields
-# Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
+# Llama-3.1-70B on two A40
 _LARGE = {"model": LARGE, "device": "a40",
           "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
-# frozen when the study was made: synchronous steps, nothing cached
-_PLAIN = {"scheduler": {"kind": "chunked", "max_num_batched_tokens": 2048, "max_num_seqs": 256,
-                        "async_scheduling": False},
-          "memory": {"utilization": 0.9, "prefix_caching": False}}
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,6 @@ class Run:
             "kind": "poisson", "rate": self.rate}
         (q_low, q_high), (o_low, o_high) = one.question_tokens, one.output_tokens
         policy = "priority" if params.get("co_schedule") else "fcfs"
-        served = params.get("profiler_model")
         changed: dict[str, Any] = {
             "workload.requests": self.requests, "workload.arrivals": arrivals, "workload.model": self.serving,
             "workload.pipeline": {"name": "metis", "dataset": self.dataset} | params,
@@ -109,8 +101,6 @@ class Run:
             changed |= {f"clients.0.{key}": value for key, value in (_LARGE | {"devices": 2}).items()}
         if self.blocks is not None:
             changed["clients.0.memory"] = {"num_blocks": self.blocks, "kv_bits": 16, "prefix_caching": False}
-        if served:
-            changed["clients.1"] = {"name": "api", "devices": 2, **_PLAIN} | _LARGE
         columns = {"dataset": self.dataset, "system": self.system, "rate": self.rate}
         return Point(self.label, changed, columns, self.seed)
 
@@ -185,20 +175,19 @@ def _simulated(context: Context, name: str, wanted: list[Run]) -> pd.DataFrame:
 
 
 def assumed(one: Run, values: Mapping[str, Any]) -> Run:
-    """Return a run under the study's assumptions, where these are other than the pipeline's and the run has none of its
-    own."""
-    params, more = dict(one.params), {}
+    """Return a run under the study's assumptions that concern its system; those that the run sets itself stay. Values
+    that are the pipeline's own are left out, so that equal runs have equal labels."""
+    params = dict(one.params)
     concerned = {"adaptive_rag": ("noise", "grid", "tolerance", "quality"), "hindsight": ("quality",),
-                 "metis": ("reading",)}.get(params["system"], ())
+                 # a given number of blocks says nothing about the device
+                 "metis": ("reading",) if one.blocks is None else ()}.get(params["system"], ())
     for name in concerned:
-        if values[name] != _PIPELINE[name].default and name not in params:
-            more[name] = values[name]
-    if one.blocks is not None:
-        more.pop("reading", None)   # a given number of blocks says nothing about the device
+        if params.setdefault(name, values[name]) == _PIPELINE[name].default:
+            del params[name]
     blocks = one.blocks
     if values["kv_tokens"] and one.serving == "mistral-7b" and blocks is None:
         blocks = values["kv_tokens"] // 16
-    return replace(one.with_(one.system, **more) if more else one, blocks=blocks)
+    return replace(one, params=tuple(sorted(params.items())), blocks=blocks)
 
 
 def _tokens(results: Results, client: str) -> tuple[int, int]:
@@ -244,12 +233,12 @@ def extract(results: Results) -> dict[str, Any]:
     out |= sums | {"golden_runs": float(np.sum(~np.isnan(notes.get("golden_in", zero * np.nan))))}
     llm_in, llm_out = _tokens(results, "llm")
     out |= {"llm_in": llm_in, "llm_out": llm_out, "profiler_stage_in": _tokens(results, "api")[0]}
+    search = record.stages["client"] == names.index("search")
+    out["retrieval_s"] = float((record.stages["end_ns"] - record.stages["assigned_ns"])[search].sum()) / 1e9 / count
     llm = record.clients[names.index("llm")]
     of_llm = record.runs["client"] == names.index("llm")
     busy_s = float((record.runs["end_ns"] - record.runs["start_ns"])[of_llm].sum()) / 1e9
-    served = record.clients[names.index("api")]
-    api = sums["profile_in"] * API_IN + sums["profile_out"] * API_OUT if served.role == "service" else (
-        served.price_per_hour * took.sum() / 3600)
+    api = sums["profile_in"] * API_IN + sums["profile_out"] * API_OUT
     out |= {"busy": busy_s / (record.end_ns / 1e9), "dollars_llm": llm.price_per_hour * busy_s / 3600 / count,
-            "dollars_profiler": float(api) / count}
+            "dollars_profiler": api / count}
     return out

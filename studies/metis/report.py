@@ -9,14 +9,13 @@ import pandas as pd
 from hermes.api import simulate
 from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.decision import METHODS
-from hermes.plugins.metis.quality import FORMULAS
 from hermes.study import Compared, Context, Plot, Report, Table
 
 from . import plots, tables
-from .figures import compared, fixed_by_rule
+from .figures import compared, fixed_by_rule, sweep_of
 from .findings import findings
-from .points import SPEC_RATE, Batch, Run
-from .sections import HOLDERS, Size, compared_first, compared_second, first, pressure_points, second
+from .points import Batch
+from .sections import DILUTED, HOLDERS, Size, compared_first, compared_second, first, second
 
 __all__ = ["compare", "run"]
 
@@ -24,11 +23,7 @@ __all__ = ["compare", "run"]
 def run(context: Context) -> Report:
     size = _size(context)
     one = Batch(context, "first", first(size))
-    fixed = fixed_by_rule(size, one)
-    busy = {d: _like(one["busy grid"], one["busy systems"], d, r) for d, r in size.busy}
-    large = {d: _like(one["large grid"], one["large"], d, r) for d, r in size.large_pairs if r != SPEC_RATE}
-    two = Batch(context, "second", second(size, fixed, busy, large))
-    return _report(context, size, one, two)
+    return _report(context, size, one, Batch(context, "second", second(size, fixed_by_rule(size, one))))
 
 
 def compare(context: Context) -> list[Compared]:
@@ -43,98 +38,29 @@ def _size(context: Context) -> Size:
 
 
 def _report(context: Context, size: Size, one: Batch, two: Batch) -> Report:
-    own = pd.concat([one["systems"], one["busy systems"]])
-    fixed = pd.concat([two["fixed"], two["busy fixed"], two["parrot"]])
-    rates = pd.concat([one["rates"], one["other rates"], two["fixed rates"]])
-    rungs = pd.concat([one["rungs"], one["more rungs"]])
-    steps = _steps(size, own, rungs, pd.concat([fixed, two["fixed rungs"]]))
-    sweep, shapes = _sweep(size, one["pressure"]), _shapes(size, one, rungs)
-    readings = pd.concat([one["readings"], one["systems"][one["systems"]["system"] == "METIS"]])
-    large = pd.concat([one["large"], two["large fixed"]])
-    gains = tables.gains(*_scatter(size, one))
-    fed = pd.concat([one["feedback"], one["other feedback"]])
-    measured = pd.concat([one["measured"], one["systems"][one["systems"]["system"] == "METIS"]])
-    measures = tables.measured(measured)
+    alone = {"as assumed": (one["alone"], "f1"), "3n, mappers diluted": (one["diluted"], f"f1_{DILUTED.quality}")}
+    lone = pd.concat([one["alone"], one["others alone"], two["fixed alone"]])
+    rates = pd.concat([one["rates"], two["fixed rates"]])
+    steps = pd.concat([two["fixed"], two["parrot"], one["systems"], one["no golden runs"], one["hindsight"]])
+    sweep = sweep_of(size, one["systems"][one["systems"]["system"] != "profile + median"], one["memory"],
+                     one["more memory"])
+    found = [tables.alone(alone), tables.by_rate(one["rates"]), tables.memory(sweep), tables.ladder(steps),
+             tables.lone(lone), tables.throughput(pd.concat([one["alone"], two["fixed alone"], rates])),
+             tables.paper_rate(one["paper's rate"]), tables.feedback(one["feedback"])]
+    said = []
+    if not context.quick:   # what needs all readings and seeds
+        readings, variants = tables.readings(one["readings"]), sweep_of(size, one["variants"])
+        found += [readings, tables.variants(variants, sweep[sweep["load"] == 1])]
+        said = findings(readings.frame, sweep, variants)
     trace_table, trace_plot = _trace(context)
-    found = [
-        tables.headline(pd.concat([own, fixed])), tables.readings(readings), measures, gains,
-        tables.large(large), tables.ladder(steps),
-        tables.lone(pd.concat([one["lone"], one["other lone"], two["fixed lone"]])),
-        tables.throughput(pd.concat([one["lone"], two["fixed lone"], rates])),
-        tables.by_rate(rates), tables.pressure(sweep), tables.variants(sweep), tables.knobs(two["knobs"]),
-        tables.overhead(one["profilers"]), tables.feedback(fed), tables.shapes(shapes), tables.dollars(two["dollars"]),
-        _reconciled(own), trace_table,
+    made = [
+        Plot("metis-scatter", "Every fixed configuration, and configurations per query, one query at a time",
+             plots.scatter_plot(one["grid alone"], lone, list(size.datasets))),
+        Plot("metis-rates", "Mean delay by rate, where no queue grows", plots.rates_plot(rates, list(size.datasets))),
+        Plot("metis-memory", "Best fit and the median by KV memory", plots.memory_plot(sweep)),
+        trace_plot,
     ]
-    said = findings(own, fixed, readings, measures.frame, gains.frame, large, steps, sweep, shapes, fed)
-    made = [*_plots(size, one, rates, sweep), trace_plot]
-    return Report(found, made, said, compared=compared(size, one, two))
-
-
-def _scatter(size: Size, one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Fixed configurations and choices per query, at the sustained rates, of the first seed."""
-    chosen = pd.concat([one["systems"], one["rungs"], one["more rungs"]])
-    here = [r == size.base(d) and seed == 1 and s in plots.MARKS for d, r, seed, s in zip(
-        chosen["dataset"], chosen["rate"], chosen["seed"], chosen["system"], strict=True)]
-    return one["grid"], chosen[here]
-
-
-def _plots(size: Size, one: Batch, rates: pd.DataFrame, sweep: pd.DataFrame) -> list[Plot]:
-    names = list(size.datasets)
-    grid, chosen = _scatter(size, one)
-    return [
-        Plot("metis-scatter", "Every fixed configuration, and configurations per query, at the sustained rates",
-             plots.scatter_plot(grid, chosen, names)),
-        Plot("metis-rates", "Mean delay by rate", plots.rates_plot(rates, names)),
-        Plot("metis-pressure", "Less KV memory: delay, F1, decisions that memory changed",
-             plots.pressure_plot(sweep)),
-    ]
-
-
-def _like(grid: pd.DataFrame, own: pd.DataFrame, dataset: str, rate: float) -> Run:
-    """Return the fixed configuration of like delay, by the first seed."""
-    mine = own[(own["dataset"] == dataset) & (own["rate"] == rate) & (own["system"] == "METIS")]
-    delay = mine.sort_values("seed")["delay_s"].iloc[0]
-    chosen: Run = tables.like_delay(grid[(grid["dataset"] == dataset) & (grid["rate"] == rate)], delay)["run"]
-    return chosen
-
-
-def _steps(size: Size, own: pd.DataFrame, rungs: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
-    """Return the ladder: a few seeds of the sustained rates, one of the paper's."""
-    steps = pd.concat([fixed, own[own["system"] == "AdaptiveRAG*"], rungs, own[own["system"] == "METIS"]])
-    return pd.concat([steps[(steps["dataset"] == d) & (steps["rate"] == r)
-                            & (steps["seed"] <= (size.few if r == size.base(d) else 1))] for d, r in size.pairs])
-
-
-def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
-    """Return points with less memory, and their settings."""
-    known = pressure_points(size)
-    return cut.assign(kv_tokens=[known[p][0] for p in cut["run"]], load=[known[p][1] for p in cut["run"]])
-
-
-def _shapes(size: Size, one: Batch, rungs: pd.DataFrame) -> pd.DataFrame:
-    """Return F1 by each quality model. Systems that do not choose by it need not run again."""
-    parts = [one["shapes"]]
-    for dataset in size.datasets:
-        own, steps, grid = (f[(f["dataset"] == dataset) & (f["rate"] == size.base(dataset)) & (f["seed"] == 1)]
-                            for f in (one["systems"], rungs, one["grid"]))
-        mine = own[own["system"] == "METIS"]
-        near = grid[grid["delay_s"] <= tables.LIKE * mine["delay_s"].iloc[0]]
-        best = {f"f1_{name}": near[f"f1_{name}"].max() for name in FORMULAS}
-        like = pd.DataFrame([best | {"dataset": dataset, "system": "vLLM fixed"}])
-        parts += [mine, steps[steps["system"] == "profile + median"], like]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _reconciled(own: pd.DataFrame) -> Table:
-    """Return the tokens that pipelines declared, and those that stages served."""
-    mine = own[own["system"] == "METIS"]
-    rows = [{"data set": d, "runs": len(g), "profiler tokens noted": g["profile_in"].sum(),
-             "in its stages": g["profiler_stage_in"].sum(), "golden runs": g["golden_runs"].sum(),
-             "golden tokens noted": g["golden_in"].sum() + g["golden_out"].sum(),
-             "LLM tokens served": g["llm_in"].sum() + g["llm_out"].sum()}
-            for d, g in mine.groupby("dataset", sort=False)]
-    return Table("reconciled", "Nothing is free: tokens of profiler and golden runs", pd.DataFrame(rows),
-                 "tests/plugins/metis/test_pipeline.py adds up every call.")
+    return Report([*found, trace_table], made, said, compared=compared(size, one, two))
 
 
 def _trace(context: Context) -> tuple[Table, Plot]:

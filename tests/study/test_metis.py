@@ -21,7 +21,7 @@ STUDY = load_study("metis")
 figures, points, sections, tables = map(STUDY.module, ("figures", "points", "sections", "tables"))
 FIXED, SYSTEMS, extract, sustained = points.FIXED, points.SYSTEMS, points.extract, points.sustained
 assumed, fixed_run, run_of = points.assumed, points.fixed_run, points.run_of
-like_delay, paired, throughput = tables.like_delay, tables.paired, tables.throughput
+like_delay, throughput = tables.like_delay, tables.throughput
 DATASETS = names_in("rag_datasets")
 VALUES = {name: one.value for name, one in STUDY.config.assumptions.items()}
 front = STUDY.module("plots").front
@@ -121,33 +121,29 @@ def _first_start(results):
 @pytest.mark.parametrize("quick", [False, True])
 def test_names_of_points_are_their_own(datasets, quick):
     size = sections.Size.of(datasets, quick=quick)
+    longest = VALUES | {"grid": "words-120", "noise": 0.125, "tolerance": 0.125, "quality": "diluted-mappers",
+                        "reading": "uncommitted", "kv_tokens": 24_000}
     for name, runs in sections.first(size).items():
-        assert runs, name
-        names = [(one.label, one.seed) for one in runs]
+        assert runs or quick, name
+        names = [(one.label, one.seed) for one in set(runs)]
         assert len(set(names)) == len(names), name
-        longest = VALUES | {"grid": "words-120", "noise": 0.125, "tolerance": 0.125, "quality": "diluted-mappers",
-                            "reading": "uncommitted", "kv_tokens": 24_000}
-        assert max(len(assumed(one, longest).label) for one in runs) <= 200   # of a case of a sweep
-    knobs = [one for d in size.datasets for one in sections.knob_points(fixed_run(d, FIXED[-1], 0.125))]
-    assert max(len(assumed(one, longest).label) for one in knobs) <= 200
-    if not quick:
-        blocks = {one.blocks for one in sections.pressure_points(size)}
-        assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
+        assert max((len(assumed(one, longest).label) for one in runs), default=0) <= 200   # of a case of a sweep
+    blocks = {one.blocks for one in sections.memory_points(size, 1.0)}
+    assert blocks == {n // 16 for n in (sections.BUDGETS[1:2] if quick else sections.BUDGETS)}
 
 
-def test_the_sweep_covers_every_data_set_with_seeds():
+def test_the_headline_and_the_sweep_of_memory_have_many_seeds():
     size = sections.Size.of("2n", quick=False)
-    runs = sections.pressure_points(size)
-    for system in ("METIS", "AdaptiveRAG*", "AdaptiveRAG*, 1%", "+ batching"):
-        seen = {(one.dataset, *place, one.seed) for one, place in runs.items() if one.system == system}
-        assert seen == {(d, n, load, seed) for d in size.datasets for n in sections.budgets(d)
-                        for load in sections.LOADS for seed in (1, 2, 3)}
+    assert size.seeds_alone == sections.Size.of("2n", quick=True).seeds_alone >= 6
+    for load in sections.LOADS:
+        seen = {(one.dataset, one.system, one.blocks, one.seed) for one in sections.memory_points(size, load)}
+        assert seen == {(d, s, n // 16, seed) for d in size.datasets for s in ("METIS", "+ batching")
+                        for n in sections.BUDGETS for seed in range(1, 1 + (8 if load == 1 else 3))}
 
 
 def test_a_given_rate_is_that_of_every_data_set():
     size = sections.Size.of("2n", quick=False, rate=2.0)
-    assert size.pairs == [(d, 2.0) for d in size.datasets]
-    assert not size.busy
+    assert {size.base(d) for d in size.datasets} == {2.0}
     assert size.rate("qmsum", 0.25) == 0.5
     assert sections.Size.of("2n", quick=False).base("qmsum") == 0.12
 
@@ -168,8 +164,9 @@ def test_assumptions_reach_the_systems_that_they_concern():
     assert dict(assumed(rag, changed).params) == {"system": "adaptive_rag", "noise": 0.1, "grid": "coarse",
                                                   "tolerance": 0.01, "quality": "heavy-tail"}
     assert assumed(rag, changed).blocks == 1500
-    exact = dict(assumed(run_of("squad", "AdaptiveRAG*, exact", 2.0), changed).params)   # rules of their own
-    assert (exact["noise"], exact["grid"], exact["tolerance"]) == (0.0, "full", 0.0)
+    own = sections.Reading("2n", noise=0.0)   # a reading has rules of its own
+    exact = assumed(sections.reading_points(sections.Size.of("2n", quick=True), own)[-1], changed)
+    assert dict(exact.params) == {"system": "adaptive_rag", "noise": 0.0}
     assert dict(assumed(metis, VALUES | {"reading": "device"}).params)["reading"] == "device"
     few = run_of("squad", "METIS", 2.0, blocks=500)
     assert assumed(few, changed) == few   # of a number of blocks the device reports nothing
@@ -185,7 +182,7 @@ def test_what_if_names_every_assumption_and_every_grid():
 
 
 def test_fixed_configurations_by_rule():
-    size = sections.Size(("squad",), 10, 5, 1, 1, 0.0, quick=True)
+    size = sections.Size(("squad",), 10, 5, 1, 1, 1, 0.0, quick=True)
     rows = pd.DataFrame({"dataset": "squad", "system": "vLLM fixed", "seed": 1, "delay_s": [1.0, 2.0, 4.0],
                          "f1": [0.5, 0.8, 0.9], "run": ["quick", "near", "best"]})
     mine = pd.DataFrame({"dataset": ["squad"], "system": ["METIS"], "seed": [1], "delay_s": [1.5], "f1": [0.77]})
@@ -195,45 +192,59 @@ def test_fixed_configurations_by_rule():
 
 def test_ratios_of_throughput_leave_out_what_no_rate_reaches():
     def line(dataset, system, delays):
-        return pd.DataFrame({"dataset": dataset, "system": system, "rate": [1.0, 2.0, 3.0], "delay_s": delays})
+        return pd.DataFrame({"dataset": dataset, "system": system, "rate": [1.0, 2.0, 3.0], "delay_s": delays,
+                             "seed": 1})
 
-    none = line("c", "METIS", [1.0, 1.0, 1.0])
-    one = {"rates": pd.concat([line("a", "METIS", [0.9, 3.6, 9.0]), line("b", "METIS", [2.0, 3.0, 4.0])]), "lone": none}
-    two = {"fixed rates": pd.concat([line("a", "fixed of highest F1", [1.8, 3.6, 9.0]),
-                                     line("b", "fixed of highest F1", [0.1, 0.2, 0.3])]), "fixed lone": none}
-    row = figures._rates("x", (1.8, 4.5), "highest F1", {"a": 1.8, "b": 1.8}, one, two)
+    own = pd.concat([line("a", "METIS", [0.9, 3.6, 9.0]), line("b", "METIS", [2.0, 3.0, 4.0])])
+    fixed = pd.concat([line("a", "fixed of highest F1", [1.8, 3.6, 9.0]),
+                       line("b", "fixed of highest F1", [0.1, 0.2, 0.3])])
+    size = sections.Size(("a", "b"), 10, 5, 1, 1, 1, 0.0, quick=False)
+    row = figures.throughput_row("x", (1.8, 4.5), "highest F1", {"a": 1.8, "b": 1.8}, own, fixed, size)
     assert row.here == pytest.approx((1.5, 1.5))
-    assert row.why == "Queries/s: a 1.50 against 1.00, b none against > 3."
-    assert figures._rates("x", None, "highest F1", {"b": 1.8}, one, two).here is None
+    assert row.why == "a 1.50; queries/s of the first seed: a 1.50 against 1.00, b none against > 3."
+    assert figures.throughput_row("x", None, "highest F1", {"b": 1.8}, own, fixed, size).here is None
 
 
-def test_the_table_of_what_adaptive_rag_measures():
-    rows = [("METIS", None, 2.0, 0.8), ("METIS", 0.4, 4.0, 0.8), ("AdaptiveRAG* coarse 0.1", None, 3.0, 1.0),
-            ("AdaptiveRAG* coarse 0.1", 0.4, 12.0, 1.0)]
-    frame = pd.DataFrame([{"system": s, "rate": rate, "delay_s": delay, "f1": f1, "seed": 1, "dataset": "a"}
-                          for s, rate, delay, f1 in rows])
-    row = tables.measured(frame).frame.iloc[0]
-    assert (row["data set"], row["load"], row["grid"], row["delay, noise 0.1"]) == ("a", "alone", "coarse", 1.5)
-    assert row["F1 %, noise 0.1"] == pytest.approx(-20)
-    assert tables.measured(frame).frame.iloc[1]["delay, noise 0.1"] == 3.0
+def runs(*rows):
+    return pd.DataFrame([{"dataset": "a", "system": system, "seed": seed, "rate": rate, "delay_s": delay, "f1": f1,
+                          "f1_default": f1, "point.stable": stable, "run": run}
+                         for system, seed, rate, delay, f1, stable, run in rows])
 
 
-def test_ratios_are_taken_seed_by_seed():
-    rows = [("METIS", 1, 2.0), ("METIS", 2, 4.0), ("AdaptiveRAG*", 1, 3.0), ("AdaptiveRAG*", 2, 12.0)]
-    sweep = pd.DataFrame([{"system": s, "seed": seed, "delay_s": delay, "dataset": "a", "kv_tokens": 10, "load": 1.0,
-                           "rate": 1.0, "f1": 0.5, "constrained": 0.2, "point.rejected": 0}
-                          for s, seed, delay in rows])
-    found = paired(sweep, "METIS", "AdaptiveRAG*").iloc[0]
-    assert (found["ratio"], found["ratio_low"], found["ratio_high"]) == (2.25, 1.5, 3.0)
-    assert (found["delay_s"], found["delay_s_other"]) == (3.0, 7.5)
+def test_the_table_of_readings_counts_the_data_sets_within_the_papers_range():
+    reading = sections.Reading()
+    rag = sections.reading_points(sections.Size.of("2n", quick=True), reading)[-1]
+    frame = runs(("METIS", 1, None, 2.0, 0.8, None, run_of("a", "METIS", None)), ("METIS", 2, None, 2.0, 0.8, None, rag
+                 .with_("METIS", noise=0.0)), ("AdaptiveRAG*", 1, None, 4.0, 1.0, None, rag),
+                 ("AdaptiveRAG*", 2, None, 6.0, 1.0, None, rag),
+                 ("AdaptiveRAG*", 1, None, 60.0, 1.0, None, rag.with_("AdaptiveRAG*", noise=0.1)))
+    row = tables.readings(frame, [reading]).frame.iloc[0]
+    assert (row["a"], row["a F1 %"]) == ("2.50 [2.00, 3.00]", -20)
+    assert (row["delay within"], row["F1 no lower"], row["both"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("stable", "said"), [((True, None), "2.25 [1.50, 3.00]"), ((True, False), "queue grows")])
+def test_ratios_are_taken_seed_by_seed_and_only_where_no_queue_grows(stable, said):
+    own = runs(*(("METIS", seed, 1.0, 2.0 * seed, 0.8, True, None) for seed in (1, 2)))
+    rag = runs(*(("AdaptiveRAG*", seed, 1.0, delay, 0.8, kept, None)
+                 for seed, delay, kept in zip((1, 2), (3.0, 12.0), stable, strict=True)))
+    both = pd.concat([own, rag]).assign(constrained=0.0, kv_used=0.0, busy=0.5)
+    row = tables.by_rate(both).frame.iloc[0]
+    assert row["delay ratio"] == said
+    size = sections.Size(("a",), 10, 5, 2, 2, 2, 0.0, quick=False)
+    by, words = figures.kept(size, both, "AdaptiveRAG*", "METIS")
+    assert words == (f"a {said}" if by else "queue grows: a")
+    assert bool(by) == (False not in stable)
 
 
 @pytest.mark.long
 def test_the_quick_study_gives_all_tables(tmp_path):
     report = STUDY.run(STUDY.context(tmp_path, quick=True))
-    assert len(report.tables) == 19
-    assert len(report.compared) == 20
+    assert len(report.tables) == 10
+    assert len(report.compared) == 31
     assert all(one.why.endswith(".") for one in report.compared)
+    first = report.compared[0]
+    assert first.interval[0] < first.here[0] < first.here[1] < first.interval[1]
     assert len(report.plots) == 4
     written = report.write(tmp_path / "out")
     assert all(path.stat().st_size for path in written)
