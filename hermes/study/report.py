@@ -103,7 +103,8 @@ class Compared:
     def verdict(self) -> str:
         """Return whether the study's figure agrees with the paper's.
 
-        - "agrees": all of it lies within `NEAR` of the paper's number or range, or the words agree.
+        - "agrees": all of it lies within `NEAR` of the paper's number or range, and on its side of `neutral`; or the
+          words agree.
         - "partly": part of it does.
         - "direction": none does, but both lie on one side of `neutral`.
         - "differs", or "cannot tell" if the run has not settled it; "-" if the paper has no such figure.
@@ -116,13 +117,13 @@ class Compared:
         if self.agrees is not None or not paper or not here:
             return {True: "agrees", False: "differs", None: "-"}[self.agrees]
         low, high = min(paper) - NEAR * abs(min(paper)), max(paper) + NEAR * abs(max(paper))
+        sides = None if self.neutral is None else {_side(number - self.neutral) for number in paper}
+        across = [number for number in here if sides is not None and _side(number - (self.neutral or 0)) not in sides]
         if low <= min(here) and max(here) <= high:
-            return "agrees"
+            return "differs" if len(across) == len(here) else "partly" if across else "agrees"
         if min(here) <= high and max(here) >= low:
             return "partly"
-        if self.neutral is not None and len({number > self.neutral for number in (*paper, *here)}) == 1:
-            return "direction"
-        return "differs"
+        return "direction" if sides is not None and len(sides) == 1 and not across else "differs"
 
 
 def comparison(
@@ -161,6 +162,10 @@ def comparison(
         tables.append(Table("what-if", "Figures that other assumptions change (what_if in study.yaml)",
                             pd.DataFrame(changes)))
     return tables
+
+
+def _side(difference: float) -> int:
+    return (difference > 0) - (difference < 0)
 
 
 def _numbers(figures: Figures) -> list[float]:
