@@ -50,7 +50,7 @@ def fixed_by_rule(size: Size, one: Batch) -> dict[str, dict[str, Run]]:
 
 def sweep_of(size: Size, *parts: pd.DataFrame) -> pd.DataFrame:
     """Return points of METIS and the median with their KV memory and their multiple of the study's rate."""
-    runs = pd.concat(parts)
+    runs = pd.concat(parts).copy()   # one block: assigning to many is slow, and warned of
     runs = runs.assign(kv_tokens=runs["point.kv_capacity_tokens"], load=[
         round(rate / size.base(dataset), 2) for rate, dataset in zip(runs["rate"], runs["dataset"], strict=True)])
     return runs.drop_duplicates(["dataset", "system", "kv_tokens", "load", "seed"])
