@@ -53,6 +53,7 @@ SETTINGS: dict[str, Data] = {
     "another scheduler": {"client.scheduler": {"kind": "static"}},
     "pipeline stages": {"client.parallel.pp": 2},
     "data-parallel ranks": RANKS,
+    "replicas that come and go": {"client.fleet": {"start": 1, "start_up": {"total": 1}}},
     "the scheduler `sglang`": {"client.scheduler": {"kind": "sglang"}},
     "the scheduler `vllm`": {"client.scheduler": {"kind": "vllm"}},
     "tiers outside the engine": {
