@@ -51,8 +51,8 @@ class _Trace:
         self.nodes: dict[str, Node] = {}
         self.request = SimpleNamespace(
             id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
-            now=0.0, model="", client=None, past_tokens=0, context=None, start=self.ask, note=lambda name, value, names=(): None,
-            branch_outputs=(), view=lambda kind, model="": (IDLE,),
+            now=0.0, model="", client=None, past_tokens=0, context=None, start=self.ask,
+            note=lambda name, value, names=(): None, branch_outputs=(), view=lambda kind, model="": (IDLE,),
             beside=lambda pipeline: pipeline.close(),   # a pipeline beside it has a graph of its own
         )
         self._names: dict[int, str] = {}
