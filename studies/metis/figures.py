@@ -99,22 +99,9 @@ def _against_adaptive_rag(size: Size, one: Batch) -> list[Compared]:
                  f"{_each(more, 1)}.", "abstract", 1,
                  agrees=all(round(values.mean(), 1) >= 0 for values in more.values())),
         ]
-    frame = one["rates"]
-    highest, words = {}, []
-    for dataset in size.datasets:
-        rates = sorted(set(frame.loc[frame["dataset"] == dataset, "rate"]), reverse=True)
-        pairs = {rate: pair(frame[frame["rate"] == rate], dataset, "AdaptiveRAG*", "METIS") for rate in rates}
-        steady = [rate for rate, both in pairs.items() if keeps_up(*both)]
-        if steady:
-            highest[f"{dataset} at {steady[0]:g}/s"] = ratio(*pairs[steady[0]])
-        grows = [rate for rate, both in pairs.items() if len(both[0]) and rate not in steady]
-        words += [f"{GROWS}: {dataset} at {min(grows):g}/s"] if grows else []
     large = {d: ratio(*pair(one["large"], d, "AdaptiveRAG*", "METIS")) for d in size.datasets}
     return [
         *rows,
-        _row("delay of AdaptiveRAG* over METIS's at the highest rate that both keep up with", PAPER, highest,
-             f"{'; '.join([_each(highest), *words] if highest else words)}.", "abstract", neutral=1,
-             settled=not size.quick),
         _row(f"delay of AdaptiveRAG* over METIS's, {ALONE}, Llama-3.1-70B on two A40", None, large,
              f"{_each(large)}.", "evaluation"),
     ]
