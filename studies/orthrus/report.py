@@ -8,7 +8,7 @@ from typing import Any
 
 from hermes.study import Compared, Context, Plot, Point, Report, run_points
 
-from ..common.spread import with_spread
+from ..common.seeds import with_spread
 from .figures import EMBED_P99, compared, compared_points, cost
 from .needed import Cell, Needed, needed_table
 from .plots import burst_plot, mix_plot, phase_plot

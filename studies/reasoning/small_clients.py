@@ -11,10 +11,11 @@ import pandas as pd
 from hermes.scenario.loading import load_document
 from hermes.study import Compared, Context, Point, Table, run_points
 
+from ..common import table_3
 from ..common.climb import climb
 from ..common.llm_figures import llm_figures
 from ..common.systems import System, arrange, routers
-from ..common.table_3 import NEAR, OBJECTIVES, best_systems, kind, recommended
+from ..common.table_3 import NEAR, OBJECTIVES, best_systems, recommended
 
 __all__ = ["compared", "grid", "tables"]
 
@@ -31,6 +32,7 @@ PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
 BANDS = ("low", "medium")
 TTFT = "latency.ttft_s.p50"
 OUTCOMES = ("agree", "tie", "disagree", "nothing meets the SLOs")
+_WORDS = dict(zip((table_3.AGREE, table_3.TIE, table_3.DISAGREE, table_3.NONE_MEETS), OUTCOMES, strict=True))
 
 
 def grid(context: Context, budgets: Sequence[int]) -> pd.DataFrame:
@@ -94,9 +96,7 @@ def cells(found: pd.DataFrame, parts: int) -> pd.DataFrame:
 
 def outcome(best: Sequence[str], paper: Sequence[str]) -> str:
     """Return one of `OUTCOMES`; a tie: systems of the paper's kind and of others share the best place."""
-    kinds = {kind(name) for name in best}
-    return (OUTCOMES[3] if not kinds else OUTCOMES[0] if kinds <= set(paper) else
-            OUTCOMES[1] if kinds & set(paper) else OUTCOMES[2])
+    return _WORDS[table_3.outcome(best, paper)]
 
 
 def _values(inside: pd.DataFrame, objective: str, rate: float | None) -> str:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from hermes.hardware.devices import load_device
 from hermes.study import Compared, Context, Plot, Report, Table
 
-from ..common.spread import with_spread
+from ..common.seeds import with_spread
 from . import paper
 from .compared import BATCHES, compared, overlaps, strengths
 from .points import CPU, GPU, budget_table

@@ -128,7 +128,7 @@ def test_latencies_of_ibs_are_below_or_above_those_of_a_system() -> None:
 
 
 def test_a_spread_is_over_seeds_and_words_that_a_seed_changes_are_unsettled() -> None:
-    spread = importlib.import_module(f"{STUDY.module('report').__name__.rpartition('.orthrus')[0]}.common.spread")
+    spread = importlib.import_module(f"{STUDY.module('report').__name__.rpartition('.orthrus')[0]}.common.seeds")
     first = [Compared("a", 1.0, 1.0), Compared("b", "a dip", 0.5, agrees=True), Compared("c", 2.0, 2.0)]
     other = [Compared("a", 1.0, 1.5), Compared("b", "a dip", 1.1, agrees=False), Compared("c", 2.0, 2.0)]
     a, b, c = spread.with_spread(first, [other])
@@ -136,6 +136,8 @@ def test_a_spread_is_over_seeds_and_words_that_a_seed_changes_are_unsettled() ->
     assert a.verdict == "agrees"
     assert b.verdict == "cannot tell"
     assert c.interval is None
+    (short,) = spread.with_spread([Compared("a", 1.0, 1.0, settled=False)], [])
+    assert short.verdict == "cannot tell"   # what a short run cannot settle stays so
 
 
 def test_phases_at_once_are_sooner_and_busier_under_orthrus(tmp_path: Path) -> None:
