@@ -24,7 +24,7 @@ from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.executor import Executor, executor
 from hermes.explore.lengthening import replays
-from hermes.explore.objective import missed, need_slo
+from hermes.explore.objective import missed, need_fixed_clients, need_slo
 from hermes.explore.trials import Trials
 from hermes.results.progress import Told
 from hermes.scenario import Overrides, Scenario, load_scenario
@@ -150,6 +150,7 @@ def capacity(
     """
     checked = load_scenario(scenario, overrides)
     need_slo(checked)
+    need_fixed_clients(client.value_of("fleet") for client in checked.clients)
     axis = axis_of(checked, over)
     with (scratch_folder(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hermes.errors import InputError, Verbatim, inside
@@ -13,7 +13,8 @@ from hermes.scenario import Scenario
 from hermes.units import parse_rate
 
 __all__ = [
-    "limits_text", "missed", "nearest_to_limit", "need_slo", "own_missed", "rate_option", "settled", "slo_overrides",
+    "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo", "own_missed", "rate_option",
+    "settled", "slo_overrides",
 ]
 
 Row = Mapping[str, Any]
@@ -61,6 +62,14 @@ def need_slo(scenario: Scenario) -> None:
     if not slo.given and not slo.pipelines and not slo.workloads:
         raise InputError(Verbatim("missing: what the clients must keep; give limits (--slo ttft_p99=1s,tpot_p99=50ms)"),
                          field="slo")
+
+
+def need_fixed_clients(fleets: Iterable[object]) -> None:
+    """Raise `InputError` if the number of clients changes in a run. fleets: Value of `fleet` of each group."""
+    for number, fleet in enumerate(fleets):
+        if fleet is not None:
+            raise InputError(Verbatim("its replicas come and go, and this command looks for what a fixed number "
+                                      "serves; leave it out"), field=f"clients.{number}.fleet")
 
 
 def settled(row: Row) -> bool:

@@ -34,7 +34,7 @@ from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, axis_of
 from hermes.explore.executor import Executor, executor
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
-from hermes.explore.objective import missed, need_slo, settled
+from hermes.explore.objective import missed, need_fixed_clients, need_slo, settled
 from hermes.explore.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size_check import MOST_ROUNDS, SEEDS, Check, check_answer, with_longer
 from hermes.explore.size_layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
@@ -211,6 +211,7 @@ def size(
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
     """
     own, folder_of = dict(document), Path(base_dir)
+    need_fixed_clients(client.get("fleet") for client in own["clients"])
     base, prices = as_composed(own, folder_of), {_named(name): dollars for name, dollars in (prices or {}).items()}
     devices = list(dict.fromkeys(_named(name) for name in devices))
     unknown = next((name for name in prices if name not in devices), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes import simulate
+from hermes.cli import main
 from hermes.core.record import DRAINING, GONE, READY, STARTING
 from hermes.errors import InputError
 from hermes.results.results import Results
@@ -221,3 +223,14 @@ def test_any_schedule_loses_nothing(scheduler, start, rate, changes, start_up, s
     first, second = (one.record for one in found)
     assert first.finish_ns.tolist() == second.finish_ns.tolist()
     assert first.membership.tolist() == second.membership.tolist()
+
+
+@pytest.mark.parametrize("command", [("capacity",), ("size", "--device", "h100-sxm")])
+def test_searches_for_a_fixed_number_refuse_replicas_that_come_and_go(command, tmp_path, capsys):
+    (tmp_path / "day.yaml").write_text(json.dumps({
+        "workload": {"requests": 50, "arrivals": {"kind": "poisson", "rate": 5},
+                     "lengths": {"kind": "fixed", "prompt": 64, "output": 32}},
+        "slo": {"ttft": 1}, "clients": [CLIENT | {"model": "llama-3.1-8b", "fleet": fleet(1, (1.0, 2))}]}))
+    assert main([command[0], str(tmp_path / "day.yaml"), *command[1:]]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "clients.0.fleet: its replicas come and go" in line
