@@ -158,8 +158,8 @@ class Batch:
         for one in wanted:
             groups[len(seeds[one.label])].append(one)
         frames = [_simulated(context, f"{name}-{count}", group) for count, group in sorted(groups.items())]
-        frame = pd.concat(frames, ignore_index=True)
-        self._frame = frame.assign(f1=frame[f"f1_{context['quality']}"]).copy()
+        frame = pd.concat(frames, ignore_index=True).copy()   # one block: assigning to many is slow, and warned of
+        self._frame = frame.assign(f1=frame[f"f1_{context['quality']}"])
         self._place = {one: place for place, one in enumerate(self._frame["run"])}
         self._sections = sections
 
