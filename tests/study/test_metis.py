@@ -241,7 +241,7 @@ def test_ratios_are_taken_seed_by_seed_and_only_where_no_queue_grows(stable, sai
 def test_the_quick_study_gives_all_tables(tmp_path):
     report = STUDY.run(STUDY.context(tmp_path, quick=True))
     assert len(report.tables) == 10
-    assert len(report.compared) == 31
+    assert len(report.compared) == 30
     assert all(one.why.endswith(".") for one in report.compared)
     first = report.compared[0]
     assert first.interval[0] < first.here[0] < first.here[1] < first.interval[1]
