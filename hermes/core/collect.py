@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +74,20 @@ def collect(
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
         note_names=coordinator.note_names,
+        **_attempts(coordinator),
         after_ns=[c.after_ns for c in clients], stalls=_stalls(clients), step_growth=growth,
         background=np.array([row for row, stage in coordinator.unawaited.items()
                              if stage.background or stage.request.background], dtype=np.int64),
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
     )
+
+
+def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of the record
+    gateway = coordinator.gateway
+    if gateway is None:
+        return {}
+    return {"attempts": gateway.table(), "stage_attempts": np.array(gateway.stage_attempts, dtype=np.int64),
+            "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2)}
 
 
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:
