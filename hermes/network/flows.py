@@ -277,7 +277,10 @@ class FlowEngine:
         self._rates_change(now)
         self._settling = False
         unsettled, self._unsettled = self._unsettled, {}
+        left: dict[int, int] = {}     # links that a flow left: their next end is to be found, at an equal level too
         for path in unsettled:
+            if path.bottleneck >= 0:
+                left[path.bottleneck] = 0
             share.change(path, len(path.ends))
         changed, moved = share.settle()
         for link, level in changed.items():
@@ -295,7 +298,7 @@ class FlowEngine:
                 clock = self._clock(before, now) + stream.offset if before >= 0 else 0
                 stream.offset = clock - self._clock(link, now)
                 unsettled[stream] = None
-        touched = changed
+        touched = changed | left
         for path in unsettled:
             if path.ends:
                 link = path.bottleneck
