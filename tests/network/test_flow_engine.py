@@ -97,8 +97,8 @@ def test_a_flow_started_where_another_ends() -> None:
 
 
 def test_a_flow_that_takes_the_place_of_another_leaves_the_rest_as_it_was() -> None:
-    # link 0: 100 B/s for two flows. At 2 s the second ends, and its place is taken by a flow that link 1 stops at 50 B/s:
-    # the level of link 0 stays 50 B/s, and its first flow still ends, 300 bytes at 50 B/s
+    # link 0: 100 B/s for two flows. At 2 s the second ends, and its place is taken by a flow that link 1 stops at
+    # 50 B/s: the level of link 0 stays 50 B/s, and its first flow still ends, 300 bytes at 50 B/s
     env = Environment()
     engine = FlowEngine(env, [100.0, 50.0, 1000.0])
     log: list[tuple[str, int]] = []
