@@ -49,11 +49,14 @@ def collect(
     each = zip(clients, describe, rows_of_runs, rows_of_stages, decode_steps, strict=True)
     for client, tell, mine, served, ticks in each:
         columns = {name: column[mine] for name, column in runs.items()}
-        infos.append(tell(columns))
-        out_of_range.append(client.out_of_range_steps(columns))
+        ended = columns
+        if coordinator.gateway is not None and len(mine):   # a step that a crash cut off says nothing about steps
+            ended = {name: column[columns["num_steps"] > 0] for name, column in columns.items()}
+        infos.append(tell(ended))
+        out_of_range.append(client.out_of_range_steps(ended))
         group = infos[-1].group or infos[-1].name
         if len(mine) and group not in growth and (measure := getattr(client, "step_growth", None)) is not None:
-            growth[group] = measure(columns)   # of the first client of equal ones
+            growth[group] = measure(ended)   # of the first client of equal ones
         if len(mine):
             segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
             block_ns[mine] = client.block_ns(columns, stages, served, segments, continued, ticks)

@@ -433,7 +433,7 @@ class Handoff:
         ahead = self._ahead.pop(stage, None)
         if ahead is None:
             flow = self.network.transfer(source.name, target.name, num_bytes, arrived)
-            stop = partial(self.network.cancel, flow)
+            stop: Callable[[], int] = partial(self.network.cancel, flow)
         else:
             ahead.stream.finish(num_bytes, arrived)
             stop = ahead.stream.cancel

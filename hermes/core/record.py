@@ -240,6 +240,15 @@ class RunRecord:
         """Whether each stage was ever served, shape (stages,): a request may be given up while it waits."""
         return self.stages["start_ns"] >= 0
 
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each stage is no attempt that came to nothing: failed, timed out or cancelled. Shape (stages,)."""
+        if not self.attempts:
+            return np.ones(len(self.stages["client"]), dtype=bool)
+        done = self.attempts["outcome"] <= ATTEMPT_OUTCOMES.index("completed")
+        mine = self.stage_attempts
+        return np.asarray((mine < 0) | np.append(done, True)[mine])
+
     def __post_init__(self) -> None:
         runs = self.runs
         if "kv_block_ns" not in runs:   # without a step log the blocks at a run's end count for the whole run
