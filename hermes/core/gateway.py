@@ -253,8 +253,6 @@ class Gateway:
         """Give up all that a request has asked for."""
         for call in [call for call in self._calls.values() if call.request is request]:
             self._forget(call)
-            if call.waits:
-                self._leave_queue(call)
         for attempt in [attempt for attempt in self._live.values() if attempt.call.request is request]:
             if self._outcomes[attempt.id] == RUNNING:
                 self._close(attempt, CANCELLED)
@@ -275,6 +273,9 @@ class Gateway:
     def _forget(self, call: _Call) -> None:
         call.over, call.attempt = True, None
         self._calls.pop(call.stage, None)
+        if call.waits:
+            call.waits = False
+            self._queue = deque(item for item in self._queue if item[0] is not call)
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -337,12 +338,8 @@ class Gateway:
     def _expire(self, call: _Call, tries: int, tick: Tick) -> None:
         """End a call that has waited in the queue for too long."""
         if call.waits and call.tries == tries and not call.over:
-            self._leave_queue(call)
             assert self.policy.queue_ns is not None
             self._end(call, f"no replica was ready within {self.policy.queue_ns / 1e9:g} s", "expired")
-
-    def _leave_queue(self, call: _Call) -> None:
-        self._queue = deque(item for item in self._queue if item[0] is not call)
 
     # -- clients -----------------------------------------------------------------------------------------------------
 

@@ -174,6 +174,11 @@ class StaticScheduler(LLMScheduler):
     def ends_later(self, seq: Generation) -> bool:
         return seq in self.running
 
+    def abort(self, seq: Generation) -> None:
+        if seq in self.running and seq.first_step >= 0:   # the client goes down with its batch
+            seq.num_tokens = seq.prompt_tokens + min(seq.target_tokens, self._emitted)
+        super().abort(seq)
+
     def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
         if seq in finished:
             seq.num_tokens = seq.prompt_tokens + seq.target_tokens

@@ -1,0 +1,104 @@
+"""What must hold after any run in which clients are lost, requests time out, and attempts are made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hermes.core.record import ATTEMPT_OUTCOMES, DOWN, DRAINING, GONE, READY, STARTING, RunRecord
+from hermes.core.simulation import Simulation
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
+
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED = range(len(ATTEMPT_OUTCOMES))
+NEXT = {GONE: {STARTING, READY}, STARTING: {READY, GONE, DOWN}, READY: {DRAINING, DOWN}, DRAINING: {GONE},
+        DOWN: {STARTING, GONE}}
+
+
+def ran(data: dict[str, Any]) -> tuple[Simulation, RunRecord]:
+    simulation = build(load_scenario(data))
+    return simulation, simulation.run()
+
+
+def assert_nothing_leaks(simulation: Simulation) -> None:
+    coordinator, network = simulation.coordinator, simulation.network
+    for client in simulation.clients:
+        left = (client.num_assigned, client.input_tokens, client.output_tokens, client.emitted)
+        assert left == (0, 0, 0, 0), (client.name, left)
+        scheduler = getattr(client, "scheduler", None)
+        if scheduler is not None:
+            scheduler.plan(1)   # an asynchronous engine gives blocks back with its next plan
+            assert scheduler.pool.free_blocks == scheduler.pool.num_blocks, f"{client.name} holds blocks"
+            assert not scheduler.running, client.name
+            assert not scheduler.num_waiting, client.name
+    assert not coordinator._bringing
+    assert not coordinator._serving
+    assert coordinator.gateway is None or coordinator.gateway.idle()
+    handoff = coordinator.handoff
+    if handoff is not None:
+        assert not any(handoff._moving.values())
+        for held in (handoff._twins, handoff._flights, handoff._ahead, handoff._turned_away, handoff._given_up,
+                     *handoff._leaving.values(), *handoff._intake.values()):
+            assert not held
+        network = handoff.network
+    assert network.bytes_sent == network.bytes_received + network.bytes_cancelled
+    for client in simulation.clients:
+        for cell, place in coordinator._loads._cells[client.index]:   # views of the routers' load cells
+            del cell, place
+
+
+def assert_conserved(record: RunRecord, *, ended: bool = True) -> None:
+    """Requests and attempts add up, each attempt has an end, and replicas change as they may."""
+    stages, table = record.stages, record.attempts
+    if ended:
+        assert (record.status > 0).all()
+    assert len(table["outcome"]) == sum((table["outcome"] == code).sum() for code in range(len(ATTEMPT_OUTCOMES)))
+    over = table["outcome"] != RUNNING
+    assert over.all() or not ended
+    assert (table["end_ns"][over] >= table["start_ns"][over]).all()
+    assert (table["end_ns"][~over] == -1).all()
+    calls = table["call"]
+    for call in np.unique(calls):
+        mine = calls == call
+        assert table["number"][mine].tolist() == list(range(1, int(mine.sum()) + 1))
+        done = table["outcome"][mine] == COMPLETED
+        assert done.sum() <= 1 and not done[:-1].any()
+        starts, ends = table["start_ns"][mine], table["end_ns"][mine]
+        assert (starts[1:] >= ends[:-1]).all()
+    completed = record.status[table["request"]] == 1
+    last = np.ones(len(calls), dtype=bool)
+    last[np.flatnonzero(np.isin(calls, calls[table["number"] > 1]))] = False
+    for call in np.unique(calls[~last]):
+        last[np.flatnonzero(calls == call)[-1]] = True
+    unawaited = set(record.background.tolist())
+    if not unawaited:
+        assert (table["outcome"][completed & last] == COMPLETED).all()
+    assert len(record.stage_attempts) == len(stages["client"])
+    begun = stages["start_ns"] >= 0
+    assert (stages["assigned_ns"] <= stages["end_ns"]).all()
+    assert (stages["start_ns"][begun] <= stages["end_ns"][begun]).all()
+    state = dict.fromkeys(record.membership[:, 0].tolist(), GONE)
+    for client, _number, time, now in record.membership.tolist():
+        assert now in NEXT[state[client]] or time == 0, (client, time, state[client], now)
+        state[client] = now
+        if now in (GONE, DOWN):   # nothing of the replica is left
+            mine = (stages["client"] == client) & (stages["assigned_ns"] < time)
+            assert (stages["end_ns"][mine] <= time).all(), (client, time)
+    for client in range(len(record.clients)):   # steps follow one another, and those of no steps end at a crash
+        mine = record.runs["client"] == client
+        starts, ends = record.runs["start_ns"][mine], record.runs["end_ns"][mine]
+        assert (starts[1:] >= ends[:-1]).all()
+        cut = ends[record.runs["num_steps"][mine] == 0]
+        crashed = record.membership[np.isin(record.membership[:, 3], (DOWN, GONE)) &
+                                    (record.membership[:, 0] == client), 2]
+        assert np.isin(cut, crashed).all()
+
+
+def assert_tokens_add_up(record: RunRecord) -> None:
+    """Each token that a client's steps sampled is in one stage, where each sequence gets one from a step."""
+    for client in range(len(record.clients)):
+        runs, stages = record.runs, record.stages
+        mine = runs["client"] == client
+        sampled = int((runs["sampled"][mine] * runs["num_steps"][mine]).sum())
+        assert sampled == int(stages["output_tokens"][stages["client"] == client].sum())

@@ -1,0 +1,88 @@
+"""Crashes, attempts and time-outs over random scenarios: nothing is lost, nothing leaks, runs equal single steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conservation import assert_conserved, assert_nothing_leaks, assert_tokens_add_up, ran
+from hypothesis import given
+from hypothesis import strategies as st
+from long_runs import quick_and_full
+
+SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
+HARDWARE = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
+times = st.integers(1, 60).map(lambda n: n / 20)
+
+
+def fleet(draw: Any, count: int) -> dict[str, Any]:
+    crashes = draw(st.lists(st.fixed_dictionaries({"at": times, "replica": st.integers(0, count - 1)}), max_size=5))
+    changes = draw(st.lists(st.tuples(times, st.integers(1, count)), max_size=3, unique_by=lambda one: one[0]))
+    schedule = {"kind": "schedule", "changes": [{"at": at, "replicas": n} for at, n in sorted(changes)]}
+    return {"start": draw(st.integers(1, count)), "start_up": {"total": draw(st.sampled_from([0.0, 0.1, 1.0]))},
+            "crashes": crashes, "autoscaler": schedule if changes else {"kind": "static"},
+            "probe": {"period": draw(st.sampled_from([0.05, 0.5])), "failures": draw(st.integers(1, 3)),
+                      "delay": draw(st.sampled_from([0.0, 0.1]))}}
+
+
+@st.composite
+def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, Any]:
+    scheduler = draw(st.sampled_from(schedulers))
+    blocks = draw(st.sampled_from([40, 400]))
+    client: dict[str, Any] = {
+        "name": "llm", "count": 3, "model": "llama-3.1-8b", "hardware": HARDWARE,
+        "scheduler": {"kind": scheduler, "max_num_seqs": 8}, "memory": {"num_blocks": blocks}}
+    if scheduler == "sglang":   # a block of one token
+        client |= {"scheduler": {"kind": scheduler}, "memory": {"num_blocks": 16 * blocks}}
+    if draw(st.booleans()):
+        client["frontend"] = {"before": "3ms", "after": "1ms"}
+    if draw(st.integers(0, 3)) == 0:
+        client["request_overhead"] = {"mode": "overlapped", "generate": "2ms"}
+    gateway = {
+        "retries": draw(st.integers(0, 3)), "begun": draw(st.sampled_from(["fail", "restart"])),
+        "backoff": draw(st.sampled_from([0.0, 0.05, 0.4])),
+        "per_try": draw(st.sampled_from([None, 0.1, 0.5])), "timeout": draw(st.sampled_from([None, 0.3, 1.0])),
+        "cancel_delay": draw(st.sampled_from([0.0, 0.05])),
+        "queue": draw(st.sampled_from([None, {"ttl": 0.2}, {"ttl": 30.0, "max": 5}])),
+    }
+    workload: dict[str, Any] = {
+        "requests": 60, "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
+        "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 5, "max": 300},
+                    "output": {"kind": "uniform", "min": 1, "max": 60}}}
+    if draw(st.integers(0, 2)) == 0:
+        workload["patience"] = draw(st.sampled_from([{"total": "400ms"}, {"first_token": "100ms"}]))
+    if scheduler in ("chunked", "continuous", "static") and draw(st.integers(0, 2)) == 0:
+        workload["branches"] = 2
+    data = {"seed": draw(st.integers(0, 1000)), "workload": workload, "gateway": gateway,
+            "router": {"kind": draw(st.sampled_from(["round_robin", "least_loaded", "power_of_two"]))}}
+    if scheduler in ("chunked", "continuous", "mixed") and draw(st.booleans()):
+        client["count"] = 2
+        data |= {"network": {"kind": "link", "bandwidth": draw(st.sampled_from(["50 MB/s", "5 GB/s"]))},
+                 "kv_transfer": draw(st.sampled_from(["full", "layerwise"])),
+                 "kv_transfer_retry": draw(st.sampled_from([None, 0.05])),
+                 "first_token": draw(st.sampled_from(["decode", "prefill"]))}
+        clients = [client | {"name": role, "role": role, "fleet": fleet(draw, 2)} for role in ("prefill", "decode")]
+    else:
+        clients = [client | {"fleet": fleet(draw, 3)}]
+    return data | {"clients": clients}
+
+
+@quick_and_full(25, 2000)
+@given(scenarios())
+def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:
+    simulation, record = ran(data)
+    assert_nothing_leaks(simulation)
+    assert_conserved(record)
+    if data["clients"][0]["name"] == "llm" and data["clients"][0]["scheduler"]["kind"] in ("chunked", "continuous"):
+        assert_tokens_add_up(record)
+    other, steps = ran(data | {"stepping": "every_step"})
+    assert_nothing_leaks(other)
+    assert record.finish_ns.tolist() == steps.finish_ns.tolist()
+    assert record.reject_reasons == steps.reject_reasons
+    assert record.membership.tolist() == steps.membership.tolist()
+    for name, column in record.attempts.items():
+        assert column.tolist() == steps.attempts[name].tolist(), name
+    for name in ("request", "client", "start_ns", "first_token_ns", "end_ns", "output_tokens"):
+        assert record.stages[name].tolist() == steps.stages[name].tolist(), name
+
+
