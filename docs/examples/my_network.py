@@ -23,14 +23,17 @@ class Sites(ConfigModel):
 
 
 class SitesNetwork(BaseNetwork):
+    cancels = True    # `transfer` returns what `deliver` returns
+
     def __init__(self, env: Environment, nodes: Sequence[str], config: Sites) -> None:
         super().__init__(env, nodes)
         self.config = config
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         delay = self.estimate_ns(src, dst, num_bytes)   # checks the names
         self.bytes_sent += num_bytes
-        self.deliver(delay, num_bytes, done)
+        connect = s_to_ns(self.config.connect)
+        return self.deliver(delay, num_bytes, done, first_ns=min(connect, delay), last_ns=delay)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         return self.hops(src, dst) * s_to_ns(self.config.connect + num_bytes / self.config.bandwidth)

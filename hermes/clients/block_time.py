@@ -53,7 +53,12 @@ def block_ns(
         spans: As for `blocks_taken`; several for a sequence that was interrupted.
     """
     span_ns = runs["end_ns"] - runs["start_ns"]
-    whole = runs["used_blocks"] * span_ns
+    whole = np.asarray(runs["used_blocks"] * span_ns, dtype=np.int64)
+    lost = runs["num_steps"] == 0   # a step that did not end: its client went down
+    if lost.any():
+        kept = {name: column[~lost] for name, column in runs.items()}
+        whole[~lost] = block_ns(kept, step_ends, ticks, spans, block_size)
+        return whole
     if not len(step_ends) or (runs["num_steps"] == 1).all():
         return whole
     taken = blocks_taken(spans, block_size, len(step_ends) if ticks is None else len(ticks))

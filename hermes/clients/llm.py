@@ -108,7 +108,9 @@ class LLMClient(LLMReadings):
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
         self.scheduler.group.clock = decode_steps   # segments of sequences count on from the replica before
-        self._flight, self._unseen, self._waits, self._given_up = Flight(), Unseen(), Waits(), GivenUp()
+        stalls = self._waits.stalls
+        self._flight, self._unseen, self._waits = Flight(), Unseen(), Waits()
+        self._waits.stalls = stalls
         self._price, self.step_parts = Pricing(self.hardware), StepParts()
         self.parts, self.tiers = (), ()
         for part in parts:
@@ -291,6 +293,44 @@ class LLMClient(LLMReadings):
             for seq in seqs:   # the next step, which was planned when this one began, computes it
                 scheduler.abort_between(seq)
                 self.events.aborted(self, seq)
+
+    def kill(self, stages: list[Generation]) -> None:
+        """Go down at this instant with these generations, all that the client has.
+
+        Steps that have ended count. The step in flight emits nothing: it is a run of no steps, up to now.
+        """
+        flight, now, scheduler = self._flight, self.env._now, self.scheduler
+        self._given_up.in_step.clear()   # what leaves with the step in flight leaves now
+        plan, ended, planned = flight.plan, self.steps_done(), flight.planned
+        if plan is not None:
+            flight.end = None
+            since = flight.start_ns
+            if ended:
+                since = self.steps.view[self.steps.pos + ended - 1]
+                flight.planned = ended
+                self._complete(since)
+            if ended < planned and since < now:
+                plan.embedded = 0
+                flight.plan, flight.start_ns, flight.planned = plan, since, 0
+                flight.held_up = 0 if ended else min(flight.held_up, now - since)
+                self._record(plan, self.num_steps, 0, now)
+            flight.plan = None
+        late = {stage for _, stage in self._unseen.late}
+        self._unseen.late.clear()
+        for stage in stages:
+            for seq in sequences_of(stage):
+                if scheduler.has(seq):
+                    scheduler.abort(seq)
+                elif seq not in late:
+                    self._given_up.outside.add(seq)   # the front end or the host has it
+                self.events.aborted(self, seq)
+        if self._start is not None:
+            self._start.callbacks.clear()
+            self._start = None
+        self.renew()
+        if self.tracks:
+            for track, position in self.tracks:
+                track.moved(position, self)
 
     def wake(self) -> None:
         """Start a step after all other events of this instant."""

@@ -35,7 +35,8 @@ class QueueLimits(ClientPart):
         self._in_flight: dict[Generation, int] = {}   # branches of each
 
     def refusal(self, client: LLMClient, stage: Generation) -> str | None:
-        self._in_flight = {one: width for one, width in self._in_flight.items() if not (one.original or one).done}
+        self._in_flight = {one: width for one, width in self._in_flight.items()
+                           if not (one.done or (one.original or one).done)}
         if self.max_requests is not None:
             count = sum(self._in_flight.values())
             if count + stage.width > self.max_requests:

@@ -76,7 +76,7 @@ class Branches:
 
 # Fields that a branch copies from its lead at the split.
 _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_token_ns", "first_step", "emit_step",
-               "join_tick", "transferred", "given", "source", "model", "max_new_tokens", "stops_early")
+               "join_tick", "transferred", "given", "source", "model", "max_new_tokens", "stops_early", "attempt")
 
 
 class _SharedPrompt:

@@ -233,6 +233,11 @@ class Aborting(Protocol):
         """Cancel a sequence that it has; `ClientEvents.aborted` follows when it has left."""
         ...
 
+    def kill(self, stages: list[Generation]) -> None:
+        """Go down at this instant with these generations, all that it has; `ClientEvents.aborted` follows for each.
+        The step in flight emits nothing. It gets no more until it starts again."""
+        ...
+
 
 class TakingOver(Protocol):
     """A client that can continue generations that another client began."""

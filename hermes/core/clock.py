@@ -1,9 +1,9 @@
 """The clock: a SimPy environment with integer nanoseconds and a fixed order of events at equal times.
 
 SimPy's heap orders by (time, priority, creation). The priorities below set the order at equal times: step ends (by
-client), then transfers, then clients that join or leave, then arrivals, then starts of steps (by client). Step ends are
-ordered by client rather than by creation because a run of steps and the same steps one by one create their events at
-different moments, and must still agree exactly.
+client), transfers, failures, clients that join or leave, autoscalers, time-outs, arrivals, what a gateway sends out,
+starts of steps (by client). Step ends are ordered by client rather than by creation because a run of steps and the same
+steps one by one create their events at different moments, and must still agree exactly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from simpy.events import Event, Process, ProcessGenerator
 from hermes.compiled import mypyc_attr
 
 __all__ = [
-    "ARRIVAL", "AUTOSCALER", "MAX_CLIENTS", "MEMBERSHIP", "SETTLED", "START", "STEP_END", "TRANSFER",
-    "Acting", "Clock", "Tick", "at", "bind_at", "happen",
+    "ARRIVAL", "AUTOSCALER", "DISPATCH", "EXPIRY", "FAILURE", "MAX_CLIENTS", "MEMBERSHIP", "SETTLED", "START",
+    "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
 ]
 
 MAX_CLIENTS = 1_000_000
 STEP_END = 0                    # + client index
 TRANSFER = MAX_CLIENTS
+FAILURE = TRANSFER + 1
 MEMBERSHIP = TRANSFER + 2       # clients join and leave
 AUTOSCALER = TRANSFER + 4
-ARRIVAL = 2 * MAX_CLIENTS
+EXPIRY = TRANSFER + 6           # time-outs of a gateway
+ARRIVAL = 2 * MAX_CLIENTS       # and attempts again
+DISPATCH = ARRIVAL + 1          # what waited at a gateway
 START = 3 * MAX_CLIENTS         # + client index
 SETTLED = 6 * MAX_CLIENTS       # after all other events of an instant
 _new = object.__new__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +49,14 @@ def collect(
     each = zip(clients, describe, rows_of_runs, rows_of_stages, decode_steps, strict=True)
     for client, tell, mine, served, ticks in each:
         columns = {name: column[mine] for name, column in runs.items()}
-        infos.append(tell(columns))
-        out_of_range.append(client.out_of_range_steps(columns))
+        ended = columns
+        if coordinator.gateway is not None and len(mine):   # a step that a crash cut off says nothing about steps
+            ended = {name: column[columns["num_steps"] > 0] for name, column in columns.items()}
+        infos.append(tell(ended))
+        out_of_range.append(client.out_of_range_steps(ended))
         group = infos[-1].group or infos[-1].name
         if len(mine) and group not in growth and (measure := getattr(client, "step_growth", None)) is not None:
-            growth[group] = measure(columns)   # of the first client of equal ones
+            growth[group] = measure(ended)   # of the first client of equal ones
         if len(mine):
             segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
             block_ns[mine] = client.block_ns(columns, stages, served, segments, continued, ticks)
@@ -73,11 +77,20 @@ def collect(
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
         note_names=coordinator.note_names,
+        **_attempts(coordinator),
         after_ns=[c.after_ns for c in clients], stalls=_stalls(clients), step_growth=growth,
         background=np.array([row for row, stage in coordinator.unawaited.items()
                              if stage.background or stage.request.background], dtype=np.int64),
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
     )
+
+
+def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of the record
+    gateway = coordinator.gateway
+    if gateway is None:
+        return {}
+    return {"attempts": gateway.table(), "stage_attempts": np.array(gateway.stage_attempts, dtype=np.int64),
+            "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2)}
 
 
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:

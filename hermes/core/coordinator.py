@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
@@ -26,6 +26,7 @@ from hermes.core.stage import AnyOf, Stage
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
+    from hermes.core.gateway import Gateway  # needed only where attempts can fail
     from hermes.core.kv_transfer import Handoff  # needed only where prefill and decode are apart
 
 __all__ = ["Coordinator"]
@@ -33,6 +34,14 @@ __all__ = ["Coordinator"]
 Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # sent to a pipeline when its wait is over; None at the start
 
 DONE, REJECTED = 1, 2
+
+
+class _Moving(NamedTuple):
+    """An input that moves to the client of its stage: from where, since when, and the network's handle of it."""
+
+    source: Client
+    asked_ns: int
+    flow: object
 
 
 class Coordinator:
@@ -46,6 +55,7 @@ class Coordinator:
         cells: For each client index the load cells to keep up to date.
         local_handoff: Whether KV moves within a platform only.
         fleet: Called as routers' `observe` is, where clients come and go.
+        gateway: Makes attempts at what engines serve; None where none of them can fail.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class Coordinator:
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
         stages: RowLog, stage_kinds: list[str], network: Network, transfers: RowLog,
         handoff: Handoff | None = None, *, local_handoff: bool = False,
-        fleet: Callable[[str, Client, Stage], None] | None = None,
+        fleet: Callable[[str, Client, Stage], None] | None = None, gateway: Gateway | None = None,
     ) -> None:
         self.local_handoff = local_handoff
         self.network, self.transfers = network, transfers
@@ -92,6 +102,10 @@ class Coordinator:
             events.first_token = self._first_token
         if handoff is not None:
             handoff.book = self
+        self.gateway = gateway
+        self._bringing: dict[Stage, dict[Stage, _Moving]] = {}   # with a gateway: inputs of stages that move
+        if gateway is not None:
+            gateway.book = self
 
     @property
     def out_of_requests_ns(self) -> int:
@@ -206,6 +220,8 @@ class Coordinator:
             pipeline.close()
         if not request.background:
             self._finish(request, REJECTED)
+        if self.gateway is not None:
+            self.gateway.cancel(request)
 
     def _limit(self, request: Request, patience_ns: tuple[int | None, int | None]) -> None:
         """Let the client of a request give it up after so long without a first token, and without the end."""
@@ -219,10 +235,10 @@ class Coordinator:
         if request.over:
             return
         serving = self._serving.get(request, {})
-        if number == 0 and serving and self._answers(next(reversed(serving))):
+        if number == 0 and serving and self.answers(next(reversed(serving))):
             return
         self._reject(request, reason)
-        if serving:
+        if serving and self.gateway is None:
             self._serving[request] = serving
             self._cancel(request)
 
@@ -231,15 +247,33 @@ class Coordinator:
         serving = self._serving[request]
         stage = next(iter(serving))
         client = serving.pop(stage)
-        if client is not None and not (stage.original or stage).done and (
-                self.handoff is None or not self.handoff.give_up(client, stage)):
-            cast(Aborting, client).abort(stage)   # the scenario was checked for it
+        if client is not None and not (stage.original or stage).done:
+            self.abort(client, stage)
         if serving:
             self.env.tick_at(self.env._now, ARRIVAL, partial(self._cancel, request))
         else:
             del self._serving[request]
 
-    def _answers(self, stage: Generation) -> bool:
+    def abort(self, client: Client, stage: Generation) -> None:
+        """Cancel a generation that a client has, or that moves to another."""
+        if self.handoff is None or not self.handoff.give_up(client, stage):
+            cast(Aborting, client).abort(stage)   # the scenario was checked for it
+
+    def lose(self, client: Client, stages: list[Generation]) -> None:
+        """End generations that a client had when it went down."""
+        there = []
+        for stage in stages:
+            moves = self._bringing.pop(stage, None)
+            if moves is None:
+                there.append(stage)
+                continue
+            for move in moves.values():
+                moved = self.network.cancel(move.flow)
+                self.transfers.add(stage.request.id, move.source.index, client.index, moved, move.asked_ns, self.now)
+            self._aborted(client, stage)
+        cast(Aborting, client).kill(there)
+
+    def answers(self, stage: Generation) -> bool:
         """Whether the user has the first token of a generation."""
         if stage.hands_over and not self.prefill_gives:
             return False
@@ -248,7 +282,7 @@ class Coordinator:
     def _aborted(self, client: Client, stage: Generation) -> None:
         """Account for a sequence that has left its client unfinished."""
         branches, emitted = stage.branches, stage.num_tokens - stage.prompt_tokens - stage.given
-        lead, kind = stage, "decode" if stage.transferred else "generate"
+        lead, kind = stage, "decode" if stage.transferred else stage.kind
         if branches is not None and stage.branch >= 0:
             self._add_branch(client, stage, kind, emitted, stage.branch)
             branches.not_emitted += stage.target_tokens - stage.given - emitted
@@ -271,18 +305,34 @@ class Coordinator:
                     self._add_branch(client, stage, "prefill", gives, index)
         else:
             self._write_row(client, stage, kind, emitted, stage.preemptions, stage.cached_tokens, -1, -1)
-        (lead.original or lead).done = True
+        if self.gateway is None:
+            (lead.original or lead).done = True
+        else:
+            self.gateway.left(lead)
         client.emitted -= emitted
         self.unassign(client, lead)
         if self._observers:
-            self._observe("done", client, lead)
+            self._observe("done", client, lead.original or lead if lead.kind != "generate" else lead)
 
     def given_up(self, client: Client, stage: Generation) -> None:
         """A generation that was given up leaves the client that was to take it over."""
         self._aborted(client, stage)
 
+    def dispatch(self, request: Request, stage: Stage) -> None:
+        """Choose a client for a stage and submit the stage to it, once more."""
+        self._dispatch(request, stage)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """End a request that cannot be served."""
+        self._reject(request, reason)
+
     def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
+        gateway = self.gateway
+        if gateway is not None:
+            if gateway.holds(request, stage, self._members(request, stage)):
+                return
+            stage = gateway.copy(stage)
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
         seq = stage if isinstance(stage, Generation) else None
@@ -299,6 +349,8 @@ class Coordinator:
             raise InputError(Verbatim(f"no client serves stage {stage.kind!r} of model {model!r}; add one"),
                              field="clients")
         client = router.choose(stage)
+        if gateway is not None and gateway.unreachable(stage, client):
+            return
         if seq is None:
             self._dispatch_task(request, client, stage)
             return
@@ -312,7 +364,11 @@ class Coordinator:
                 self._reject(request, reason)
                 return
             client = other
+            if gateway is not None and gateway.unreachable(stage, client):
+                return
         self.assign(client, seq)
+        if gateway is not None:
+            gateway.begins(seq, client)
         if request.stream.patience_ns is not None:
             self._serving.setdefault(request, {})[seq] = client
         if seq.inputs:
@@ -335,8 +391,12 @@ class Coordinator:
                 self._reject(request, f"{client.name}: {reason}")
                 return
             client = other
+            if self.gateway is not None and self.gateway.unreachable(stage, client):
+                return
         task.assigned_ns = self.env._now
         self._loads.add(client, stage.prompt_tokens, 0, 1)
+        if self.gateway is not None and isinstance(task, Embedding):
+            self.gateway.begins(task, client)
         if stage.inputs:
             self._bring(task, client)
         else:
@@ -349,21 +409,27 @@ class Coordinator:
         if not left:
             client.submit(stage)
             return
-        asked, request = self.env._now, stage.request
+        asked, request, gateway = self.env._now, stage.request, self.gateway
 
-        def arrived(source: Client, num_bytes: int, rest: int) -> None:
+        def arrived(source: Client, num_bytes: int, rest: int, before: Stage) -> None:
             nonlocal left
+            if gateway is not None:
+                del self._bringing[stage][before]
             if rest:   # arrives during the prefill
                 self.network.transfer(source.name, client.name, rest, _nothing)
             self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
             left -= 1
             if not left:
+                if gateway is not None:
+                    del self._bringing[stage]
                 client.submit(stage)
 
         for before, num_bytes in moves:
             source, waited = _place_of(before), self._exposed(before, client, num_bytes)
-            done = partial(arrived, source, num_bytes, num_bytes - waited)
-            self.network.transfer(source.name, client.name, waited, done)
+            done = partial(arrived, source, num_bytes, num_bytes - waited, before)
+            flow = self.network.transfer(source.name, client.name, waited, done)
+            if gateway is not None:
+                self._bringing.setdefault(stage, {})[before] = _Moving(source, asked, flow)
 
     def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
         """Return the bytes of an input that must arrive before the stage starts: all, or less if KV comes by layer."""
@@ -392,7 +458,8 @@ class Coordinator:
                 break
             first = first or f"decode on {decoder.name}: {reason}"
         else:
-            return first
+            if first is not None:
+                return first   # otherwise no decode client is ready now
         stage.target_tokens = 1
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
@@ -410,6 +477,12 @@ class Coordinator:
         candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
         return sorted(candidates, key=lambda c: c.num_assigned)
 
+    def _members(self, request: Request, stage: Stage) -> list[Client]:
+        """Return the clients that take stages like this one now."""
+        model = stage.model or request.model
+        key = (stage.kind, model) if (stage.kind, model) in self._routers else (stage.kind, "")
+        return self._candidates.get(key, [])
+
     def _decode_key(self, source: Client, model: str) -> tuple[str, str]:
         """Return the candidates' key of the decode clients that may take over from `source`."""
         return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
@@ -418,7 +491,11 @@ class Coordinator:
         """Choose the decode client that takes over a generation; or return one, and why none does."""
         assert stage.source is not None
         key = self._decode_key(stage.source, stage.model or stage.request.model)
+        if not self._candidates[key]:
+            return stage.source, "no decode replica is ready"
         target = stage.decode_on or self._routers[key].choose(stage)
+        if self.gateway is not None and target.index in self.gateway.down:
+            return target, f"{target.name} cannot be reached"
         reason = target.refusal(stage)
         if reason is None:
             return target, None
@@ -431,7 +508,9 @@ class Coordinator:
         """No client continues a generation whose prompt `source` has computed: reject its request."""
         if self._observers:
             self._observe("refused", source, stage)
-        if not stage.request.over:
+        if self.gateway is not None:
+            self.gateway.turned_away(stage, reason)
+        elif not stage.request.over:
             self._reject(stage.request, reason)
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
@@ -441,6 +520,8 @@ class Coordinator:
             if serving is not None and stage in serving:
                 del serving[stage]
                 serving[twin] = target
+        if self.gateway is not None:
+            self.gateway.moved(twin, target)
         self._observe("transferred", source, stage)
 
     def assign(self, client: Client, stage: Generation) -> None:
@@ -464,6 +545,8 @@ class Coordinator:
         request, log = stage.request, self.stages
         if stage.background or request.background:
             self.unawaited[len(log)] = stage
+        if self.gateway is not None:
+            self.gateway.stage_attempts.append(-1)
         log.write(
             log.buffer, log.pos, request.id, self._kinds[stage.kind], client.index, stage.assigned_ns, stage.start_ns,
             -1, self.env._now, stage.prompt_tokens, 0, -1, -1, 0, stage.cached_tokens, -1, -1,
@@ -505,6 +588,8 @@ class Coordinator:
             self.handoff.start(client, seq)
             return
         client.forget(seq)
+        if self.gateway is not None and not self.gateway.ended(seq):
+            return
         if client.after_ns:
             self._served(request, client, asked)
         else:
@@ -535,7 +620,7 @@ class Coordinator:
         if hand_over:
             assert self.handoff is not None
             self.handoff.start(client, lead)
-        else:
+        elif self.gateway is None or self.gateway.ended(lead):
             self._served(request, client, lead.original or lead)
 
     def _write_row(self, client: Client, stage: Generation, kind: str, emitted: int, preemptions: int,
@@ -546,6 +631,8 @@ class Coordinator:
         asked = lead.original or lead
         if asked.background or stage.request.background:
             self.unawaited[len(log)] = asked
+        if self.gateway is not None:
+            self.gateway.stage_attempts.append(stage.attempt)
         if emitted:
             first_step = stage.first_step
             if stage.segments is not None:

@@ -51,7 +51,9 @@ class Generation(Stage):
     Fields of a generation that two clients serve:
 
         decode_on: Decode client, if the router places both phases at once.
-        original: The pipeline's stage, if this is the part of it that a second client serves (or an `Embedding`).
+        original: The pipeline's stage, if this is the part of it that a second client serves, an attempt of a gateway,
+            or an `Embedding`.
+        attempt: Number of the attempt that it belongs to; -1 without a gateway.
         hands_over: Whether another client goes on when the present one has computed the prompt.
         transferred, source: Whether its prompt's KV comes from another client, and that client.
         given: Output tokens that another client has given before.
@@ -86,6 +88,7 @@ class Generation(Stage):
 
     decode_on: Client | None = None
     original: Stage | None = None
+    attempt = -1
     hands_over = False
     transferred = False
     given = 0

@@ -26,6 +26,7 @@ transfer gives its KV up, and the destination computes the prompt again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
@@ -49,6 +50,16 @@ class _Ahead(NamedTuple):
     target: Client
     twin: Generation
     assigned: bool
+
+
+class _Flight(NamedTuple):
+    """KV that moves after its prefill: both ends, the sequence at the far one, since when, and how to stop it."""
+
+    source: Client
+    target: Client
+    twin: Generation
+    asked_ns: int
+    stop: Callable[[], int]
 
 
 class Bookkeeping(Protocol):
@@ -130,6 +141,7 @@ class Handoff:
         if retry_s is None:
             events.room = self._room
         self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
+        self._flights: dict[Generation, _Flight] = {}  # those transfers, by the generation that moves
         self._ahead: dict[Generation, _Ahead] = {}
         if granularity == "layerwise":
             events.prefill = self._prefilling
@@ -137,6 +149,7 @@ class Handoff:
         self._leaving: dict[int, dict[Generation, Client]] = {c.index: {} for c in clients}
         self._turned_away: dict[Generation, str] = {}   # layer by layer: refused when its prefill began, and why
         self._twins: dict[Generation, tuple[Client, Generation]] = {}   # of generations that wait for memory, or move
+        self._losing = False   # while a client goes down
         self._given_up: set[Generation] = set()   # of these twins: while the KV moves
 
     def start(self, source: Client, stage: Generation) -> None:
@@ -176,7 +189,7 @@ class Handoff:
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
         )
         twin.original = stage.original or stage
-        twin.model, twin.max_new_tokens = stage.model, stage.max_new_tokens
+        twin.model, twin.max_new_tokens, twin.attempt = stage.model, stage.max_new_tokens, stage.attempt
         twin.detached = stage.detached
         twin.transferred = True
         # The first step here computes the token that the prefill gave, or the prompt's last token once more.
@@ -234,7 +247,7 @@ class Handoff:
 
     def _room(self, client: Client) -> None:
         """Handle blocks of a client that may have become free."""
-        if self._intake.get(client.index):
+        if self._intake.get(client.index) and not self._losing:
             self._retry(client)
 
     def _retry(self, target: Client) -> None:
@@ -277,11 +290,14 @@ class Handoff:
         self._gone(source, stage, target, twin)
         target.submit(twin)
 
-    def _stop_ahead(self, stage: Generation) -> int:
-        """Send no more KV of a generation before its prefill has ended; return the bytes that have left."""
+    def _stop_ahead(self, stage: Generation, *, stop: bool = False) -> int:
+        """Send no more KV of a generation before its prefill has ended; return the bytes that have left. stop: Stop
+        those on the network, too."""
         ahead = self._ahead.pop(stage, None)
         if ahead is None:
             return 0
+        if stop:
+            return ahead.stream.cancel()
         ahead.stream.give_up()
         return ahead.stream.sent_bytes
 
@@ -314,6 +330,65 @@ class Handoff:
         """Whether KV of a client waits for memory elsewhere, or moves from or to it."""
         return bool(self._leaving[client.index] or self._moving[client.index])
 
+    def attempts_over(self, client: Client) -> set[int]:
+        """Return the attempts whose KV moves from or to a client, or waits to."""
+        over = {twin.attempt for _source, _stage, twin in self._intake.get(client.index, ())}
+        over |= {twin.attempt for twin in self._leaving[client.index]}
+        over |= {twin.attempt for leaving in self._leaving.values() for twin, to in leaving.items() if to is client}
+        over |= {stage.attempt for stage, flight in self._flights.items() if client in (flight.source, flight.target)}
+        return over | {stage.attempt for stage, ahead in self._ahead.items() if ahead.target is client}
+
+    def lost(self, client: Client) -> None:
+        """Drop all KV that moves from or to a client which goes down, or waits to. The bytes that have left are
+        recorded, and the other end's memory is free; a prefill that another client still computes is left to it."""
+        self._losing = True
+        for stage, flight in [item for item in self._flights.items() if client in (item[1].source, item[1].target)]:
+            source, target, twin = flight.source, flight.target, flight.twin
+            del self._flights[stage]
+            self._record(source, stage, target, flight.stop(), flight.asked_ns)
+            self._moving[source.index] -= 1
+            self._moving[target.index] -= 1
+            self._given_up.discard(twin)
+            self._drop(client, source, stage, target, twin)
+            if target is not client:
+                target.release(twin)
+        for stage, (to, twin) in list(self._twins.items()):   # of those that wait for memory
+            source_of = twin.source
+            if source_of is None or client not in (source_of, to):
+                continue
+            del self._leaving[source_of.index][twin]
+            self._stopped(source_of, stage, to)
+            if self.retry_ns is None:
+                self._intake[to.index].remove((source_of, stage, twin))
+            self._drop(client, source_of, stage, to, twin)
+        for stage, ahead in list(self._ahead.items()):
+            source_of = ahead.twin.source
+            if source_of is None or client not in (source_of, ahead.target):
+                continue
+            self._stopped(source_of, stage, ahead.target)
+            if ahead.assigned:
+                self.book.unassign(ahead.target, ahead.twin)
+            if source_of is not client:
+                self._turned_away[stage] = f"{client.name} went down"   # until the prefill is cancelled
+        self._losing = False
+        for target in self._decoders:
+            if target is not client:
+                self._room(target)   # memory of KV that does not come
+
+    def _stopped(self, source: Client, stage: Generation, target: Client) -> None:
+        """Stop KV that moves before its prefill has ended, and record what has left."""
+        sent = self._stop_ahead(stage, stop=True)
+        if sent:
+            self._record(source, stage, target, sent, self.env._now)
+
+    def _drop(self, dead: Client, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
+        """End a generation between two clients, one of which goes down."""
+        del self._twins[stage]
+        self.book.moved(source, stage, target, twin)
+        if source is not dead:
+            source.release(stage)
+        self.book.given_up(target, twin)
+
     def left(self, source: Client, stage: Generation) -> None:
         """Drop a generation that was given up before `source` had computed its prompt."""
         self._turned_away.pop(stage, None)
@@ -343,6 +418,7 @@ class Handoff:
         asked = self.env._now
 
         def arrived() -> None:
+            del self._flights[stage]
             self._record(source, stage, target, num_bytes, asked)
             self._moving[source.index] -= 1
             self._moving[target.index] -= 1
@@ -356,6 +432,9 @@ class Handoff:
 
         ahead = self._ahead.pop(stage, None)
         if ahead is None:
-            self.network.transfer(source.name, target.name, num_bytes, arrived)
+            flow = self.network.transfer(source.name, target.name, num_bytes, arrived)
+            stop: Callable[[], int] = partial(self.network.cancel, flow)
         else:
             ahead.stream.finish(num_bytes, arrived)
+            stop = ahead.stream.cancel
+        self._flights[stage] = _Flight(source, target, twin, asked, stop)

@@ -32,6 +32,7 @@ class LayerStream:
         self._flowing = False
         self._waiting: tuple[int, int] | None = None    # (total bytes that may leave, time at which they are ready)
         self._finish: Callable[[], None] | None = None
+        self._flows: list[tuple[object, int]] = []    # (what the network returned, bytes) of all flows
 
     def step(self, before_bytes: int, after_bytes: int, start_ns: int, end_ns: int) -> None:
         """A step of the prefill from `start_ns` to `end_ns` extends the KV from `before_bytes` to `after_bytes`."""
@@ -47,7 +48,7 @@ class LayerStream:
         def rest() -> None:
             left = total_bytes - self.sent_bytes
             self.sent_bytes = total_bytes
-            self.network.transfer(self.src, self.dst, left, done)
+            self._flows += [(self.network.transfer(self.src, self.dst, left, done), left)]
 
         self._waiting, self._finish = None, rest
         if not self._flowing:
@@ -56,6 +57,21 @@ class LayerStream:
     def give_up(self) -> None:
         """Stop sending. Bytes already on the network still arrive."""
         self._waiting, self._finish = None, nothing
+
+    def cancel(self) -> int:
+        """Stop sending, and cancel what is on the network, where it has not arrived; `done` is not called any more.
+
+        Returns the bytes that have left, all of them if they have arrived. Needs a network that `can_cancel`.
+        """
+        self.give_up()
+        network = self.network
+        for flow, num_bytes in self._flows:
+            before = network.bytes_cancelled
+            left = network.cancel(flow)
+            if network.bytes_cancelled != before:
+                self.sent_bytes -= num_bytes - left
+        self._flows = []
+        return self.sent_bytes
 
     def _offer(self, leaving: int, there_ns: int) -> None:
         if self._finish is None and leaving > self.sent_bytes:
@@ -70,7 +86,8 @@ class LayerStream:
         self._waiting, self._flowing = None, True
         num_bytes = leaving - self.sent_bytes
         self.sent_bytes = leaving
-        self.network.stream(self.src, self.dst, num_bytes, max(there_ns - int(self.env.now), 0), self._out)
+        over_ns = max(there_ns - int(self.env.now), 0)
+        self._flows += [(self.network.stream(self.src, self.dst, num_bytes, over_ns, self._out), num_bytes)]
 
     def _out(self) -> None:
         self._flowing = False

@@ -15,14 +15,18 @@ import numpy.typing as npt
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
-__all__ = ["DRAINING", "GONE", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS",
-           "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo",
-           "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
+__all__ = [
+    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "DOWN", "DRAINING", "FATES", "GONE", "MEMBER_STATES", "READY",
+    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED",
+    "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
+]
 
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
-STARTING, READY, DRAINING, GONE = 0, 1, 2, 3
-MEMBER_STATES = ("starting", "ready", "draining", "gone")
+STARTING, READY, DRAINING, GONE, DOWN = 0, 1, 2, 3, 4
+MEMBER_STATES = ("starting", "ready", "draining", "gone", "down")
+ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled")
+FATES = ("failed", "timed out", "expired", "unavailable")   # why a gateway answered a request with an error
 
 STAGE_FIELDS = (
     "request",          # request id = row of the request table
@@ -55,6 +59,16 @@ RUN_NARROW = frozenset((
     "embedded", "stopped", "lora_tokens", "lora_adapters",
 ))   # kept in 32 bits
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
+ATTEMPT_FIELDS = (
+    "request",
+    "call",             # number of the generation or embedding that is attempted, in order of their first attempts
+    "number",           # of the attempt, from 1
+    "client",           # at which it was last; -1 if no client was ready
+    "start_ns",
+    "end_ns",           # when it was over for its user; -1 while it runs. Its client may have gone on with it
+    "outcome",          # index into ATTEMPT_OUTCOMES
+    "computed",         # prompt tokens whose computation had begun where it was not completed
+)
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 
 
@@ -212,6 +226,11 @@ class RunRecord:
     # (changes, 4), in order of time, with the reason of each. Clients that are not in it serve throughout.
     membership: IntArray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.int64))
     membership_reasons: list[str] = field(default_factory=list)
+    # Where a gateway makes attempts: ATTEMPT_FIELDS, each row's attempt in `stages` (-1: of a stage without), and the
+    # requests that it answered with an error: request and index into FATES, shape (requests, 2).
+    attempts: dict[str, IntArray] = field(default_factory=dict)
+    stage_attempts: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    fates: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     # Rows of the stages that run in the background: their request completes without waiting for them.
     background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -220,6 +239,15 @@ class RunRecord:
     def started(self) -> BoolArray:
         """Whether each stage was ever served, shape (stages,): a request may be given up while it waits."""
         return self.stages["start_ns"] >= 0
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each stage is no attempt that came to nothing: failed, timed out or cancelled. Shape (stages,)."""
+        if not self.attempts:
+            return np.ones(len(self.stages["client"]), dtype=bool)
+        done = self.attempts["outcome"] <= ATTEMPT_OUTCOMES.index("completed")
+        mine = self.stage_attempts
+        return np.asarray((mine < 0) | np.append(done, True)[mine])
 
     def __post_init__(self) -> None:
         runs = self.runs

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from hermes.config.streams import stream as random_stream
 from hermes.core.client import Client
-from hermes.core.clock import Acting, Clock
+from hermes.core.clock import MEMBERSHIP, Acting, Clock
+from hermes.core.gateway import Gateway
 from hermes.core.router import Router
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.config import FleetConfig
+from hermes.fleet.config import FleetConfig, Probe
 from hermes.fleet.replicas import Replicas
 from hermes.units import s_to_ns
 
@@ -32,21 +34,26 @@ class Fleet:
         groups: Configuration and clients of each group whose replicas come and go.
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
+        gateway: Makes attempts at what they serve; None if nothing can go wrong.
+        seed: Of the scenario.
 
     Attributes:
         log: Rows of the record's table `membership`.
     """
 
     def __init__(self, env: Clock, groups: Iterable[tuple[FleetConfig, list[Any]]], holds: Callable[[Client], bool],
-                 left: Callable[[], int]) -> None:   # Any: clients that are replicas
-        self._env = env
+                 left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:   # Any: clients, each a replica
+        self._env, self._gateway, self._seed = env, gateway, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         for config, clients in groups:
             replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
-                                self.log)
+                                self.log, self._down)
+            for crash in config.crashes:
+                notice = self._notice(config.probe, clients[crash.replica].name)
+                replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
 
@@ -78,4 +85,29 @@ class Fleet:
                      if client.index not in self._of or self._of[client.index].is_ready(client)]
             if ready != seen.members:
                 seen.members[:] = ready
-                seen.router.changed(ready)  # type: ignore[attr-defined]  # `watch` has checked it
+                if ready:   # a router is not asked before there are some
+                    seen.router.changed(ready)  # type: ignore[attr-defined]  # `watch` has checked it
+        if self._gateway is not None:
+            self._gateway.members_changed()
+
+    def _down(self, client: Client, down: bool) -> None:
+        if self._gateway is None:
+            return
+        if down:
+            self._gateway.lost(client)
+        else:
+            self._gateway.back(client)
+
+    def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
+        """Return what calls a function when a crash of a client is noticed."""
+        period_ns = s_to_ns(probe.period)
+        offset_ns = int(random_stream(self._seed, f"views/probe/{name}").random() * period_ns)
+        if probe.offset is not None:
+            offset_ns = s_to_ns(probe.offset)
+        last = (probe.failures - 1) * period_ns + s_to_ns(probe.delay)
+
+        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
+            first = offset_ns + max(-(-(crashed_ns - offset_ns) // period_ns), 0) * period_ns
+            self._env.tick_at(first + last, MEMBERSHIP, lambda tick: then())
+
+        return notice

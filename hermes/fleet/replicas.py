@@ -2,7 +2,8 @@
 
 A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
 and is *gone* when its last one has ended. Devices are held from starting to gone. A new replica takes the lowest free
-slot.
+slot. A replica that crashes is *down*, and starts again in its slot; one that was draining is gone. Routers choose a
+crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
 """
 
@@ -12,11 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from hermes.core.clock import AUTOSCALER, MEMBERSHIP, SETTLED, Clock, Tick
-from hermes.core.record import DRAINING, GONE, READY, STARTING
+from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
+from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["Replica", "Replicas"]
+
+
+_WANTED = (STARTING, READY, DOWN)
 
 
 class Replica(Protocol):
@@ -44,10 +48,12 @@ class Replica(Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("client", "incarnation", "since", "state")
+    __slots__ = ("chosen", "client", "incarnation", "since", "state", "ups")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
+        self.chosen = False   # whether routers choose it
+        self.ups = 0          # how often it became ready
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
 
 
@@ -57,7 +63,8 @@ class Replicas:
     Args:
         start: Replicas that are ready at the start.
         start_up_ns: Time until a new replica is ready.
-        changed: Called when the ready replicas have changed.
+        changed: Called when the replicas that routers choose have changed.
+        down: Called with a client that goes down (True) or can be reached again (False).
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
@@ -65,8 +72,9 @@ class Replicas:
 
     def __init__(self, env: Clock, clients: list[Any], start: int, start_up_ns: int, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 ) -> None:   # Any: a `Replica` that is a `Client`
+                 down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
         self._env, self._start_up_ns, self._changed, self._holds, self._left = env, start_up_ns, changed, holds, left
+        self._down = down
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed = log, 0, 0
@@ -74,6 +82,7 @@ class Replicas:
             if number < start:
                 self._begin(slot)
                 self._enter(slot, READY, "start")
+                slot.chosen = True
             else:
                 self._enter(slot, GONE, "free slot")
 
@@ -89,7 +98,7 @@ class Replicas:
 
     @property
     def wanted(self) -> int:
-        return sum(slot.state in (STARTING, READY) for slot in self._slots) + self._owed
+        return sum(slot.state in _WANTED for slot in self._slots) + self._owed
 
     def until(self, seconds: float) -> Tick:
         if not self._left():
@@ -106,24 +115,26 @@ class Replicas:
             return
         spared = min(self._owed, -more)   # those that wait for a slot go first
         self._owed -= spared
-        going = sorted((slot for slot in self._slots if slot.state in (STARTING, READY)),
+        going = sorted((slot for slot in self._slots if slot.state in _WANTED),
                        key=lambda slot: (slot.state == READY, -slot.since))
-        drained = False
         for slot in going[:-more - spared]:
-            if slot.state == STARTING:
-                self._enter(slot, GONE, reason)
-            else:
+            if slot.state == READY:
                 self._enter(slot, DRAINING, reason)
                 self.check(slot.client)
-                drained = True
-        if drained:
-            self._changed()
+            else:
+                self._enter(slot, GONE, reason)
+            self._choose(slot, False)
 
     # -- slots -----------------------------------------------------------------------------------------------------
 
     def is_ready(self, client: Any) -> bool:   # Any: see above
-        """Whether a client takes new stages."""
-        return self._by_index[client.index].state == READY
+        """Whether routers choose a client."""
+        return self._by_index[client.index].chosen
+
+    def _choose(self, slot: _Slot, chosen: bool) -> None:
+        if slot.chosen != chosen:
+            slot.chosen = chosen
+            self._changed()
 
     def has(self, client: Any) -> bool:   # Any: see above
         return client.index in self._by_index
@@ -153,9 +164,11 @@ class Replicas:
             if slot.state == GONE:
                 self._owed -= 1
                 self._begin(slot)
-                self._enter(slot, STARTING, reason)
-                self._env.tick_at(self._env._now + self._start_up_ns, MEMBERSHIP,
-                                  partial(self._up, slot, slot.incarnation))
+                self._start_up(slot, reason)
+
+    def _start_up(self, slot: _Slot, reason: str) -> None:
+        self._enter(slot, STARTING, reason)
+        self._env.tick_at(self._env._now + self._start_up_ns, MEMBERSHIP, partial(self._up, slot, slot.incarnation))
 
     def _begin(self, slot: _Slot) -> None:
         slot.incarnation += 1
@@ -168,7 +181,37 @@ class Replicas:
         if incarnation:
             slot.client.renew()
         self._enter(slot, READY, "started")
-        self._changed()
+        slot.ups += 1
+        self._down(slot.client, False)
+        self._choose(slot, True)
+
+    # -- crashes -----------------------------------------------------------------------------------------------------
+
+    def crash_at(self, number: int, time_ns: int, notice: Callable[[int, Callable[[], None]], None]) -> None:
+        """Let the replica in slot `number` crash. notice: Calls a function when routers would notice a crash at
+        a time."""
+        self._env.tick_at(time_ns, FAILURE, partial(self._crash, self._slots[number], notice))
+
+    def _crash(self, slot: _Slot, notice: Callable[[int, Callable[[], None]], None], tick: Tick) -> None:
+        if slot.state in (GONE, DOWN) or not self._left():
+            return
+        serving, draining = slot.state in (READY, DRAINING), slot.state == DRAINING
+        if slot.state == READY:
+            notice(self._env._now, partial(self._noticed, slot, slot.ups))
+        self._enter(slot, GONE if draining else DOWN, "crashed")
+        if serving:
+            self._down(slot.client, True)
+        if draining:
+            self._down(slot.client, False)   # no router chooses it
+            self._fill("slot free")
+            return
+        self._begin(slot)
+        self._start_up(slot, "restart")
+
+    def _noticed(self, slot: _Slot, ups: int) -> None:
+        """Let routers choose a crashed replica no longer, if it has not been ready since."""
+        if slot.ups == ups:
+            self._choose(slot, False)
 
     def _enter(self, slot: _Slot, state: int, reason: str) -> None:
         slot.state = state

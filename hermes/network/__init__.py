@@ -4,9 +4,10 @@
 """
 
 from hermes.core.layerwise import LayerStream, exposed_bytes
-from hermes.core.network import LinkUse, Network
+from hermes.core.network import LinkUse, Network, can_cancel
 from hermes.network.base import NETWORKS, BaseNetwork, NetworkComponent, Site
 
 __all__ = [
-    "NETWORKS", "BaseNetwork", "LayerStream", "LinkUse", "Network", "NetworkComponent", "Site", "exposed_bytes",
+    "NETWORKS", "BaseNetwork", "LayerStream", "LinkUse", "Network", "NetworkComponent", "Site", "can_cancel",
+    "exposed_bytes",
 ]

@@ -8,9 +8,10 @@ A network component (`kind:` in YAML) is a pydantic model registered in `NETWORK
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from simpy.core import Environment
+from simpy.events import Event
 
 from hermes.config.registry import Registry
 from hermes.core.clock import TRANSFER, bind_at
@@ -66,13 +67,20 @@ def bandwidth_of(config: NetworkComponent) -> float | None:
 
 
 class BaseNetwork:
-    """Base of networks: node names, byte counters and completion."""
+    """Base of networks: node names, byte counters, completion and cancelling.
+
+    cancels: Set it to True in a network whose `transfer` and `stream` return what `deliver` (or the base's `stream`)
+        returned, or handles that its own `cancel` takes.
+    """
+
+    cancels: ClassVar[bool] = False
 
     def __init__(self, env: Environment, nodes: Sequence[str]) -> None:
         self.env, self._at = env, bind_at(env)
         self.nodes = frozenset(nodes)
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.bytes_cancelled = 0
 
     def known(self, node: str) -> str:
         """Return the node, or raise `InputError` for an unknown one."""
@@ -87,11 +95,11 @@ class BaseNetwork:
     def links(self) -> list[LinkUse]:
         return []
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         """See `Network`."""
         raise NotImplementedError
 
-    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
         """Send all bytes at once but end the stream on time: correct if other transfers do not slow these down."""
         missing = 2
 
@@ -101,14 +109,53 @@ class BaseNetwork:
             if not missing:
                 out()
 
-        self.transfer(src, dst, num_bytes, one)
-        self._at(int(self.env._now) + over_ns, TRANSFER, one)
+        sent = self.transfer(src, dst, num_bytes, one)
+        return sent, self._at(int(self.env._now) + over_ns, TRANSFER, one), num_bytes
 
-    def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
-        """Deliver `num_bytes` after `delay_ns` nanoseconds, in all cases."""
+    def cancel(self, flow: object) -> int:
+        """See `Network`. Takes what `deliver` and the base's `stream` return."""
+        if isinstance(flow, Event):
+            return self._cancel_delivery(flow)
+        if not isinstance(flow, tuple):
+            raise TypeError(f"{type(self).__name__} gave no handle for this transfer: `transfer` and `stream` must "
+                            "return what `deliver` returns")
+        sent, end, num_bytes = flow    # of a stream: its transfer, and the event of its end
+        before, ends = self.bytes_cancelled, _call_off(end)
+        left = self.cancel(sent)
+        arrived = self.bytes_cancelled == before
+        return int(num_bytes) if arrived and ends else left
+
+    def _cancel_delivery(self, event: Event) -> int:
+        num_bytes: int
+        num_bytes, begun_ns, first_ns, last_ns = event._value
+        if not _call_off(event):
+            return 0
+        self.bytes_cancelled += num_bytes
+        elapsed = int(self.env._now) - begun_ns
+        return num_bytes if elapsed >= last_ns else num_bytes * max(elapsed - first_ns, 0) // (last_ns - first_ns)
+
+    def deliver(
+        self, delay_ns: int, num_bytes: int, done: Callable[[], None], first_ns: int = 0, last_ns: int = 0,
+    ) -> Event:
+        """Deliver `num_bytes` after `delay_ns` nanoseconds, unless `cancel` gets the event that is returned.
+
+        first_ns, last_ns: Times from now at which the first and the last byte leave the sender, evenly; `cancel`
+            returns what has left by then. Left out, all bytes leave now.
+        """
 
         def arrive(_: Any) -> None:
             self.bytes_received += num_bytes
             done()
 
-        self._at(int(self.env._now) + delay_ns, TRANSFER, arrive)
+        now = int(self.env._now)
+        event: Event = self._at(now + delay_ns, TRANSFER, arrive)
+        event._value = num_bytes, now, first_ns, last_ns
+        return event
+
+
+def _call_off(event: Event) -> bool:
+    """Let an event pass without effect; return False if it has happened, or was called off before."""
+    pending = bool(event.callbacks)
+    if pending:
+        event.callbacks = []
+    return pending

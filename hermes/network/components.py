@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.core.clock import TRANSFER, at
 from hermes.core.network import LinkUse, Network, nothing
 from hermes.network.base import BaseNetwork
-from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
+from hermes.network.flows import WORK_PER_BYTE, Flow, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
 __all__ = ["Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
@@ -23,22 +23,24 @@ LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below one byte/s, integer
 class LinkNetwork(BaseNetwork):
     """A network with a link for each pair of nodes; transfers do not wait for each other."""
 
+    cancels = True
+
     def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
         super().__init__(env, nodes)
         self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency_s)
         self._capacity = capacity_of(bandwidth)
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         delay_ns = self.estimate_ns(src, dst, num_bytes)
         self.bytes_sent += num_bytes
-        self.deliver(delay_ns, num_bytes, done)
+        return self.deliver(delay_ns, num_bytes, done, 0, delay_ns - self.latency_ns)
 
-    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
         alone = self.estimate_ns(src, dst, num_bytes)
         leaves = max(over_ns, alone - (self.latency_ns if alone else 0))
         self.bytes_sent += num_bytes
-        at(self.env, int(self.env.now) + leaves, TRANSFER, lambda _: out())
-        self.deliver(leaves + (self.latency_ns if alone else 0), num_bytes, nothing)
+        end = at(self.env, int(self.env.now) + leaves, TRANSFER, lambda _: out())
+        return self.deliver(leaves + (self.latency_ns if alone else 0), num_bytes, nothing, 0, leaves), end, num_bytes
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         if not self.hops(src, dst):
@@ -56,24 +58,32 @@ class SharedLinkNetwork(LinkNetwork):
         super().__init__(env, nodes, bandwidth, latency_s)
         self._engine = FlowEngine(env, [bandwidth])
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         if num_bytes == 0 or not self.hops(src, dst):
-            super().transfer(src, dst, num_bytes, done)
-            return
+            return super().transfer(src, dst, num_bytes, done)
         self.bytes_sent += num_bytes
-        self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
+        return self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
 
-    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
         if num_bytes == 0 or not self.hops(src, dst):
-            super().stream(src, dst, num_bytes, over_ns, out)
-            return
+            return super().stream(src, dst, num_bytes, over_ns, out)
 
-        def left() -> None:
-            self.deliver(self.latency_ns, num_bytes, nothing)
+        def left() -> object:
+            flow.after = self.deliver(self.latency_ns, num_bytes, nothing)
             out()
+            return flow.after
 
         self.bytes_sent += num_bytes
-        self._engine.start((0,), num_bytes, left, over_ns)
+        flow = self._engine.start((0,), num_bytes, left, over_ns)
+        return flow
+
+    def cancel(self, flow: object) -> int:
+        if not isinstance(flow, Flow):
+            return super().cancel(flow)
+        if flow.path is None:
+            return super().cancel(flow.after) if flow.after is not None else 0
+        self.bytes_cancelled += flow.num_bytes
+        return self._engine.cancel(flow)
 
     def links(self) -> list[LinkUse]:
         return self._engine.uses(["link"], [self.bandwidth])

@@ -1,7 +1,7 @@
-"""Flows of bytes on shared links: they start, share bandwidth max-min fairly, and end.
+"""Flows of bytes on shared links: they start, share bandwidth max-min fairly, and end or are cancelled.
 
 The fluid model of a network: a flow is a number of bytes over a path of links, all of which it uses at the same rate.
-Rates (`hermes.network.sharing`) change only when a flow starts or ends, so these are the only events.
+Rates (`hermes.network.sharing`) change only when a flow starts, ends or is cancelled, so these are the only events.
 
 The engine keeps no counters per flow. Each link has a clock: the bytes it has served to a flow that it stops, at the
 link's level. Each stream (the flows over one path) stores the offset of its own clock from that of its bottleneck. Each
@@ -18,17 +18,17 @@ in the nanosecond nearest to the exact time (half to even, as everywhere in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simpy.core import Environment
 
 from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, bind_at
-from hermes.core.network import LinkUse
+from hermes.core.network import LinkUse, nothing
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
 
-__all__ = ["WORK_PER_BYTE", "FlowEngine", "capacity_of", "serial_ns"]
+__all__ = ["WORK_PER_BYTE", "Flow", "FlowEngine", "capacity_of", "serial_ns"]
 
 WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # rate units x nanoseconds in a byte
 _MAX_SAMPLES, _FIRST_SAMPLE_NS = 64, 10_000_000    # of the links' work: largest number, and first distance
@@ -47,11 +47,29 @@ def serial_ns(work: int, rate: int) -> int:
     return whole + (twice > rate or (twice == rate and whole % 2 == 1))
 
 
+class Flow:
+    """A flow, from its start on: what `FlowEngine.cancel` takes.
+
+    Attributes:
+        num_bytes: All its bytes.
+        ended: Called when the last byte has left.
+        after: What `ended` returned, e.g. the event of the bytes' arrival; None until then.
+        path: The path of the flow; None once `ended` was called, and once the flow was cancelled.
+    """
+
+    __slots__ = ("after", "ended", "num_bytes", "path")   # set by `FlowEngine.start`: a call less than `__init__`
+
+    after: object
+    ended: Callable[[], object]
+    num_bytes: int
+    path: _Path | None
+
+
 class _Path(Stream):
     """A stream with its clock.
 
     Attributes:
-        ends: Heap of (reading of the stream's clock at which a flow ends, flow number, callback).
+        ends: Heap of (reading of the stream's clock at which a flow ends, flow number, flow).
         offset: The stream's clock minus that of its bottleneck.
         num_bytes: Bytes of the flows that ended.
         begun: Sum of the readings of the stream's clock at which the present flows began.
@@ -67,7 +85,7 @@ class _Path(Stream):
         self.narrowest = narrowest
         self.limit = limit
         self.index = index
-        self.ends: list[tuple[int, int, int, Callable[[], None]]] = []
+        self.ends: list[tuple[int, int, Flow]] = []
         self.offset = 0
         self.num_bytes = 0
         self.begun = 0
@@ -84,7 +102,7 @@ class FlowEngine:
     def __init__(self, env: Environment, bandwidths: Sequence[float]) -> None:
         self.env, self._at = env, bind_at(env)
         self.share = MaxMin([capacity_of(bandwidth) for bandwidth in bandwidths])
-        self.num_events = 0                       # flows started and ended
+        self.num_events = 0                       # flows started, ended and cancelled
         num_links = len(bandwidths)
         self._served = [0] * num_links            # each link's clock ...
         self._since = [0] * num_links             # ... at this time
@@ -109,9 +127,10 @@ class FlowEngine:
         self._settled_ns = 0
         self._num_paths = 0
         self._limits: list[int] = []              # links that limited a flow and can be used again
-        self._gone = [0] * num_links              # bytes of such flows
+        self._gone = [0] * num_links              # bytes of such flows, and of cancelled ones ...
+        self._parts = [0] * num_links             # ... and the work of their parts of a byte
 
-    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None], over_ns: int = 0) -> None:
+    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], object], over_ns: int = 0) -> Flow:
         """Send `num_bytes` (> 0) over `links` (at least one). Call `ended()` when the last byte has left.
 
         over_ns: Nanoseconds in which the bytes become ready evenly; they limit the flow's rate.
@@ -139,12 +158,58 @@ class FlowEngine:
             active[link] += 1
         self.num_events += 1
         clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
-        heappush(path.ends, (clock + num_bytes * WORK_PER_BYTE, self.num_events, num_bytes, ended))
+        flow = Flow()
+        flow.path, flow.num_bytes, flow.ended, flow.after = path, num_bytes, ended, None
+        heappush(path.ends, (clock + num_bytes * WORK_PER_BYTE, self.num_events, flow))
         path.begun += clock
         if shared:
             self._unsettle(path)
         else:
             self._start_alone(path, now)
+        return flow
+
+    def cancel(self, flow: Flow) -> int:
+        """Stop a flow and return its bytes that have left; 0 if `ended` was called, or the flow was cancelled before.
+
+        `ended` is not called. The links count the bytes. Other flows get the flow's shares from the settlement at the
+        end of this instant.
+        """
+        path, flow.path = flow.path, None
+        if path is None:
+            return 0
+        flow.ended = nothing
+        for index, (_, _, other) in enumerate(path.ends):
+            if other is flow:
+                return self._remove(path, index)
+        return flow.num_bytes   # it ended at this time, and a flow that ended with it cancels it
+
+    def _remove(self, path: _Path, index: int) -> int:
+        """Remove a flow before its end; return the bytes that have left."""
+        now = int(self.env._now)
+        if path.alone_ns >= 0:
+            self._join(path)
+        ends = path.ends
+        end, _, flow = ends[index]
+        last = ends.pop()
+        if index < len(ends):
+            ends[index] = last
+            heapify(ends)
+        whole = flow.num_bytes * WORK_PER_BYTE
+        clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
+        work = min(clock - (end - whole), whole)    # its end is in whole nanoseconds, and may be later than exact
+        path.begun -= end - whole
+        num_bytes, part = divmod(work, WORK_PER_BYTE)
+        for link in path.links:
+            self._gone[link] += num_bytes
+            self._parts[link] += part
+            self._active[link] -= 1
+            if not self._active[link]:
+                self._busy[link] += now - self._busy_since[link]
+        self.num_events += 1
+        self._unsettle(path)
+        if ends and path.flows:    # the next may end at this time, before the settlement
+            heappush(self._next[path.bottleneck], (ends[0][0] - path.offset, path.index, path))
+        return num_bytes
 
     def _start_alone(self, path: _Path, now: int) -> None:
         """Start a flow that is alone on its path, on links that no flow left at this time."""
@@ -178,14 +243,14 @@ class FlowEngine:
             self.share.resize(link, rate)
             return link
         for column in (self._served, self._since, self._stamp, self._active, self._busy, self._busy_since, self._full,
-                       self._full_since, self._gone):
+                       self._full_since, self._gone, self._parts):
             column.append(0)
         self._next.append([])
         self._alone.append(None)
         return self.share.add_link(rate)
 
     def _drop(self, path: _Path) -> None:
-        """Forget the path of a limited flow that has ended."""
+        """Forget the path of a limited flow that has ended or was cancelled."""
         del self._paths[path.links]
         for link in path.links:
             self._gone[link] += path.num_bytes
@@ -200,7 +265,7 @@ class FlowEngine:
         return self.share.rate(path) if path.flows else max(1, self.share.capacity[path.bottleneck])
 
     def bytes_on(self) -> list[int]:
-        """Return the bytes of the flows that ended, per link."""
+        """Return the bytes of the flows that ended, and those that cancelled ones had sent, per link."""
         total = list(self._gone)
         for path in self._paths.values():
             for link in path.links:
@@ -229,7 +294,7 @@ class FlowEngine:
 
     def _work(self, now: int, ago: int = 0) -> list[int]:
         """Return the work of each link until `ago` nanoseconds before now, not before the last settlement."""
-        total = [num_bytes * WORK_PER_BYTE for num_bytes in self._gone]
+        total = [num_bytes * WORK_PER_BYTE + part for num_bytes, part in zip(self._gone, self._parts, strict=True)]
         for path in self._paths.values():
             work = path.num_bytes * WORK_PER_BYTE
             if path.bottleneck >= 0:
@@ -277,7 +342,10 @@ class FlowEngine:
         self._rates_change(now)
         self._settling = False
         unsettled, self._unsettled = self._unsettled, {}
+        left: dict[int, int] = {}     # links that a flow left: their next end is to be found, at an equal level too
         for path in unsettled:
+            if path.bottleneck >= 0:
+                left[path.bottleneck] = 0
             share.change(path, len(path.ends))
         changed, moved = share.settle()
         for link, level in changed.items():
@@ -295,7 +363,7 @@ class FlowEngine:
                 clock = self._clock(before, now) + stream.offset if before >= 0 else 0
                 stream.offset = clock - self._clock(link, now)
                 unsettled[stream] = None
-        touched = changed
+        touched = changed | left
         for path in unsettled:
             if path.ends:
                 link = path.bottleneck
@@ -340,7 +408,7 @@ class FlowEngine:
         if now != self._wake_ns:
             return    # an earlier wake-up was scheduled after this one, and has scheduled the next
         self._wake_ns = None
-        ended: list[tuple[int, Callable[[], None]]] = []
+        ended: list[tuple[int, Flow]] = []
         while self._due and self._due[0][0] <= now:
             _, link, stamp = heappop(self._due)
             if stamp == self._stamp[link]:
@@ -348,11 +416,12 @@ class FlowEngine:
         if len(ended) > 1:
             ended.sort(key=lambda flow: flow[0])
         self.num_events += len(ended)
-        for _, call in ended:
-            call()
+        for _, flow in ended:
+            call, flow.ended, flow.path = flow.ended, nothing, None    # forget the callback: it may refer to the flow
+            flow.after = call()
         self._sleep()
 
-    def _end(self, link: int, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
+    def _end(self, link: int, now: int, ended: list[tuple[int, Flow]]) -> None:
         """Remove the flows that end now from the link; the settlement that follows schedules the link's next end."""
         alone = self._alone[link]
         if alone is not None:
@@ -368,22 +437,22 @@ class FlowEngine:
             if since + serial_ns(reading - served, level) > now:
                 break
             heappop(entries)
-            reading, number, num_bytes, call = heappop(path.ends)
-            path.num_bytes += num_bytes
-            path.begun -= reading - num_bytes * WORK_PER_BYTE
+            reading, number, flow = heappop(path.ends)
+            path.num_bytes += flow.num_bytes
+            path.begun -= reading - flow.num_bytes * WORK_PER_BYTE
             for crossed in path.links:
                 self._active[crossed] -= 1
                 if not self._active[crossed]:
                     self._busy[crossed] += now - self._busy_since[crossed]
-            ended.append((number, call))
+            ended.append((number, flow))
             self._unsettle(path)
             if path.ends:
                 heappush(entries, (path.ends[0][0] - path.offset, path.index, path))
 
-    def _end_alone(self, path: _Path, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
+    def _end_alone(self, path: _Path, now: int, ended: list[tuple[int, Flow]]) -> None:
         """Remove a flow from the links that it had to itself."""
-        _work, number, num_bytes, call = path.ends.pop()
-        path.num_bytes += num_bytes
+        _work, number, flow = path.ends.pop()
+        path.num_bytes += flow.num_bytes
         path.begun = 0
         self._rates_change(now)
         self._full[path.bottleneck] += now - path.alone_ns
@@ -392,6 +461,6 @@ class FlowEngine:
             self._alone[link] = None
             self._active[link] = 0
             self._busy[link] += now - self._busy_since[link]
-        ended.append((number, call))
+        ended.append((number, flow))
         if path.limit >= 0:
             self._drop(path)

@@ -17,11 +17,13 @@ __all__ = ["Ideal", "IdealNetwork"]
 class IdealNetwork(BaseNetwork):
     """A network that delivers everything at once."""
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    cancels = True
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         self.known(src)
         self.known(dst)
         self.bytes_sent += num_bytes
-        self.deliver(0, num_bytes, done)
+        return self.deliver(0, num_bytes, done)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         self.hops(src, dst)    # checks the names

@@ -26,7 +26,7 @@ from hermes.core.network import LinkUse, Network, nothing
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.network.base import BaseNetwork
 from hermes.network.components import LinkBandwidth
-from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
+from hermes.network.flows import WORK_PER_BYTE, Flow, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
 __all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "check_links"]
@@ -76,6 +76,8 @@ class TopologyNetwork(BaseNetwork):
     same node take no time.
     """
 
+    cancels = True
+
     def __init__(
         self, env: Environment, nodes: Sequence[str], inner: Sequence[str], links: Sequence[TopologyLink],
         places: Mapping[str, str] | None = None,
@@ -107,26 +109,34 @@ class TopologyNetwork(BaseNetwork):
         self._bandwidths.append(bandwidth)
         return len(self._names) - 1
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         route = self._route(src, dst)
         self.bytes_sent += num_bytes
         if num_bytes and route.links:
-            self.engine.start(route.links, num_bytes, partial(self.deliver, route.latency_ns, num_bytes, done))
-        else:
-            self.deliver(route.latency_ns, num_bytes, done)
+            return self.engine.start(route.links, num_bytes, partial(self.deliver, route.latency_ns, num_bytes, done))
+        return self.deliver(route.latency_ns, num_bytes, done)
 
-    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
         route = self._route(src, dst)
         if not (num_bytes and route.links):
-            super().stream(src, dst, num_bytes, over_ns, out)
-            return
+            return super().stream(src, dst, num_bytes, over_ns, out)
 
-        def left() -> None:
-            self.deliver(route.latency_ns, num_bytes, nothing)
+        def left() -> object:
+            flow.after = self.deliver(route.latency_ns, num_bytes, nothing)
             out()
+            return flow.after
 
         self.bytes_sent += num_bytes
-        self.engine.start(route.links, num_bytes, left, over_ns)
+        flow = self.engine.start(route.links, num_bytes, left, over_ns)
+        return flow
+
+    def cancel(self, flow: object) -> int:
+        if not isinstance(flow, Flow):
+            return super().cancel(flow)
+        if flow.path is None:
+            return super().cancel(flow.after) if flow.after is not None else 0
+        self.bytes_cancelled += flow.num_bytes
+        return self.engine.cancel(flow)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         route = self._route(src, dst)

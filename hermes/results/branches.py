@@ -53,7 +53,7 @@ class BranchMetrics:
 def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
     """Return the branches of a run."""
     stages = record.stages
-    rows = np.flatnonzero(stages["fork"] >= 0)
+    rows = np.flatnonzero((stages["fork"] >= 0) & record.kept)
     rows = rows[np.lexsort((stages["end_ns"][rows], stages["branch"][rows], stages["fork"][rows]))]
     begins = np.ones(len(rows), dtype=bool)
     begins[1:] = (np.diff(stages["fork"][rows]) != 0) | (np.diff(stages["branch"][rows]) != 0)

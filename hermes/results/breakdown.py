@@ -110,6 +110,7 @@ def _last_stages(record: RunRecord) -> IntArray:
     stages = record.stages
     request = stages["request"]
     counted = (record.status == STATUS_COMPLETED)[request] & (stages["end_ns"] <= record.finish_ns[request])
+    counted &= record.kept
     last = np.full(len(record.arrival_ns), -1, dtype=np.int64)
     rows = np.flatnonzero(counted)
     last[request[rows]] = rows      # the last assignment of a request counts

@@ -56,6 +56,7 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("fleet", text) for text in _fleets(summary)]
+    out += [("attempts", text) for text in _attempts(summary)]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
     out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
     if ranges := _ranges(summary):
@@ -74,7 +75,22 @@ def _fleets(summary: Mapping[str, Any]) -> list[str]:
     out = [] if slo is None else [f"out of the SLO in {slo['slo_minutes_out']} of {slo['minutes']} minutes"]
     return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
+            + (f", {found['crashed']} crashed" if "crashed" in found else "")
             for name, found in summary.get("fleet", {}).items()] + out
+
+
+def _attempts(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line about a gateway's attempts, where some came to nothing."""
+    found = summary.get("attempts")
+    if found is None or found["completed"] == found["started"]:
+        return []
+    names = ("failed", "timed_out", "cancelled", "running")
+    text = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found[name])
+    wasted = found["wasted"].values()
+    tokens = sum(part["prompt_tokens"] + part["output_tokens"] for part in wasted)
+    joules = [part["energy_j"] for part in wasted if part["energy_j"] is not None]
+    lost = f"; wasted: {tokens:,} tokens" + (f", {sum(joules):,.0f} J" if joules else "") if tokens else ""
+    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}"]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:

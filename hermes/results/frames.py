@@ -16,7 +16,15 @@ import numpy.typing as npt
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import NAMES
-from hermes.core.record import MEMBER_STATES, RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.core.record import (
+    ATTEMPT_FIELDS,
+    ATTEMPT_OUTCOMES,
+    MEMBER_STATES,
+    RUN_COLUMNS,
+    STAGE_FIELDS,
+    TRANSFER_FIELDS,
+    RunRecord,
+)
 from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
@@ -28,8 +36,10 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "membership_columns", "seconds", "step_decodes",
-           "table_columns", "to_frame"]
+__all__ = [
+    "STATUSES", "TABLES", "Coded", "Columns", "attempt_columns", "branch_columns", "membership_columns", "seconds",
+    "step_decodes", "table_columns", "to_frame",
+]
 
 STATUSES = ["unfinished", "completed", "rejected"]
 TABLES = ("requests", "stages", "runs", "transfers", "clients", "utilisation", "steps", "token_steps")
@@ -114,6 +124,10 @@ def _stages(record: RunRecord) -> Columns:
     columns = _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("start_ns", "first_token_ns"))
     if len(record.background):
         columns["background"] = np.isin(np.arange(len(record.stages["client"])), record.background)
+    if record.attempts:
+        numbers, outcomes = (np.append(record.attempts[name], -1)[record.stage_attempts]
+                             for name in ("number", "outcome"))
+        columns |= {"attempt": numbers, "outcome": Coded(outcomes, list(ATTEMPT_OUTCOMES))}
     path = critical_path(record)
     return columns | {
         "communication_s": seconds(path.communication_ns), "on_path": path.on_path, "energy_j": _energy(record).stage_j,
@@ -205,6 +219,13 @@ def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
         "duration_s": seconds(found.last_token_ns - found.first_token_ns), "tpot_s": found.tpot_s,
         "preemptions": found.preemptions, "answer": found.answer,
     }
+
+
+def attempt_columns(record: RunRecord) -> Columns:
+    """Return the table of attempts; empty without a gateway."""
+    table = record.attempts or dict.fromkeys(ATTEMPT_FIELDS, np.empty(0, dtype=np.int64))
+    coded = {"client": client_names(record), "outcome": list(ATTEMPT_OUTCOMES)}
+    return _of_fields(ATTEMPT_FIELDS, table, coded, undefined=("end_ns",))
 
 
 def membership_columns(record: RunRecord) -> Columns:

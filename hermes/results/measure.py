@@ -55,7 +55,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     end = max(start, record.end_ns if config.until is None else min(s_to_ns(config.until), record.end_ns))
     seconds = (end - start) / NS_PER_S
     stages, runs = record.stages, record.runs
-    inside = (stages["end_ns"] > start) & (stages["end_ns"] <= end) & record.started
+    inside = (stages["end_ns"] > start) & (stages["end_ns"] <= end) & record.started & record.kept
     served: dict[str, Any] = {}
     weighted = 0.0
     for code, kind in enumerate(record.stage_kinds):

@@ -72,8 +72,16 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
             "held_device_hours": math.fsum(
                 record.clients[i].num_devices * int(held[i]) / NS_PER_S / 3600 for i in members),
             "started": int((mine[:, 3] == STARTING).sum()), "drained": int((mine[:, 3] == DRAINING).sum()),
+            **({"crashed": crashed} if (crashed := _crashes(record, mine)) else {}),
         }
     return {"fleet": found}
+
+
+def _crashes(record: RunRecord, rows: IntArray) -> int:
+    """Return how often a replica went down, as its reason says: one that drains is gone then."""
+    mine = {tuple(row) for row in rows.tolist()}
+    return sum(reason == "crashed" and tuple(row) in mine
+               for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True))
 
 
 def _leaves_ready(rows: IntArray) -> IntArray:

@@ -120,6 +120,7 @@ def answer(record: RunRecord) -> Answer:
     computed = (stages["first_token_ns"] >= 0) & (record.status == STATUS_COMPLETED)[request]
     computed &= stages["end_ns"] <= record.finish_ns[request]
     computed[record.background] = False
+    computed &= record.kept
     handed = np.full(n, -1, dtype=np.int64)
     heads = computed & ~decode
     np.maximum.at(handed, request[heads], assigned[heads])
@@ -194,6 +195,8 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     owner, ends = request[rows], parts.last_token_ns[rows]
     first = np.full(n, _FAR, dtype=np.int64)
     np.minimum.at(first, owner, stages["first_token_ns"][rows])
+    begun = _begun_before(record, rows)
+    np.minimum.at(first, request[begun], stages["first_token_ns"][begun])
     last = np.full(n, -1, dtype=np.int64)
     np.maximum.at(last, owner, ends)
     answered = last >= 0
@@ -220,7 +223,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     np.minimum.at(computed_ns, request[prefills], stages["first_token_ns"][prefills] + after)
 
     completed = record.status == STATUS_COMPLETED
-    llm = stages["first_token_ns"] >= 0
+    llm = (stages["first_token_ns"] >= 0) & record.kept   # what else was emitted is wasted
     # a fetch's finds are in its generation's cached tokens, too: only generations count
     prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
     stage_owner, waited, computed = once_per_generation(record)
@@ -249,15 +252,27 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     )
 
 
+def _begun_before(record: RunRecord, rows: IntArray) -> IntArray:
+    """Return the rows of attempts that came to nothing after their first token, at what these rows then answered."""
+    if not record.attempts:
+        return np.empty(0, dtype=np.int64)
+    call, attempt = record.attempts["call"], record.stage_attempts
+    lost = ~record.kept & (record.stages["output_tokens"] > 0)
+    return np.flatnonzero(lost & np.isin(call[attempt], call[attempt[rows]]))
+
+
 def _delivered(
     record: RunRecord, rows: IntArray, owner: IntArray, ends: IntArray, answered: BoolArray
 ) -> tuple[IntArray, IntArray]:
     """Return when the users of answers (rows, of requests `owner`) have the first and the last token."""
-    after = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][rows]]
+    sent = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][rows]]
     first = np.full(len(answered), _FAR, dtype=np.int64)
-    np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + after)
+    np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + sent)
+    begun = _begun_before(record, rows)
+    after = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][begun]]
+    np.minimum.at(first, record.stages["request"][begun], record.stages["first_token_ns"][begun] + after)
     last = np.full(len(answered), -1, dtype=np.int64)
-    np.maximum.at(last, owner, ends + after)
+    np.maximum.at(last, owner, ends + sent)
     first[~answered] = -1
     return first, last
 

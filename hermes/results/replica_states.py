@@ -89,7 +89,7 @@ def state_counts(record: RunRecord, members: Sequence[int]) -> tuple[IntArray, I
 
 def decisions(record: RunRecord, members: Sequence[int]) -> list[Decision]:
     """Return what changed the number of these replicas: starts, drains, starts given up, and those that went down."""
-    found: dict[tuple[int, str], list[int]] = {}   # time, reason -> replicas more or fewer, and down
+    found: dict[tuple[int, str], int] = {}   # time, reason -> replicas more or fewer
     state: dict[int, str] = {}
     mine = set(members)
     for (client, _, time, code), reason in zip(record.membership.tolist(), record.membership_reasons, strict=True):
@@ -99,14 +99,10 @@ def decisions(record: RunRecord, members: Sequence[int]) -> list[Decision]:
         state[client] = now
         if before is None:   # as the run begins
             continue
-        more = int(now == "starting") - int(now == "draining" or (now == "gone" and before in ("starting", "ready")))
-        if more or now == "down":
-            entry = found.setdefault((time, reason), [0, 0])
-            entry[0] += more
-            entry[1] += now == "down"
-    return [Decision(time, " ".join(part for part in (
-        f"{more:+d}" if more else "", f"{down} down" if down else "", reason) if part))
-        for (time, reason), (more, down) in found.items()]
+        fewer = now in ("draining", "down") or (now == "gone" and before in ("starting", "ready"))
+        if fewer or now == "starting":
+            found[time, reason] = found.get((time, reason), 0) + (-1 if fewer else 1)
+    return [Decision(time, f"{more:+d} {reason}") for (time, reason), more in found.items()]
 
 
 def longest_queue(record: RunRecord, members: Sequence[int]) -> Queue:

@@ -155,6 +155,15 @@ class Results:
         return self._frames["membership"]
 
     @property
+    def attempts(self) -> pd.DataFrame:
+        """One row per attempt of a gateway: its request, call, client, times and outcome. Empty without one."""
+        from hermes.results.frames import attempt_columns, to_frame
+
+        if "attempts" not in self._frames:
+            self._frames["attempts"] = to_frame(attempt_columns(self.record))
+        return self._frames["attempts"]
+
+    @property
     def utilisation(self) -> pd.DataFrame:
         """One row per link, tier, machine and client: its utilisation, overall and at its peak."""
         return self._frame("utilisation")

@@ -15,6 +15,7 @@ import numpy as np
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import GAVE_UP
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.results.attempts import attempts_summary
 from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
@@ -137,6 +138,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
         **fleet_summary(record, start, end), **_fleet_slo(record, metrics, groups),
+        **attempts_summary(record, usages),
         "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
@@ -180,7 +182,7 @@ def _stages(record: RunRecord) -> dict[str, Any]:
     stages = record.stages
     out: dict[str, Any] = {}
     for code, name in enumerate(record.stage_kinds):
-        mine = (stages["kind"] == code) & record.started
+        mine = (stages["kind"] == code) & record.started & record.kept
         if not mine.any():
             continue
         wait = Distribution((stages["start_ns"] - stages["assigned_ns"])[mine], divisor=NS_PER_S)

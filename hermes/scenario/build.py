@@ -24,6 +24,7 @@ from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.fleet.gateway import GatewayConfig
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site
@@ -41,6 +42,7 @@ from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
 
 if TYPE_CHECKING:
+    from hermes.core.gateway import Gateway
     from hermes.core.kv_transfer import Handoff
     from hermes.fleet.fleet import Fleet
 
@@ -119,11 +121,13 @@ class _Builder:
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         routers = self._build_routers()
-        fleet = self._build_fleet(routers, handoff)
+        gateway = self._build_gateway()
+        fleet = self._build_fleet(routers, handoff, gateway)
         coordinator = Coordinator(
             self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
             self._stages, self.stage_kinds, self.network, self._transfers, handoff,
             local_handoff=scenario.kv_transfer_scope == "local", fleet=None if fleet is None else fleet.observe,
+            gateway=gateway,
         )
         self._check_engines()
         return Simulation(
@@ -151,7 +155,16 @@ class _Builder:
         return Handoff(self.env, self.clients, self._kv_network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry, prefill_gives=int(scenario.first_token == "prefill"))
 
-    def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None) -> Fleet | None:
+    def _build_gateway(self) -> Gateway | None:
+        """Return what makes attempts, None where none can fail."""
+        config = self.scenario.gateway
+        fleets = [client.value_of("fleet") for client in self.scenario.clients]
+        if config is None and not any(fleet is not None and fleet.crashes for fleet in fleets):
+            return None
+        return (config or GatewayConfig()).build(self.env, self.scenario.seed)
+
+    def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None,
+                     gateway: Gateway | None) -> Fleet | None:
         """Return what lets clients come and go, None if all serve throughout."""
         groups, first = [], 0
         for i, config in enumerate(self.scenario.clients):
@@ -163,6 +176,10 @@ class _Builder:
                     if own.start > len(clients):
                         raise InputError(f"at most {len(clients)} replicas, the group's count", own.start,
                                          field="start")
+                    for place, crash in enumerate(own.crashes):
+                        if crash.replica >= len(clients):
+                            raise InputError(f"a slot below {len(clients)}, the group's count", crash.replica,
+                                             field=f"crashes.{place}.replica")
                     with inside("autoscaler"):
                         own.autoscaler.check(len(clients))
                 groups.append((own, clients))
@@ -170,7 +187,8 @@ class _Builder:
             return None
         from hermes.fleet.fleet import Fleet  # most scenarios have none
 
-        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left)
+        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left,
+                      gateway, self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)
         return fleet

@@ -12,6 +12,7 @@ from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, Name, quantity
 from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
+from hermes.fleet.gateway import GatewayConfig
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
 from hermes.pipelines.nodes import Node as GraphNode
@@ -119,6 +120,9 @@ class Scenario(ConfigModel):
     ] | None = None
     """Time after which a KV transfer that finds its destination full tries again. Left out, transfers wait first come
     first served, and try as memory becomes free."""
+    gateway: GatewayConfig | None = None
+    """What stands before the engines: attempts, time-outs, a queue while no replica is ready. Left out, requests go to
+    the engines at once, once each."""
     slo: SloConfig = SloConfig()
     """Service-level objectives."""
     measure: MeasureConfig | None = None

@@ -9,6 +9,7 @@ Inherit it in a test module, give `component()`, and pytest checks what the coor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -136,13 +137,14 @@ class NetworkContract:
 
     def test_unknown_nodes_are_refused(self) -> None:
         _, network = self.build()
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: network.transfer("nobody", self.nodes[0], 1, lambda: None),
             lambda: network.transfer(self.nodes[0], "nobody", 1, lambda: None),
             lambda: network.estimate_ns(self.nodes[0], "nobody", 1),
             lambda: network.hops("nobody", self.nodes[0]),
             lambda: network.check([self.nodes[0], "nobody"]),
-        ):
+        ]
+        for call in calls:
             message = ""
             try:
                 call()

@@ -96,6 +96,22 @@ def test_a_flow_started_where_another_ends() -> None:
     assert log == [6 * S, 8 * S]
 
 
+def test_a_flow_that_takes_the_place_of_another_leaves_the_rest_as_it_was() -> None:
+    # link 0: 100 B/s for two flows. At 2 s the second ends, and its place is taken by a flow that link 1 stops at
+    # 50 B/s: the level of link 0 stays 50 B/s, and its first flow still ends, 300 bytes at 50 B/s
+    env = Environment()
+    engine = FlowEngine(env, [100.0, 50.0, 1000.0])
+    log: list[tuple[str, int]] = []
+
+    def note(name: str) -> None:
+        log.append((name, int(env.now)))
+
+    engine.start((0,), 300, lambda: note("stays"))
+    engine.start((0, 2), 100, lambda: engine.start((1, 0), 1000, lambda: note("replaces")))
+    env.run()
+    assert log == [("stays", 6 * S), ("replaces", 22 * S)]
+
+
 def test_serial_ns_rounds_half_to_even() -> None:
     assert [serial_ns(work, 2) for work in (0, 1, 2, 3, 4, 5, 7)] == [0, 0, 1, 2, 2, 2, 4]
 

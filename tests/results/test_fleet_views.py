@@ -13,8 +13,7 @@ from synthetic_records import by_hand, random_record
 
 from hermes.api import simulate
 from hermes.cli import main
-from hermes.core import record as core_record
-from hermes.core.record import DRAINING, GONE, MEMBER_STATES, READY, STARTING, STATUS_REJECTED, RunRecord
+from hermes.core.record import DOWN, DRAINING, GONE, MEMBER_STATES, READY, STARTING, STATUS_REJECTED, RunRecord
 from hermes.errors import InputError
 from hermes.explore import open_sweep, run_sweep
 from hermes.explore.figures import figures
@@ -113,17 +112,10 @@ def test_every_state_has_a_colour_and_a_place() -> None:
     assert len(set(STATE_COLOURS.values())) == len(STATE_COLOURS)
 
 
-def test_a_replica_that_is_down_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "down" not in MEMBER_STATES:   # as long as no run has the state
-        names = (*MEMBER_STATES, "down")
-        for module in (core_record, replica_states):
-            monkeypatch.setattr(module, "MEMBER_STATES", names)
-        monkeypatch.setattr("hermes.results.fleet_charts.MEMBER_STATES", names)
-        monkeypatch.setattr("hermes.results.fleet_charts.STACK", (*replica_states.STACK, "down"))
-    down = core_record.MEMBER_STATES.index("down")
-    record = hand((0, 0, 0, READY, "start"), (1, 0, 0, READY, "start"), (1, 0, 30, down, "crash"),
+def test_a_replica_that_is_down_is_shown() -> None:
+    record = hand((0, 0, 0, READY, "start"), (1, 0, 0, READY, "start"), (1, 0, 30, DOWN, "crash"),
                   (1, 1, 40, STARTING, "restart"), (1, 1, 90, READY, "started"))
-    assert decisions(record, [0, 1]) == [Decision(30 * S, "1 down crash"), Decision(40 * S, "+1 restart")]
+    assert decisions(record, [0, 1]) == [Decision(30 * S, "-1 crash"), Decision(40 * S, "+1 restart")]
     panel = fleet_panels([("run", Results(record))])[0]
     stack = {frame["series"].iloc[0]: frame for frame in marks(panel, "stack")}
     assert list(stack) == ["ready", "starting", "down"]

@@ -1,0 +1,83 @@
+"""The key `gateway` of a scenario: attempts, time-outs, and the queue for a replica that is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hermes.config import ConfigModel, Duration
+from hermes.config.streams import stream as random_stream
+from hermes.units import s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.core.clock import Clock
+    from hermes.core.gateway import Gateway
+
+__all__ = ["GatewayConfig", "QueueConfig"]
+
+
+class QueueConfig(ConfigModel):
+    """Queue of requests for which no replica is ready, first come first served."""
+
+    ttl: Duration = Field(default=60.0, gt=0)
+    """Longest wait; then the request has expired."""
+    max: int = Field(default=5000, ge=1, le=10**9)
+    """Most requests that wait; further ones are refused."""
+
+
+class GatewayConfig(ConfigModel):
+    """What stands before the engines: it makes attempts, and ends those that take too long.
+
+    Without it an attempt that fails ends its request, and so does a lack of ready replicas. It applies to each
+    generation and embedding of a request that an engine serves."""
+
+    retries: int = Field(default=0, ge=0, le=100)
+    """Attempts after the first one has failed: its replica went down or could not be reached, no replica was ready, or
+    it took longer than `per_try`."""
+    backoff: Duration = Field(default=0.025, ge=0)
+    """Before retry n the gateway waits uniformly between 0 and (2^n - 1) times this (Envoy's rule and default)."""
+    max_backoff: Duration = Field(default=0.25, ge=0)
+    """Longest wait before a retry."""
+    timeout: Duration | None = Field(default=None, gt=0)
+    """Longest time until a call is answered in full, all attempts and waits included: the `timeouts.request` of an
+    HTTPRoute. The workload's `patience` is the time-out of the client. Left out, there is none."""
+    per_try: Duration | None = Field(default=None, gt=0)
+    """Longest time until an attempt is answered in full. Left out, there is none."""
+    cancel_delay: Duration = Field(default=0.0, ge=0)
+    """Time until an engine learns that nobody waits for an attempt any more; until then it goes on."""
+    begun: Literal["fail", "restart"] = "fail"
+    """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
+    the head of its answer, or it is tried again from the start."""
+    queue: QueueConfig | None = None
+    """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails."""
+
+    def build(self, env: Clock, seed: int) -> Gateway:
+        """Return the gateway of one run."""
+        from hermes.core.gateway import Gateway, GatewayPolicy  # most scenarios have none
+
+        def ns(seconds: float | None) -> int | None:
+            return None if seconds is None else s_to_ns(seconds)
+
+        queue = self.queue
+        policy = GatewayPolicy(
+            retries=self.retries, backoff_ns=s_to_ns(self.backoff), most_backoff_ns=s_to_ns(self.max_backoff),
+            timeout_ns=ns(self.timeout), per_try_ns=ns(self.per_try), cancel_ns=s_to_ns(self.cancel_delay),
+            restarts=self.begun == "restart", queue_ns=None if queue is None else s_to_ns(queue.ttl),
+            queue_most=0 if queue is None else queue.max,
+        )
+        return Gateway(env, policy, _draws(seed))
+
+
+def _draws(seed: int) -> Callable[[int], float]:
+    """Return what draws the back-offs of each request from a stream of its own."""
+    streams: dict[int, np.random.Generator] = {}
+
+    def draw(request: int) -> float:
+        if request not in streams:
+            streams[request] = random_stream(seed, f"backoff/{request}")
+        return float(streams[request].random())
+
+    return draw

@@ -1,0 +1,62 @@
+"""Attempts of a gateway: how many there were, what became of them, and what those that came to nothing cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hermes.core.record import ATTEMPT_OUTCOMES, FATES, RunRecord
+from hermes.results.energy import attribute
+from hermes.results.usage import ClientUsage
+
+__all__ = ["attempts_summary"]
+
+
+def attempts_summary(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
+    """Return `attempts` of the summary, empty without a gateway:
+
+        started         attempts that began, those without a client included
+        completed, failed, timed_out, cancelled, running   what became of them
+        retried         calls with several attempts
+        retried_attempts   attempts after the first one of their call
+        requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable
+        wasted          by outcome: attempts that a client had, prompt_tokens and output_tokens that it computed for
+                        them, and energy_j; of attempts that were not completed
+    """
+    table = record.attempts
+    if not table:
+        return {}
+    outcomes, names = table["outcome"], [_key(name) for name in ATTEMPT_OUTCOMES]
+    fates = record.fates[:, 1] if len(record.fates) else np.empty(0, dtype=np.int64)
+    return {"attempts": {
+        "started": len(outcomes),
+        **{name: int((outcomes == code).sum()) for code, name in enumerate(names)},
+        "retried": len(np.unique(table["call"][table["number"] > 1])),
+        "retried_attempts": int((table["number"] > 1).sum()),
+        "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)},
+        "wasted": _wasted(record, usages),
+    }}
+
+
+def _wasted(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
+    table, rows = record.attempts, record.stage_attempts
+    watts = any(info.prefill_w or info.decode_w for info in record.clients)
+    joules = attribute(record, usages).stage_j if watts else None
+    tokens = record.stages["output_tokens"]
+    found = {}
+    for name in ("failed", "timed out", "cancelled"):
+        lost = table["outcome"] == ATTEMPT_OUTCOMES.index(name)
+        mine = np.append(lost, False)[rows]
+        if lost.any():
+            found[_key(name)] = {
+                "attempts": len(np.unique(rows[mine])), "prompt_tokens": int(table["computed"][lost].sum()),
+                "output_tokens": int(tokens[mine].sum()),
+                "energy_j": None if joules is None else math.fsum(joules[mine]),
+            }
+    return found
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_")
