@@ -14,7 +14,7 @@ from hermes.cli.paths import is_sweep
 __all__ = ["add_to"]
 
 # `hermes.results.run_charts.KINDS`
-FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue")
+FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue", "fleet")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,8 +36,9 @@ def plot(
     """Draw a run or a sweep.
 
     Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
-    (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes). Figure of a sweep:
-    latency and goodput over its grid, with the SLO and the best point; with --x and --y one column against another.
+    (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes), replicas that come
+    and go (fleet). Figure of a sweep: latency and goodput over its grid, with the SLO and the best point; with --x and
+    --y one column against another.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest

@@ -15,6 +15,8 @@ from hermes.config.folder_packages import folder_package
 from hermes.config.own_code import check_own_code
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
+from hermes.results.membership import mean_devices
+from hermes.results.usage import window_ns
 
 __all__ = ["extracted", "figures", "flatten", "load_extract"]
 
@@ -27,6 +29,7 @@ def figures(results: Results) -> dict[str, Scalar]:
     - kv.capacity_tokens: KV capacity of all LLM clients.
     - kv.capacity_per_client_tokens: KV capacity of the smallest of them.
     - kv.peak_share: highest share of one client's blocks in use (None if no client has a bounded memory).
+    - devices: devices of all clients; where replicas come and go, the mean of those that are held.
     - end_s: simulated seconds from zero to the end of the run.
     """
     summary = dict(results.summary)
@@ -43,7 +46,7 @@ def figures(results: Results) -> dict[str, Scalar]:
             "capacity_tokens": sum(tokens) if tokens else None,
             "capacity_per_client_tokens": min(tokens, default=None), "peak_share": max(peaks, default=None),
         },
-        "devices": sum(info.num_devices for info in infos), "end_s": results.record.end_ns / 1e9,
+        "devices": mean_devices(results.record, *window_ns(results.record)), "end_s": results.record.end_ns / 1e9,
     }))
 
 

@@ -181,7 +181,12 @@ def _answer(frame: pd.DataFrame) -> tuple[str | None, str]:
     fewest = met[OFFERED].max() < 1.3 * met[OFFERED].min() and points["devices"].nunique() > 1
     best = str((per_device[met["devices"] == met["devices"].min()] if fewest else per_device).idxmax())
     return best, (f"{best} is the {'fewest' if fewest else 'best'} that meets the SLO "
-                  f"({points[GOOD][best]:.3g}/s within it on {points['devices'][best]:.0f} devices)")
+                  f"({points[GOOD][best]:.3g}/s within it on {_devices(points['devices'][best])} devices)")
+
+
+def _devices(number: float) -> str:
+    """Return a number of devices; where replicas come and go it is a mean."""
+    return f"{number:.0f}" if number == int(number) else f"{number:.1f}"
 
 
 def _axis(name: str, values: pd.Series[float], *, zero: bool = True, room: float = 1.08) -> Axis:

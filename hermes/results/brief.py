@@ -70,11 +70,13 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
 
 
 def _fleets(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line for each group whose replicas come and go."""
+    """Return a line for each group whose replicas come and go, and one for the minutes out of the SLO."""
+    slo = summary.get("fleet_slo")
+    out = [] if slo is None else [f"out of the SLO in {slo['slo_minutes_out']} of {slo['minutes']} minutes"]
     return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
             + (f", {found['crashed']} crashed" if "crashed" in found else "")
-            for name, found in summary.get("fleet", {}).items()]
+            for name, found in summary.get("fleet", {}).items()] + out
 
 
 def _attempts(summary: Mapping[str, Any]) -> list[str]:

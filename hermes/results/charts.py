@@ -22,8 +22,8 @@ __all__ = ["GREY", "PALETTE", "VEGA_LITE", "Axis", "Chart", "Layer", "Panel", "S
            "panel_spec", "specification", "theme"]
 
 Spec = dict[str, Any]   # Any: Vega-Lite is JSON
-Mark = Literal["line", "step", "dash", "area", "bar", "tick", "point", "open", "ring", "cell", "box", "rule", "span",
-               "text", "above"]
+Mark = Literal["line", "step", "dash", "area", "stack", "bar", "tick", "point", "open", "ring", "cell", "box", "rule",
+               "span", "text", "above"]
 
 VEGA_LITE = "6.1"
 WIDTH, HEIGHT = 440, 130   # of a panel, in pixels of an image that stays readable 390 pixels wide
@@ -35,7 +35,8 @@ PALETTE = ("#2f7fd0", "#e0772f", "#2f9e6e", "#a45fc4", "#c9485b", "#8a7a2e", "#3
 GREY = "#8a929c"
 _MARKS: dict[Mark, Spec] = {
     "line": {"type": "line", "strokeWidth": 2}, "step": {"type": "line", "interpolate": "step-after"},
-    "dash": {"type": "line", "strokeDash": [4, 3]}, "area": {"type": "area", "opacity": 0.22}, "bar": {"type": "bar"},
+    "dash": {"type": "line", "strokeDash": [4, 3]}, "area": {"type": "area", "opacity": 0.22},
+    "stack": {"type": "area", "opacity": 0.8}, "bar": {"type": "bar"},
     "tick": {"type": "tick", "thickness": 2.5, "size": 14},
     "point": {"type": "point", "filled": True, "size": 55, "opacity": 1},
     "open": {"type": "point", "filled": False, "size": 60, "strokeWidth": 2},
@@ -61,9 +62,9 @@ class Layer:
     """Marks of one kind.
 
     Attributes:
-        mark: line, step, dash (x, y), area (y to y2), bar (x to x2 in category y), tick, point, ring (a circle around
-            an answer), cell, box (of a heat map), rule (at x, or at y), span (x to x2, over the whole height), text
-            (at x, y) or above (a text over the plot, at x).
+        mark: line, step, dash (x, y), area and stack (y to y2), bar (x to x2 in category y), tick, point, ring (a
+            circle around an answer), cell, box (of a heat map), rule (at x, or at y), span (x to x2, over the whole
+            height), text (at x, y) or above (a text over the plot, at x).
         frame: One row per mark, or per vertex of a line; columns x, y, x2, y2, and series, colour, label as needed.
         align: Of texts: "left" of the place is where the text begins.
     """

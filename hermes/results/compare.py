@@ -21,7 +21,7 @@ from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
 from hermes.results.compare_repetitions import beyond_noise, over_repetitions
 from hermes.results.compare_trust import cannot_rank
-from hermes.results.compare_verdict import FIGURES, TotalRow, slo_rows, totals, verdict
+from hermes.results.compare_verdict import FIGURES, TotalRow, named, slo_rows, totals, verdict
 from hermes.results.difference_noise import noise_s
 from hermes.results.distribution import Distribution
 from hermes.results.layout import Marked, Section, format_number, format_s, to_html, to_rich, to_text
@@ -188,10 +188,10 @@ class CompareTable:
         if self.totals:
             stars = ["*" if name in self.whole else "" for name in self.names]
             out.append(Section("rates, dollars and energy", ("", *self.names, last, "noise, +/-"), [
-                (FIGURES[row.name][0], *(
+                (named(row.name)[0], *(
                     format_number(value) + (star if row.name.startswith("headline.") and value is not None else "")
                     for value, star in zip((row.ours, row.reference), stars, strict=True)),
-                 self._coloured(_signed(row.error), FIGURES[row.name][1], row.difference, row.noise),
+                 self._coloured(_signed(row.error), named(row.name)[1], row.difference, row.noise),
                  format_number(row.noise))
                 for row in self.totals
             ], "* of the whole run: no steady state was found" if self.whole else ""))

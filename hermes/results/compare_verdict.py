@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.results.layout import format_s
 
-__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "figure", "slo_rows", "totals", "verdict"]
+__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "figure", "named", "slo_rows", "totals", "verdict"]
 
 # figure of the summary -> (its name, more is better: 1, less: -1, neither: 0)
 FIGURES: dict[str, tuple[str, int]] = {
@@ -27,6 +27,9 @@ FIGURES: dict[str, tuple[str, int]] = {
     "energy.total_j": ("J, whole run", 0),
     "cost.total_dollars": ("$, whole run", 0),
 }
+# the same of a group whose replicas come and go, with its name before: `fleet.GROUP.ready_mean`
+_FLEET: dict[str, tuple[str, int]] = {"ready_mean": ("replicas ready, mean", 0),
+                                      "held_device_hours": ("device-hours held", -1)}
 SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
 _JUDGED_FIGURES = ("headline.served_per_s", "notes.f1.mean", "cost.dollars_per_hour")
 _JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
@@ -63,7 +66,21 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
             if key == "headline.served_per_s":
                 noise = _rate_noise(ours, theirs)
             rows.append(TotalRow(key, a, b, error, noise))
+    fleets = [side.get("fleet", {}) for side in (ours, theirs)]
+    for group in {**fleets[0], **fleets[1]}:
+        for key in _FLEET:
+            a, b = (side.get(group, {}).get(key) for side in fleets)
+            rows.append(TotalRow(f"fleet.{group}.{key}", a, b, (a - b) / b if a is not None and b else None))
     return rows
+
+
+def named(row: str) -> tuple[str, int]:
+    """Return the name of a `TotalRow`'s figure, and whether more is better (1), less (-1) or neither (0)."""
+    if row in FIGURES:
+        return FIGURES[row]
+    group, _, key = row.removeprefix("fleet.").rpartition(".")
+    text, way = _FLEET[key]
+    return f"{group}: {text}", way
 
 
 def figure(summary: Mapping[str, Any], path: str) -> float | None:
@@ -122,7 +139,7 @@ def verdict(rows: Sequence[Any], figures: Sequence[TotalRow], passed: tuple[bool
             if (row.metric, row.stat) == (metric, "p99") and row.difference_s is not None:
                 _judge(found, f"{label} p99", -row.difference_s, row.noise_s, row.error)
     for one in figures:
-        label, sign = FIGURES[one.name]
+        label, sign = named(one.name)
         if one.name in _JUDGED_FIGURES and one.difference is not None:
             _judge(found, label, sign * one.difference, one.noise, one.error)
     words = [f"{what} on {', '.join(items)}" if what in ("better", "worse") else f"{what}: {', '.join(items)}"

@@ -15,7 +15,16 @@ from hermes.arrays import IntArray
 from hermes.core.record import DRAINING, GONE, READY, STARTING, RunRecord
 from hermes.units import NS_PER_S
 
-__all__ = ["dollars_within", "fleet_summary", "held_ns"]
+__all__ = ["dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices"]
+
+
+def fleet_groups(record: RunRecord) -> dict[str, list[int]]:
+    """Return the clients that come and go by the name of their group, in order."""
+    groups: dict[str, list[int]] = {}
+    for index in sorted(set(record.membership[:, 0].tolist())):
+        info = record.clients[index]
+        groups.setdefault(info.group or info.name, []).append(index)
+    return groups
 
 
 def held_ns(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
@@ -34,6 +43,15 @@ def dollars_within(record: RunRecord, start_ns: int, end_ns: int) -> float | Non
                      for info, ns in zip(record.clients, held, strict=True))
 
 
+def mean_devices(record: RunRecord, start_ns: int, end_ns: int) -> float:
+    """Return how many devices are held on average over a window: all of them where no client comes and goes."""
+    if not len(record.membership) or end_ns <= start_ns:
+        return sum(info.num_devices for info in record.clients)
+    held = held_ns(record, start_ns, end_ns)
+    device_ns = sum(info.num_devices * int(ns) for info, ns in zip(record.clients, held, strict=True))
+    return device_ns / (end_ns - start_ns)
+
+
 def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return `fleet` of the summary: by group slots, mean and most ready replicas, device-hours held, starts and
     drains; empty if all clients serve throughout."""
@@ -42,13 +60,9 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
         return {}
     held = held_ns(record, start_ns, end_ns)
     ready = _in_states(record, start_ns, end_ns, lambda state: state == READY)
-    groups: dict[str, Any] = {}
-    for index in sorted(set(rows[:, 0].tolist())):
-        info = record.clients[index]
-        groups.setdefault(info.group or info.name, []).append(index)
     length = max(end_ns - start_ns, 1)
     found = {}
-    for name, members in groups.items():
+    for name, members in fleet_groups(record).items():
         mine = rows[np.isin(rows[:, 0], members)]
         change = np.where(mine[:, 3] == READY, 1, 0)
         left = _leaves_ready(mine)

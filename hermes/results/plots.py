@@ -6,6 +6,7 @@ A figure shows itself in a notebook, with or without `%matplotlib inline`; elsew
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hermes.errors import InputError, Verbatim
-from hermes.results.charts import GREY, Chart, Layer, Panel
+from hermes.results.charts import GREY, LINE, Chart, Layer, Panel
 from hermes.results.results import Results
 from hermes.results.run_charts import chart
 
@@ -48,7 +49,8 @@ def draw(made: Chart, ax: Any = None) -> Figure:
         figure: Figure = NotebookFigure(figsize=(7, sum(heights) + 0.9 * len(heights) + 0.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes = list(figure.subplots(max(len(panels), 1), 1, squeeze=False, height_ratios=heights).flat)
-        figure.suptitle("\n".join(filter(None, (made.title, made.said))), fontsize="medium")
+        lines = [line for text in (made.title, made.said) for line in textwrap.wrap(text, LINE)]
+        figure.suptitle("\n".join(lines), fontsize="medium")
     else:
         axes = list(np.ravel(ax))
         if len(axes) != len(panels):
@@ -95,8 +97,8 @@ def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None)
     if mark in ("line", "step", "dash"):
         axis.plot(x, y, color=colour or "0.2", drawstyle="steps-post" if mark == "step" else "default",
                   linestyle="--" if mark == "dash" else "-")
-    elif mark == "area":
-        axis.fill_between(x, y, data["y2"], color=colour, alpha=0.22, linewidth=0)
+    elif mark in ("area", "stack"):
+        axis.fill_between(x, y, data["y2"], color=colour, alpha=0.8 if mark == "stack" else 0.22, linewidth=0)
     elif mark == "bar":
         axis.barh(y, data["x2"] - x, left=x, color=colour)
     elif mark in ("tick", "point", "open", "ring", "box"):
@@ -105,7 +107,8 @@ def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None)
                   fillstyle="none" if mark in ("open", "ring", "box") else "full")
     elif mark == "rule":
         draw_rule = axis.axhline if x is None else axis.axvline
-        draw_rule((y if x is None else x)[0], color="0.2", linestyle="--", linewidth=1)
+        for place in y if x is None else x:
+            draw_rule(place, color="0.2", linestyle="--", linewidth=1)
     elif mark == "span":
         axis.axvspan(x[0], data["x2"][0], color="0.2", alpha=0.09, linewidth=0)
     elif mark == "cell":

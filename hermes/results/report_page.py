@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import islice
 from typing import Any
 
 import vl_convert
@@ -13,15 +14,18 @@ from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
 from hermes.results.compare import compare
 from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure
+from hermes.results.fleet_charts import fleet_panels
+from hermes.results.fleet_table import replicas_table
 from hermes.results.layout import format_number, format_s
 from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
 from hermes.results.time_charts import Runs, over_time
 
-__all__ = ["MOST_BYTES", "Section", "page", "runs_page"]
+__all__ = ["MOST_BYTES", "Figures", "Section", "page", "runs_page"]
 
 MOST_BYTES = 2 * 10**6
 Section = tuple[str, str]   # title, HTML
+Figures = tuple[str, Sequence[Panel], str]   # of a section with charts of its own: title, charts, HTML below them
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
 # place in the summary -> name, and which way is better: more (1), less (-1), neither (0)
 _COMPARED = FIGURES | {f"latency.{name.lower()}_s.{at}": (f"{name} {at}", -1)
@@ -69,19 +73,25 @@ def runs_page(runs: Runs) -> str:
         sections.append(("Side by side", _compared(runs)))
     title = chart(runs, "latency").title if len(runs) == 1 else " and ".join(name for name, _ in runs)
     panels = [*latency(runs), *breakdown(runs), *over_time(runs, OVER_TIME), *utilisation(runs)]
-    return page(title, sections, panels, _scenarios(runs))
+    replicas = fleet_panels(runs)
+    own = [("Replicas", replicas, replicas_table(runs))] if replicas else []
+    return page(title, sections, panels, _scenarios(runs), own)
 
 
-def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: Sequence[Section] = ()) -> str:
-    """Return a page of texts and charts."""
+def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: Sequence[Section] = (),
+         own: Sequence[Figures] = ()) -> str:
+    """Return a page of texts and charts. own: Sections with charts of their own, before the others."""
+    every = [*panels, *(panel for _, theirs, _ in own for panel in theirs)]
     cards = [
         f'<figure class="card"><h3>{escape(panel.title)}</h3><p class="dim">{escape(panel.said)}</p>'
         f'<div class="chart" id="chart{number}" role="img" aria-label="{escape(panel.title)}"></div></figure>'
-        for number, panel in enumerate(panels)]
-    charts = [("Charts", f'<div class="grid">{"".join(cards)}</div>')] if cards else []
+        for number, panel in enumerate(every)]
+    charts = [("Charts", _grid(cards[:len(panels)]))] if panels else []
+    rest = iter(cards[len(panels):])
+    apart = [(name, _grid(islice(rest, len(theirs))) + html) for name, theirs, html in own]
     body = "".join(f"<section>{f'<h2>{escape(name)}</h2>' if name else ''}{html}</section>"
-                   for name, html in (*before, *charts, *after))
-    specs = _json({f"chart{number}": panel_spec(panel) for number, panel in enumerate(panels)})
+                   for name, html in (*before, *apart, *charts, *after))
+    specs = _json({f"chart{number}": panel_spec(panel) for number, panel in enumerate(every)})
     themes = _json({"light": theme(), "dark": theme(dark=True)})
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     script = script.replace("</script", "<\\/script")
@@ -92,6 +102,10 @@ def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: 
         f'<button id="theme" type="button">Light or dark</button></header>{body}</main>'
         f'<script type="application/json" id="specs">{specs}</script><script>{script}</script>'
         f"<script>const THEMES={themes};{SCRIPT}</script></body></html>\n")
+
+
+def _grid(cards: Iterable[str]) -> str:
+    return f'<div class="grid">{"".join(cards)}</div>'
 
 
 def _json(data: Any) -> str:

@@ -16,6 +16,7 @@ from hermes.errors import InputError, suggest
 from hermes.results.brief import brief
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel
 from hermes.results.distribution import Distribution
+from hermes.results.fleet_charts import fleet, fleet_title
 from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import NAME, Runs, colours, over_time
@@ -39,15 +40,17 @@ def chart(runs: Runs, kind: str) -> Chart:
     if not runs:
         raise InputError("at least one run to plot")
     panels, seen = KINDS[kind]
+    drawn = panels(runs)   # refuses runs that have nothing of the kind
     title = " and ".join(shortened(name, 2 * NAME) for name, _ in runs)
     said = [f"{name}: {text}" for name, run in runs if (text := interruption(run))]
     if len(runs) == 1:
         run, lines = runs[0][1], dict(brief(runs[0][1].summary, runs[0][1].meta))
         no_slo = seen == "goodput" and run.summary["goodput"]["requests"] is None
         title += ": " + (" ".join(f"TTFT {lines['TTFT']}".split()) if no_slo else _largest(run) if seen == "largest"
+                         else fleet_title(run) if seen == "fleet"
                          else f"{seen} {lines[seen]}" if seen in ("KV", "binds") else lines[seen])
         said = [text for text in (interruption(run), lines["requests"], lines["rate"]) if text and text not in title]
-    return Chart(title, "; ".join(said), panels(runs))
+    return Chart(title, "; ".join(said), drawn)
 
 
 def interruption(results: Results) -> str | None:
@@ -254,4 +257,5 @@ KINDS: dict[str, tuple[Callable[[Runs], list[Panel]], str]] = {
     "clients": (lambda runs: over_time(runs, ("running", "queued", "kv")), "KV"),
     "notes": (notes, "rate"),
     "queue": (lambda runs: over_time(runs, ("system", "waiting", "wait")), "rate"),
+    "fleet": (fleet, "fleet"),
 }

@@ -30,7 +30,8 @@ from hermes.results.membership import fleet_summary
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.settling import settling_summary
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, slo_given, slo_groups, slo_summary, within_slo, without_limit
+from hermes.results.slo import SloConfig, SloGroup, slo_given, slo_groups, slo_summary, within_slo, without_limit
+from hermes.results.slo_minutes import slo_minutes
 from hermes.results.steady import find_window
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
@@ -136,12 +137,20 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
-        **fleet_summary(record, start, end),
+        **fleet_summary(record, start, end), **_fleet_slo(record, metrics, groups),
         **attempts_summary(record, usages),
         "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
     }
+
+
+def _fleet_slo(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup]) -> dict[str, Any]:
+    """Return `fleet_slo`, the minutes out of limit; empty where no client comes and goes, or without limits."""
+    if not len(record.membership) or not slo_given(groups):
+        return {}
+    found = slo_minutes(groups, metrics, record)
+    return {"fleet_slo": {"minutes": len(found.minute), "slo_minutes_out": int(found.out.sum())}}
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:

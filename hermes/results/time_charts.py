@@ -12,6 +12,7 @@ import pandas as pd
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.charts import PALETTE, Axis, Layer, Panel, end_labels
 from hermes.results.layout import shortened
+from hermes.results.membership import fleet_groups
 from hermes.results.results import Results
 from hermes.results.timeseries import client_timeseries
 from hermes.results.usage import client_names
@@ -139,6 +140,18 @@ def _waiting(run: Results, _together: bool) -> Lines:
     return _open(stages["assigned_ns"], np.where(run.record.started, stages["start_ns"], stages["end_ns"]), run)
 
 
+def _waiting_at_replicas(run: Results, together: bool) -> Lines:
+    """Return the stages that wait at clients that come and go, by group."""
+    stages, groups = run.record.stages, fleet_groups(run.record)
+    until = np.where(run.record.started, stages["start_ns"], stages["end_ns"])
+    merged = {"": [client for members in groups.values() for client in members]}
+    lines = []
+    for name, members in (merged if together else dict(list(groups.items())[:MAX_GROUPS])).items():
+        mine = np.isin(stages["client"], members)
+        lines += [(shortened(name, NAME), frame) for _, frame in _open(stages["assigned_ns"][mine], until[mine], run)]
+    return lines
+
+
 def _waits(run: Results, together: bool) -> Lines:
     """Return the mean wait (s) of the stages that start in each interval, by kind of stage:
     the `MAX_GROUPS` kinds that wait longest."""
@@ -168,6 +181,7 @@ _QUANTITIES: dict[str, tuple[str, str, Callable[[Results, bool], Lines]]] = {
     "served": ("Requests completed", "requests/s", _served),
     "system": ("Requests in the system", "requests", _in_system),
     "waiting": ("Stages that wait at clients", "stages", _waiting),
+    "replicas": ("Stages that wait at replicas", "stages", _waiting_at_replicas),
     "wait": ("Wait before a stage starts, mean", "seconds", _waits),
     "running": ("Running sequences of a client", "sequences", _of_clients("running")),
     "queued": ("Waiting sequences of a client", "sequences", _of_clients("waiting")),

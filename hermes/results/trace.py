@@ -3,7 +3,8 @@
 Clients are processes: their runs of steps are slices, their stages asynchronous spans (waiting and service apart), and
 sequences running and waiting and KV blocks in use are counters. Two more processes hold one span per request and the
 transfers. Arrows (flow events) follow a request from the run that completed a stage to the run that started the next
-one on another client. Times are microseconds with three decimals.
+one on another client. Where clients come and go, each has a second thread with the states of its replicas, and one more
+process counts the ready ones of each group. Times are microseconds with three decimals.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import IntArray
-from hermes.core.record import STATUS_COMPLETED, RunRecord
+from hermes.core.record import READY, STATUS_COMPLETED, RunRecord
 from hermes.results.frames import STATUSES
+from hermes.results.membership import fleet_groups
 from hermes.results.metrics import RequestMetrics
+from hermes.results.replica_states import spans, state_counts
 from hermes.results.usage import client_names
 
 __all__ = ["MAX_TRACE_EVENTS", "trace_events", "write_trace"]
@@ -31,7 +34,7 @@ MAX_TRACE_EVENTS = 200_000
 Event = dict[str, Any]
 
 _REQUESTS, _NETWORK, _FIRST_CLIENT = 1, 2, 3  # process ids; some viewers take 0 for the idle process
-_STEPS = 1  # thread of a client's runs
+_STEPS, _REPLICA = 1, 2  # threads of a client: its runs, and the states of its replicas
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ def _select(record: RunRecord, max_events: int) -> _Rows:
     starts = {
         "runs": record.runs["start_ns"], "stages": stages["assigned_ns"], "requests": record.arrival_ns,
         "transfers": record.transfers["start_ns"], "links": stages["start_ns"][links[:, 1]],
+        "replicas": record.membership[:, 2],
     }
-    cost = {"runs": 3, "stages": 4, "requests": 2, "transfers": 2, "links": 2}
+    cost = {"runs": 3, "stages": 4, "requests": 2, "transfers": 2, "links": 2, "replicas": 2}
     total = sum(len(column) * cost[name] for name, column in starts.items())
     until: int | None = None
     if total > max_events:
@@ -108,6 +112,13 @@ def _processes(record: RunRecord) -> Iterator[Event]:
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": place}}
         if pid >= _FIRST_CLIENT:
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": _STEPS, "args": {"name": "steps"}}
+    if len(record.membership):
+        pid = _FIRST_CLIENT + len(record.clients)
+        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "replicas"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": len(names)}}
+        for client in np.unique(record.membership[:, 0]).tolist():
+            yield {"ph": "M", "name": "thread_name", "pid": _FIRST_CLIENT + client, "tid": _REPLICA,
+                   "args": {"name": "replica"}}
 
 
 def _runs(record: RunRecord, rows: IntArray) -> Iterator[Event]:
@@ -174,6 +185,23 @@ def _transfers(record: RunRecord, rows: IntArray) -> Iterator[Event]:
         yield from _span(_NETWORK, "transfer", row, " -> ".join(ends), sent["start_ns"], sent["end_ns"], args)
 
 
+def _replicas(record: RunRecord, until_ns: int | None) -> Iterator[Event]:
+    """Yield the states of replicas as slices, those of no length left out, and the ready ones of each group."""
+    for span in spans(record):
+        if span.end_ns > span.start_ns and (until_ns is None or span.start_ns < until_ns):
+            args = {"incarnation": span.incarnation, "reason": span.reason} | ({"then": span.then} if span.then else {})
+            yield {"ph": "X", "cat": "replica", "name": span.state, "pid": _FIRST_CLIENT + span.client,
+                   "tid": _REPLICA, "ts": _us(span.start_ns), "dur": _us(span.end_ns - span.start_ns), "args": args}
+    for group, members in fleet_groups(record).items():
+        times, counts = state_counts(record, members)
+        before = -1
+        for time, ready in zip(times.tolist(), counts[:, READY].tolist(), strict=True):
+            if ready != before and (until_ns is None or time < until_ns):
+                yield {"ph": "C", "pid": _FIRST_CLIENT + len(record.clients), "tid": 0, "ts": _us(time),
+                       "name": f"ready {group}", "args": {"ready": ready}}
+            before = ready
+
+
 def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
     stages = record.stages
     for key, (before, after) in enumerate(links.tolist()):
@@ -208,6 +236,8 @@ def _events(record: RunRecord, metrics: RequestMetrics, rows: _Rows, max_events:
     yield from _requests(record, metrics, rows.requests)
     yield from _transfers(record, rows.transfers)
     yield from _flows(record, rows.links)
+    if len(record.membership):
+        yield from _replicas(record, rows.until_ns)
 
 
 def write_trace(
