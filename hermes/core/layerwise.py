@@ -44,7 +44,13 @@ class LayerStream:
             at(self.env, max(first, int(self.env.now)), TRANSFER, lambda _: self._offer(leaving, end_ns))
 
     def finish(self, total_bytes: int, done: Callable[[], None]) -> None:
-        """End the prefill: send the rest of `total_bytes` and call `done()` when all bytes have arrived."""
+        """End the prefill: send the rest of `total_bytes` and call `done()` when all bytes have arrived.
+
+        Does nothing after `give_up` or `cancel`.
+        """
+        if self._finish is not None:
+            return
+
         def rest() -> None:
             left = total_bytes - self.sent_bytes
             self.sent_bytes = total_bytes

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 from simpy.core import Environment
 
 from hermes.core.clock import START, STEP_END, TRANSFER, at
-from hermes.core.network import Network
+from hermes.core.network import Network, can_cancel
 from hermes.errors import InputError
 from hermes.network.base import NETWORKS, NetworkComponent
 
@@ -67,6 +68,45 @@ class NetworkContract:
         assert not times, "done was called before transfer returned"
         env.run()
         return network, times
+
+    def _cancelling(self) -> tuple[Environment, Network]:
+        """Return a network, or skip the test for one that cannot cancel."""
+        env, network = self.build()
+        if not can_cancel(network):
+            raise SkipTest(f"{type(network).__name__} cannot cancel transfers (`cancels` is not True)")
+        return env, network
+
+    def _cancel_every_third(self) -> tuple[Network, list[tuple[int, int]], dict[int, int]]:
+        """Run the schedule with every third transfer cancelled a millisecond after its start.
+
+        Returns the network, the (number, time) of what completed, and the bytes of the cancelled that had left.
+        """
+        env, network = self._cancelling()
+        log: list[tuple[int, int]] = []
+        left: dict[int, int] = {}
+
+        def start(index: int, src: str, dst: str, num_bytes: int, _: object) -> None:
+            flow = network.transfer(src, dst, num_bytes, lambda: log.append((index, int(env.now))))
+            if index % 3 == 0:
+                at(env, int(env.now) + 1_000_000, START, partial(cancel, index, flow))
+
+        def cancel(index: int, flow: object, _: object) -> None:
+            before = network.bytes_cancelled
+            sent = network.cancel(flow)
+            num_bytes = self._schedule()[index][3]
+            if any(number == index for number, _ in log):
+                assert (sent, network.bytes_cancelled) == (0, before), "it had arrived"
+                return
+            assert 0 <= sent <= num_bytes
+            assert network.bytes_cancelled == before + num_bytes
+            assert network.cancel(flow) == 0, "cancelled twice"
+            assert network.bytes_cancelled == before + num_bytes
+            left[index] = sent
+
+        for index, (time, src, dst, num_bytes) in enumerate(self._schedule()):
+            at(env, time, START, partial(start, index, src, dst, num_bytes))
+        env.run()
+        return network, log, left
 
     def test_is_registered_under_its_kind(self) -> None:
         component = self.component()
@@ -171,12 +211,70 @@ class NetworkContract:
                 assert over_ns <= times[0] <= max(over_ns, alone) + 1
                 assert network.bytes_sent == network.bytes_received == 50 * _MEGABYTE
 
+    def test_cancelled_transfers_never_arrive(self) -> None:
+        network, log, left = self._cancel_every_third()
+        schedule = self._schedule()
+        assert sorted([*left, *(index for index, _ in log)]) == list(range(len(schedule)))
+        assert network.bytes_cancelled == sum(schedule[index][3] for index in left)
+        assert network.bytes_sent == network.bytes_received + network.bytes_cancelled
+        for use in network.links():
+            assert 0 <= use.num_bytes <= network.bytes_received + sum(left.values())
+        assert self._cancel_every_third()[1:] == (log, left), "the same calls give the same times and bytes"
+
+    def test_a_cancelled_transfer_leaves_the_network_as_if_idle(self) -> None:
+        src, dst, num_bytes = self.nodes[0], self.nodes[-1], 1_000_000_007
+        for parts in (0, 1, 2, 3):
+            env, network = self._cancelling()
+            times: list[int] = []
+            flow = network.transfer(src, dst, num_bytes, partial(_never, "a cancelled transfer is done"))
+            time = network.estimate_ns(src, dst, num_bytes) * parts // 4
+
+            def replace(_: object, flow: object = flow, env: Environment = env, network: Network = network,
+                        times: list[int] = times) -> None:
+                network.cancel(flow)
+                network.transfer(src, dst, num_bytes, partial(_note, times, env))
+
+            at(env, time, STEP_END, replace)
+            env.run()
+            assert times == [time + network.estimate_ns(src, dst, num_bytes)]
+
+    def test_what_has_left_grows_with_time(self) -> None:
+        src, dst, num_bytes = self.nodes[0], self.nodes[-1], 1_000_000_007
+        left: list[int] = []
+        for parts in range(9):
+            env, network = self._cancelling()
+            flow = network.transfer(src, dst, num_bytes, partial(_never, "a cancelled transfer is done"))
+            time = network.estimate_ns(src, dst, num_bytes) * parts // 8
+            at(env, time, STEP_END, lambda _, flow=flow, network=network: left.append(network.cancel(flow)))
+            env.run()
+        assert left == sorted(left)
+        assert left[-1] == num_bytes, "in the nanosecond of its arrival all bytes have left"
+
+    def test_cancelled_streams_have_no_end(self) -> None:
+        for over_ns in (1_000, 10_000_000_000):
+            env, network = self._cancelling()
+            flow = network.stream(self.nodes[0], self.nodes[-1], 50 * _MEGABYTE, over_ns,
+                                  partial(_never, "a cancelled stream is out"))
+            left: list[int] = []
+            at(env, over_ns // 2, START, lambda _, flow=flow, network=network, left=left: left.append(
+                network.cancel(flow)))
+            at(env, over_ns // 2, START + 1, lambda _, flow=flow, network=network, left=left: left.append(
+                network.cancel(flow)))
+            env.run()
+            assert 0 <= left[0] <= 50 * _MEGABYTE
+            assert left[1] == 0, "cancelled twice"
+            assert network.bytes_sent == network.bytes_received + network.bytes_cancelled
+
     def test_link_use_is_what_was_sent(self) -> None:
         network, log = self._run()
         end_s = max(end for _, end in log) / 1e9
         for use in network.links():
             assert 0 <= use.num_bytes <= network.bytes_sent
             assert use.utilisation(end_s) <= 1 + 1e-6
+
+
+def _never(message: str) -> None:
+    raise AssertionError(message)
 
 
 def _note(times: list[int], env: Environment) -> None:
