@@ -309,7 +309,10 @@ class LLMClient(LLMReadings):
                 since = self.steps.view[self.steps.pos + ended - 1]
                 flight.planned = ended
                 self._complete(since)
+                self._waits.since_ns = max(self._waits.since_ns, since)
+                plan.taken = 0
             if ended < planned and since < now:
+                scheduler.take_blocks(plan, 1)
                 plan.embedded = 0
                 flight.plan, flight.start_ns, flight.planned = plan, since, 0
                 flight.held_up = 0 if ended else min(flight.held_up, now - since)

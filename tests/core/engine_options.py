@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from outcomes import Outcome
 
 from hermes.core.record import DRAINING, READY, STATUS_COMPLETED
@@ -127,6 +128,20 @@ def _joins_and_leaves(outcome: Outcome) -> int:
     return again if (rows[:, 3] == DRAINING).any() else 0
 
 
+def _failures(outcome: Outcome) -> int:
+    """Count the attempts that failed while a client had them, if a later attempt was completed."""
+    table = outcome.record.attempts
+    failed = (table["outcome"] == 2) & (table["end_ns"] > table["start_ns"])
+    return int(failed.sum()) if ((table["outcome"] == 1) & (table["number"] > 1)).any() else 0
+
+
+def _retries(outcome: Outcome) -> int:
+    """Count the attempts that timed out before another one was made."""
+    table = outcome.record.attempts
+    again = table["call"][table["number"] > 1]
+    return int(((table["outcome"] == 3) & np.isin(table["call"], again)).sum())
+
+
 def _ranks(outcome: Outcome) -> int:
     """Count the ranks that computed, but for the first one."""
     return len(set(outcome.record.runs["client"].tolist())) - 1
@@ -188,6 +203,15 @@ OPTIONS: tuple[Option, ...] = (
         "start": 1, "start_up": {"total": "60ms"}, "autoscaler": {"kind": "schedule", "changes": [
             {"at": "100ms", "replicas": 3}, {"at": "400ms", "replicas": 1}, {"at": "600ms", "replicas": 2}]}}},
            keys=("fleet", "count"), acted=_joins_and_leaves),
+    Option("failing", {"client.count": 3, "gateway": {"retries": 5, "backoff": "30ms", "begun": "restart"},
+                       "client.fleet": {
+                           "start": 3, "start_up": {"total": "60ms"},
+                           "probe": {"period": "20ms", "failures": 1, "delay": "0s"},
+                           "crashes": [{"at": "150ms", "replica": 0}, {"at": "200ms", "replica": 1},
+                                       {"at": "400ms", "replica": 2}, {"at": "600ms", "replica": 0}]}},
+           keys=("fleet", "count"), acted=_failures),
+    Option("retrying", {"gateway": {"retries": 1, "per_try": "350ms", "cancel_delay": "20ms", "begun": "restart"}},
+           keys=("gateway",), acted=_retries),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),
