@@ -11,7 +11,6 @@ from hermes.units import s_to_ns
 @NETWORKS.register("sites")
 class Sites(ConfigModel):
     """Clients in different places: every transfer waits for a connection, then has a line of its own."""
-
     kind: Literal["sites"] = "sites"
     connect: Duration = 0.05
     """Time until the first byte leaves."""
@@ -23,8 +22,7 @@ class Sites(ConfigModel):
 
 
 class SitesNetwork(BaseNetwork):
-    cancels = True    # `transfer` returns what `deliver` returns
-
+    cancels = True
     def __init__(self, env: Environment, nodes: Sequence[str], config: Sites) -> None:
         super().__init__(env, nodes)
         self.config = config
@@ -32,8 +30,7 @@ class SitesNetwork(BaseNetwork):
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         delay = self.estimate_ns(src, dst, num_bytes)   # checks the names
         self.bytes_sent += num_bytes
-        connect = s_to_ns(self.config.connect)
-        return self.deliver(delay, num_bytes, done, first_ns=min(connect, delay), last_ns=delay)
+        return self.deliver(delay, num_bytes, done, s_to_ns(self.config.connect), delay)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         return self.hops(src, dst) * s_to_ns(self.config.connect + num_bytes / self.config.bandwidth)

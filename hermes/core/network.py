@@ -57,7 +57,7 @@ class Network(Protocol):
 
     @property
     def bytes_received(self) -> int:
-        """Bytes of all transfers completed so far; with `bytes_cancelled` it is `bytes_sent` if none is under way."""
+        """Bytes of all transfers completed so far; plus `bytes_cancelled` it is `bytes_sent` if none is under way."""
         ...
 
     @property

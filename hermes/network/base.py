@@ -132,7 +132,9 @@ class BaseNetwork:
             return 0
         self.bytes_cancelled += num_bytes
         elapsed = int(self.env._now) - begun_ns
-        return num_bytes if elapsed >= last_ns else num_bytes * max(elapsed - first_ns, 0) // (last_ns - first_ns)
+        if elapsed >= last_ns:
+            return num_bytes
+        return num_bytes * (elapsed - first_ns) // (last_ns - first_ns) if elapsed > first_ns else 0
 
     def deliver(
         self, delay_ns: int, num_bytes: int, done: Callable[[], None], first_ns: int = 0, last_ns: int = 0,

@@ -245,7 +245,7 @@ class NetworkContract:
             env, network = self._cancelling()
             flow = network.transfer(src, dst, num_bytes, partial(_never, "a cancelled transfer is done"))
             time = network.estimate_ns(src, dst, num_bytes) * parts // 8
-            at(env, time, STEP_END, lambda _, flow=flow, network=network: left.append(network.cancel(flow)))
+            at(env, time, STEP_END, partial(_cancel, left, network, flow))
             env.run()
         assert left == sorted(left)
         assert left[-1] == num_bytes, "in the nanosecond of its arrival all bytes have left"
@@ -256,10 +256,8 @@ class NetworkContract:
             flow = network.stream(self.nodes[0], self.nodes[-1], 50 * _MEGABYTE, over_ns,
                                   partial(_never, "a cancelled stream is out"))
             left: list[int] = []
-            at(env, over_ns // 2, START, lambda _, flow=flow, network=network, left=left: left.append(
-                network.cancel(flow)))
-            at(env, over_ns // 2, START + 1, lambda _, flow=flow, network=network, left=left: left.append(
-                network.cancel(flow)))
+            for priority in (START, START + 1):
+                at(env, over_ns // 2, priority, partial(_cancel, left, network, flow))
             env.run()
             assert 0 <= left[0] <= 50 * _MEGABYTE
             assert left[1] == 0, "cancelled twice"
@@ -275,6 +273,10 @@ class NetworkContract:
 
 def _never(message: str) -> None:
     raise AssertionError(message)
+
+
+def _cancel(left: list[int], network: Network, flow: object, _: object) -> None:
+    left.append(network.cancel(flow))
 
 
 def _note(times: list[int], env: Environment) -> None:
