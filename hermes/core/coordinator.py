@@ -70,6 +70,7 @@ class Coordinator:
         self.env, self.clients, self.streams, self.stages, self.handoff = env, clients, streams, stages, handoff
         self._routers = routers
         self._candidates = candidates
+        self._everyone = {key: list(clients) for key, clients in candidates.items()}
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         self._loads = LoadLedger(cells)
         total = sum(len(s.table) for s in streams)
@@ -192,8 +193,9 @@ class Coordinator:
         return self.env._now
 
     def candidates(self, kind: str, model: str) -> list[Client]:
-        """Return the clients that may serve a kind of stage of a model ("" for any)."""
-        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+        """Return the clients that may serve a kind of stage of a model ("" for any); all of them while none is ready."""
+        key = (kind, model) if (kind, model) in self._candidates else (kind, "")
+        return self._candidates.get(key) or self._everyone.get(key, [])
 
     def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
         """Return the present state of the clients that may serve a kind of stage of a model."""

@@ -27,7 +27,7 @@ from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.fleet.gateway import GatewayConfig
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
-from hermes.network import Network, Site
+from hermes.network import Network, Site, can_cancel
 from hermes.network.base import build_network
 from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import GENERATIONS, requested_stages
@@ -187,6 +187,11 @@ class _Builder:
             return None
         from hermes.fleet.fleet import Fleet  # most scenarios have none
 
+        if any(own.crashes for own, _ in groups):
+            used = [self.network, *([] if handoff is None else [handoff.network])]
+            if not all(can_cancel(network) for network in used):
+                raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, or "
+                                          "leave out `crashes`"), field="network")
         fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left,
                       gateway, self.scenario.seed)
         for key, router in routers.items():

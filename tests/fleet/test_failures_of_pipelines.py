@@ -1,0 +1,78 @@
+"""Crashes, attempts and time-outs in every shipped scenario: pipelines, services, tiers, ranks, stages, studies."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conservation import assert_conserved, assert_nothing_leaks, ran
+from long_runs import count
+
+from hermes.config.data_files import resource_dir
+from hermes.config.streams import stream
+from hermes.core.record import RunRecord
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+
+FOLDER = resource_dir("scenarios")
+SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if "sweeps" not in path.parts)
+CANNOT = ("come and go", "replicas of several", "when its replica is gone", "serves no branches")
+
+
+def shortened(path: Path, requests: int) -> list[str]:
+    workload, overrides = load_scenario(path).workload, []
+    for number, one in enumerate(workload):
+        where = "workload" if len(workload) == 1 else f"workload.{number}"
+        overrides.append(f"{where}.requests={min(one.requests or requests, requests)}")
+        overrides += [f"{where}.duration=null"] if one.duration else []
+    return overrides
+
+
+@cache
+def undisturbed(path: Path, requests: int) -> RunRecord:
+    return ran(load_scenario(path, shortened(path, requests)))[1]
+
+
+def disturbed(path: Path, requests: int, seed: int) -> list[str]:
+    """Return settings that make clients of a scenario crash, requests time out, and attempts go on for too long."""
+    record, rng = undisturbed(path, requests), stream(seed, "failures")
+    end_s = record.end_ns / 1e9
+    took_s = float((record.finish_ns - record.arrival_ns)[record.status == 1].mean()) / 1e9
+    gateway = {"retries": int(rng.integers(0, 4)), "begun": str(rng.choice(["fail", "restart"])),
+               "backoff": 0.1 * took_s, "cancel_delay": float(rng.choice([0, 0.1])) * took_s,
+               "per_try": float(rng.choice([0.6, 1.5, 5])) * took_s, "timeout": float(rng.choice([1, 3, 20])) * took_s,
+               "queue": {"ttl": took_s} if rng.random() < 0.5 else None}
+    overrides = [*shortened(path, requests), f"gateway={json.dumps(gateway)}"]
+    for number, client in enumerate(load_scenario(path, shortened(path, requests)).clients):
+        if not client.serves_llm or client.tiers is not None or client.parallel.dp > 1 or client.parallel.pp > 1:
+            continue
+        slots = len(client.names)
+        crashes = [{"at": float(rng.random()) * end_s, "replica": int(rng.integers(0, slots))} for _ in range(2 * slots)]
+        own = {"start": slots, "start_up": {"total": float(rng.choice([0, 0.05])) * end_s}, "crashes": crashes[:8],
+               "probe": {"period": 0.02 * end_s, "failures": 2, "delay": 0}}
+        overrides.append(f"clients.{number}.fleet={json.dumps(own)}")
+    return overrides
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.long(quick=1)
+def test_whatever_fails_in_a_pipeline_nothing_is_lost(path: Path) -> None:
+    requests, lost = count(25, 60), 0
+    for seed in range(count(1, 12)):
+        overrides = disturbed(path, requests, seed)
+        try:
+            simulation, record = ran(load_scenario(path, overrides))
+        except InputError as error:
+            assert any(text in str(error) for text in CANNOT), error
+            overrides = [one for one in overrides if ".fleet=" not in one]
+            simulation, record = ran(load_scenario(path, overrides))
+        assert_nothing_leaks(simulation)
+        assert_conserved(record)
+        lost += int((record.attempts["outcome"] > 1).sum())
+        _other, steps = ran(load_scenario(path, [*overrides, "stepping=every_step"]))
+        assert record.finish_ns.tolist() == steps.finish_ns.tolist()
+        for name, column in record.attempts.items():
+            assert column.tolist() == steps.attempts[name].tolist(), name
+    assert lost, "nothing went wrong in it"
