@@ -193,7 +193,7 @@ class Coordinator:
         return self.env._now
 
     def candidates(self, kind: str, model: str) -> list[Client]:
-        """Return the clients that may serve a kind of stage of a model ("" for any); all of them while none is ready."""
+        """Return the clients that may serve a kind of stage of a model ("" for any); all while none is ready."""
         key = (kind, model) if (kind, model) in self._candidates else (kind, "")
         return self._candidates.get(key) or self._everyone.get(key, [])
 
@@ -334,6 +334,7 @@ class Coordinator:
         if gateway is not None:
             if gateway.holds(request, stage, self._members(request, stage)):
                 return
+            stage.request = request
             stage = gateway.copy(stage)
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1

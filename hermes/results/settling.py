@@ -29,7 +29,7 @@ from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.layout import format_s
 from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import METRICS, SloConfig, SloGroup
-from hermes.results.steady import Window
+from hermes.results.steady import CHANGING, Window
 from hermes.units import NS_PER_S
 
 __all__ = ["LATENCIES", "settling_summary"]
@@ -89,6 +89,8 @@ def _lacks(record: RunRecord, metrics: RequestMetrics, window: Window, headline:
     if last <= first:
         return "all requests arrive at once", None
     span = last - first
+    if window.why == CHANGING:
+        return None, None
     if window.kind == "whole":
         return window.why, max(ROOM * (LATENCIES + 2.0) * p99, 2.0 * span)
     after = min(window.end_ns, last) - window.start_ns

@@ -33,11 +33,13 @@ from hermes.results.stability import Stability, stability
 from hermes.results.usage import window_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Window", "find_window", "mean_stay", "mser"]
+__all__ = ["CHANGING", "Window", "find_window", "mean_stay", "mser"]
 
 
 BATCHES, PER_BATCH = 100, 5
 MIN_REQUESTS = 100
+CHANGING = "clients come and go"
+"""Why such a run's verdict is about the whole of it: what changes is what it is run for."""
 FLOW = 0.1         # share of a steady state's arrivals that may still be in the system at its end
 MIN_DRIFT = 0.02   # share of arrivals that is not served; a system at its limit shows less by chance
 
@@ -73,6 +75,8 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
         return Window("whole", *whole, why="all requests arrive at once")
     if stable is False:
         return Window("whole", *whole, why="the queue grows", stable=False)
+    if (record.membership[:, 2] > whole[0]).any():   # a window without the changes would leave out what they do
+        return Window("whole", *whole, why=CHANGING, stable=stable)
     found = _settled(record)
     if found is None:
         return Window("whole", *whole, why="too short to settle", stable=stable)

@@ -190,8 +190,8 @@ class _Builder:
         if any(own.crashes for own, _ in groups):
             used = [self.network, *([] if handoff is None else [handoff.network])]
             if not all(can_cancel(network) for network in used):
-                raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, or "
-                                          "leave out `crashes`"), field="network")
+                raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, "
+                                          "or leave out `crashes`"), field="network")
         fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left,
                       gateway, self.scenario.seed)
         for key, router in routers.items():

@@ -62,7 +62,8 @@ def assert_conserved(record: RunRecord, *, ended: bool = True) -> None:
         mine = calls == call
         assert table["number"][mine].tolist() == list(range(1, int(mine.sum()) + 1))
         done = table["outcome"][mine] == COMPLETED
-        assert done.sum() <= 1 and not done[:-1].any()
+        assert done.sum() <= 1
+        assert not done[:-1].any()
         starts, ends = table["start_ns"][mine], table["end_ns"][mine]
         assert (starts[1:] >= ends[:-1]).all()
     completed = record.status[table["request"]] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from conservation import assert_conserved, assert_nothing_leaks, assert_tokens_add_up, ran
 from hypothesis import given
 from hypothesis import strategies as st

@@ -49,8 +49,9 @@ def disturbed(path: Path, requests: int, seed: int) -> list[str]:
         if not client.serves_llm or client.tiers is not None or client.parallel.dp > 1 or client.parallel.pp > 1:
             continue
         slots = len(client.names)
-        crashes = [{"at": float(rng.random()) * end_s, "replica": int(rng.integers(0, slots))} for _ in range(2 * slots)]
-        own = {"start": slots, "start_up": {"total": float(rng.choice([0, 0.05])) * end_s}, "crashes": crashes[:8],
+        crashes = [{"at": float(rng.random()) * end_s, "replica": int(rng.integers(0, slots))}
+                   for _ in range(min(2 * slots, 8))]
+        own = {"start": slots, "start_up": {"total": float(rng.choice([0, 0.05])) * end_s}, "crashes": crashes,
                "probe": {"period": 0.02 * end_s, "failures": 2, "delay": 0}}
         overrides.append(f"clients.{number}.fleet={json.dumps(own)}")
     return overrides
