@@ -61,7 +61,7 @@ class LLMClient(LLMReadings):
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
         "after_ns", "another", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
-        "role", "scheduler", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
+        "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
     )
 
     def __init__(
@@ -96,6 +96,7 @@ class LLMClient(LLMReadings):
         before_ns, token_ns, self.after_ns = frontend_ns
         self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
+        self.scrapes = None               # values for scrapers, made for the first one
         # An empty engine for a replica that starts again; its group's `fleet` sets it.
         self.another: Callable[[], tuple[LLMScheduler, tuple[ClientPart, ...]]] | None = None
         self.parts: tuple[ClientPart, ...] = ()
@@ -113,6 +114,8 @@ class LLMClient(LLMReadings):
         self.parts, self.tiers = (), ()
         for part in parts:
             part.attach(self)
+        if self.scrapes is not None:
+            self.scrapes.found(self.env._now)
 
     @property
     def free_at_ns(self) -> int:
@@ -184,6 +187,8 @@ class LLMClient(LLMReadings):
 
     def _take(self, stage: Generation) -> None:
         scheduler = self.scheduler
+        if self.scrapes is not None:
+            self.scrapes.note()
         if scheduler.asynchronous:
             self._unseen.late.append((self.env._now, stage))
         else:
@@ -211,6 +216,8 @@ class LLMClient(LLMReadings):
 
     def reserve(self, stage: Generation) -> bool:
         """Take memory for KV that is about to arrive; return False if there is not enough."""
+        if self.scrapes is not None:
+            self.scrapes.note()
         free = self._catch_up()
         taken = self.scheduler.reserve(stage)
         self._note_moved(free)
@@ -238,6 +245,8 @@ class LLMClient(LLMReadings):
 
     def release(self, stage: Generation) -> None:
         """Free KV that was kept for a transfer: waiting sequences may be admitted."""
+        if self.scrapes is not None:
+            self.scrapes.note()
         free = self._catch_up()
         self.scheduler.release(stage)
         self._note_moved(free)
@@ -260,6 +269,8 @@ class LLMClient(LLMReadings):
         end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
         Engines that cannot take it out then go on with it (`LLMScheduler.ends_later`).
         """
+        if self.scrapes is not None:
+            self.scrapes.note()
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
         late = [item for item in unseen.late if item[1] is stage]
@@ -447,9 +458,11 @@ class LLMClient(LLMReadings):
 
     def _complete(self, now: int) -> None:
         """Account for the run in flight, which ends now."""
-        flight = self._flight
+        flight, scrapes = self._flight, self.scrapes
         plan, count = flight.plan, flight.planned
         assert plan is not None
+        if scrapes is not None:
+            scrapes.ending(now)
         flight.plan = None
         flight.ended_ns = now
         scheduler = self.scheduler
@@ -477,6 +490,8 @@ class LLMClient(LLMReadings):
                 for seq in sequences_of(stage):
                     scheduler.abort_in_step(seq, finished)
                     self.events.aborted(self, seq)
+        if scrapes is not None:
+            scrapes.settled()
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:
@@ -495,6 +510,8 @@ class LLMClient(LLMReadings):
             self.events.room(self)
         if self.step_parts.planner is not None:
             self.step_parts.planner.completed(self)
+        if scrapes is not None:
+            scrapes.ended(now)
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""

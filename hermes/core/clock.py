@@ -1,9 +1,9 @@
 """The clock: a SimPy environment with integer nanoseconds and a fixed order of events at equal times.
 
 SimPy's heap orders by (time, priority, creation). The priorities below set the order at equal times: step ends (by
-client), then transfers, then clients that join or leave, then arrivals, then starts of steps (by client). Step ends are
-ordered by client rather than by creation because a run of steps and the same steps one by one create their events at
-different moments, and must still agree exactly.
+client), then transfers, then clients that join or leave, then autoscalers, then arrivals, then starts of steps (by
+client). Step ends are ordered by client rather than by creation because a run of steps and the same steps one by one
+create their events at different moments, and must still agree exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simpy.events import Event, Process, ProcessGenerator
 from hermes.compiled import mypyc_attr
 
 __all__ = [
-    "ARRIVAL", "AUTOSCALER", "MAX_CLIENTS", "MEMBERSHIP", "SETTLED", "START", "STEP_END", "TRANSFER",
+    "ARRIVAL", "AUTOSCALER", "MAX_CLIENTS", "MEMBERSHIP", "SCRAPE", "SETTLED", "START", "STEP_END", "TRANSFER",
     "Acting", "Clock", "Tick", "at", "bind_at", "happen",
 ]
 
@@ -27,6 +27,7 @@ MAX_CLIENTS = 1_000_000
 STEP_END = 0                    # + client index
 TRANSFER = MAX_CLIENTS
 MEMBERSHIP = TRANSFER + 2       # clients join and leave
+SCRAPE = TRANSFER + 3           # of no event: reads from here on see a scrape of their instant
 AUTOSCALER = TRANSFER + 4
 ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
@@ -82,6 +83,7 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
+        self._priority = 0   # of the event that happens
         self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
@@ -111,7 +113,7 @@ class Clock(Environment):
         last = until_ns if until_ns is not None else 1 << 62
         while queue and queue[0][0] <= last:
             for _ in _MANY:
-                self._now, _priority, _count, event = heappop(queue)  # type: ignore[assignment]
+                self._now, self._priority, _count, event = heappop(queue)  # type: ignore[assignment]
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
                 for callback in callbacks:
                     callback(event)
