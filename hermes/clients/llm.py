@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +38,9 @@ from hermes.core.generation import Generation
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.clients.scrapes import ClientScraper
 
 __all__ = ["LLMClient"]
 
@@ -122,6 +126,16 @@ class LLMClient(LLMReadings):
         """When the step in flight ends; now without one."""
         flight, steps = self._flight, self.steps
         return self.env._now if flight.plan is None else steps.view[steps.pos + flight.planned - 1]
+
+    def scraper(self, period_ns: int, offset_ns: int) -> ClientScraper:
+        """Return a scraper that asks at `offset_ns`, and every `period_ns` from then on (`hermes.core.scraped`)."""
+        from hermes.clients.scrapes import ClientScraper, Scrapes  # most clients are not scraped
+
+        if self.scrapes is None:
+            self.scrapes = Scrapes(self)
+        scraper = ClientScraper(self.scrapes, period_ns, offset_ns)
+        self.scrapes.scrapers.append(scraper)
+        return scraper
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:
     from hermes.clients.kv_tier import Tier
-    from hermes.clients.scrapes import ClientScraper, Scrapes
+    from hermes.clients.scrapes import Scrapes
 
 __all__ = ["LLMReadings"]
 
@@ -152,16 +152,6 @@ class LLMReadings:
     def machine_info(self) -> MachineInfo | None:
         """Return None: it does not share its devices."""
         return None
-
-    def scraper(self, period_ns: int, offset_ns: int) -> ClientScraper:
-        """Return a scraper that asks at `offset_ns`, and every `period_ns` from then on (`hermes.core.scraped`)."""
-        from hermes.clients.scrapes import ClientScraper, Scrapes  # most clients are not scraped
-
-        if self.scrapes is None:
-            self.scrapes = Scrapes(self)
-        scraper = ClientScraper(self.scrapes, period_ns, offset_ns)
-        self.scrapes.scrapers.append(scraper)
-        return scraper
 
     # -- load, as of now -------------------------------------------------------------------------------------------
 

@@ -110,7 +110,8 @@ class Scrapes:
         for scraper in self.scrapers:
             at = before_ns - 1 - (before_ns - 1 - scraper.offset_ns) % scraper.period_ns
             if at >= since and at >= scraper.offset_ns:   # others have been kept
-                scraper.kept = Sample(at, *self.at(at))
+                known = scraper.sample
+                scraper.kept = known if known is not None and known.at_ns == at else Sample(at, *self.at(at))
 
     def _wake(self, now: int) -> None:
         for scraper in self.scrapers:

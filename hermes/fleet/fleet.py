@@ -32,13 +32,14 @@ class Fleet:
         groups: Configuration and clients of each group whose replicas come and go.
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
+        seed: The scenario's.
 
     Attributes:
         log: Rows of the record's table `membership`.
     """
 
     def __init__(self, env: Clock, groups: Iterable[tuple[FleetConfig, list[Any]]], holds: Callable[[Client], bool],
-                 left: Callable[[], int]) -> None:   # Any: clients that are replicas
+                 left: Callable[[], int], seed: int = 0) -> None:   # Any: clients that are replicas
         self._env = env
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
@@ -46,7 +47,7 @@ class Fleet:
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         for config, clients in groups:
             replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
-                                self.log)
+                                self.log, seed)
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from hermes.core.clock import AUTOSCALER, MEMBERSHIP, SETTLED, Clock, Tick
 from hermes.core.record import DRAINING, GONE, READY, STARTING
+from hermes.core.scraped import Sample, Scraper, scrape
+from hermes.fleet.autoscalers import Pod
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["Replica", "Replicas"]
@@ -31,6 +33,10 @@ class Replica(Protocol):
         """Whether nothing runs or is about to start."""
         ...
 
+    def scraper(self, period_ns: int, offset_ns: int) -> Scraper:
+        """See `hermes.core.scraped.Scrapable`."""
+        ...
+
     @property
     def free_at_ns(self) -> int:
         """When the step in flight ends; now without one."""
@@ -44,11 +50,20 @@ class Replica(Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("client", "incarnation", "since", "state")
+    __slots__ = ("client", "incarnation", "scraper", "since", "state", "up_ns")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
+        self.up_ns = 0   # when the replica became ready
+        self.scraper: Scraper | None = None
+
+    def sample(self) -> Sample | None:
+        """Return the replica's last sample; None before its first scrape."""
+        if self.scraper is None or self.state == STARTING:
+            return None
+        sample = self.scraper.read()
+        return None if sample is None or sample.at_ns < self.up_ns else sample
 
 
 class Replicas:
@@ -61,15 +76,16 @@ class Replicas:
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
+        seed: The scenario's, for the times of scrapes.
     """
 
     def __init__(self, env: Clock, clients: list[Any], start: int, start_up_ns: int, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 ) -> None:   # Any: a `Replica` that is a `Client`
+                 seed: int = 0) -> None:   # Any: a `Replica` that is a `Client`
         self._env, self._start_up_ns, self._changed, self._holds, self._left = env, start_up_ns, changed, holds, left
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
-        self._log, self._started, self._owed = log, 0, 0
+        self._log, self._started, self._owed, self._seed = log, 0, 0, seed
         for number, slot in enumerate(self._slots):
             if number < start:
                 self._begin(slot)
@@ -90,6 +106,19 @@ class Replicas:
     @property
     def wanted(self) -> int:
         return sum(slot.state in (STARTING, READY) for slot in self._slots) + self._owed
+
+    @property
+    def most(self) -> int:
+        return len(self._slots)
+
+    def watch(self, period_s: float) -> None:
+        for slot in self._slots:
+            slot.scraper = scrape(slot.client, self._seed, "autoscaler", period_s)
+
+    def pods(self) -> list[Pod]:
+        found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
+                 for slot in self._slots if slot.state != GONE]
+        return found + [Pod("", False, pending=True)] * self._owed
 
     def until(self, seconds: float) -> Tick:
         if not self._left():
@@ -172,4 +201,6 @@ class Replicas:
 
     def _enter(self, slot: _Slot, state: int, reason: str) -> None:
         slot.state = state
+        if state == READY:
+            slot.up_ns = self._env._now
         self._log.append((slot.client.index, slot.incarnation, self._env._now, state, reason))

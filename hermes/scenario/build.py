@@ -170,7 +170,8 @@ class _Builder:
             return None
         from hermes.fleet.fleet import Fleet  # most scenarios have none
 
-        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left)
+        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left,
+                      self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)
         return fleet
