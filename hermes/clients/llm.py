@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
+if TYPE_CHECKING:
+    from hermes.clients.scrapes import ClientScraper
+
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
@@ -61,7 +65,7 @@ class LLMClient(LLMReadings):
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
         "after_ns", "another", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
-        "role", "scheduler", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
+        "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
     )
 
     def __init__(
@@ -96,6 +100,7 @@ class LLMClient(LLMReadings):
         before_ns, token_ns, self.after_ns = frontend_ns
         self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
+        self.scrapes = None               # values for scrapers, made for the first one
         # An empty engine for a replica that starts again; its group's `fleet` sets it.
         self.another: Callable[[], tuple[LLMScheduler, tuple[ClientPart, ...]]] | None = None
         self.parts: tuple[ClientPart, ...] = ()
@@ -104,6 +109,12 @@ class LLMClient(LLMReadings):
 
     def renew(self) -> None:
         """Start again with an empty engine. Called while the client is idle, without stages."""
+        self._empty()
+        if self.scrapes is not None:
+            self.scrapes.found(self.env._now)
+
+    def _empty(self) -> None:
+        """Take an empty engine."""
         assert self.another is not None
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
@@ -121,6 +132,16 @@ class LLMClient(LLMReadings):
         """When the step in flight ends; now without one."""
         flight, steps = self._flight, self.steps
         return self.env._now if flight.plan is None else steps.view[steps.pos + flight.planned - 1]
+
+    def scraper(self, period_ns: int, offset_ns: int) -> ClientScraper:
+        """Return a scraper that asks at `offset_ns`, and every `period_ns` from then on (`hermes.core.scraped`)."""
+        from hermes.clients.scrapes import ClientScraper, Scrapes  # most clients are not scraped
+
+        if self.scrapes is None:
+            self.scrapes = Scrapes(self)
+        scraper = ClientScraper(self.scrapes, period_ns, offset_ns)
+        self.scrapes.scrapers.append(scraper)
+        return scraper
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -186,6 +207,8 @@ class LLMClient(LLMReadings):
 
     def _take(self, stage: Generation) -> None:
         scheduler = self.scheduler
+        if self.scrapes is not None:
+            self.scrapes.note()
         if scheduler.asynchronous:
             self._unseen.late.append((self.env._now, stage))
         else:
@@ -213,6 +236,8 @@ class LLMClient(LLMReadings):
 
     def reserve(self, stage: Generation) -> bool:
         """Take memory for KV that is about to arrive; return False if there is not enough."""
+        if self.scrapes is not None:
+            self.scrapes.note()
         free = self._catch_up()
         taken = self.scheduler.reserve(stage)
         self._note_moved(free)
@@ -240,6 +265,8 @@ class LLMClient(LLMReadings):
 
     def release(self, stage: Generation) -> None:
         """Free KV that was kept for a transfer: waiting sequences may be admitted."""
+        if self.scrapes is not None:
+            self.scrapes.note()
         free = self._catch_up()
         self.scheduler.release(stage)
         self._note_moved(free)
@@ -262,6 +289,8 @@ class LLMClient(LLMReadings):
         end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
         Engines that cannot take it out then go on with it (`LLMScheduler.ends_later`).
         """
+        if self.scrapes is not None:
+            self.scrapes.note()
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
         late = [item for item in unseen.late if item[1] is stage]
@@ -300,6 +329,8 @@ class LLMClient(LLMReadings):
         Steps that have ended count. The step in flight emits nothing: it is a run of no steps, up to now.
         """
         flight, now, scheduler = self._flight, self.env._now, self.scheduler
+        if self.scrapes is not None:
+            self.scrapes.lost(now)
         self._given_up.in_step.clear()   # what leaves with the step in flight leaves now
         plan, ended, planned = flight.plan, self.steps_done(), flight.planned
         if plan is not None:
@@ -330,7 +361,7 @@ class LLMClient(LLMReadings):
         if self._start is not None:
             self._start.callbacks.clear()
             self._start = None
-        self.renew()
+        self._empty()
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
@@ -490,9 +521,11 @@ class LLMClient(LLMReadings):
 
     def _complete(self, now: int) -> None:
         """Account for the run in flight, which ends now."""
-        flight = self._flight
+        flight, scrapes = self._flight, self.scrapes
         plan, count = flight.plan, flight.planned
         assert plan is not None
+        if scrapes is not None:
+            scrapes.ending(now)
         flight.plan = None
         flight.ended_ns = now
         scheduler = self.scheduler
@@ -520,6 +553,8 @@ class LLMClient(LLMReadings):
                 for seq in sequences_of(stage):
                     scheduler.abort_in_step(seq, finished)
                     self.events.aborted(self, seq)
+        if scrapes is not None:
+            scrapes.settled()
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:
@@ -538,6 +573,8 @@ class LLMClient(LLMReadings):
             self.events.room(self)
         if self.step_parts.planner is not None:
             self.step_parts.planner.completed(self)
+        if scrapes is not None:
+            scrapes.ended(now)
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.clients.block_time import block_ns_of_client
-from hermes.clients.llm_state import ANY_LENGTH, Flight, Limits, MovedBlocks, Unseen, Waits
+from hermes.clients.llm_state import ANY_LENGTH, Flight, Limits, MovedBlocks, StepParts, Unseen, Waits
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
@@ -22,6 +22,7 @@ from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:
     from hermes.clients.kv_tier import Tier
+    from hermes.clients.scrapes import Scrapes
 
 __all__ = ["LLMReadings"]
 
@@ -46,9 +47,11 @@ class LLMReadings:
     num_assigned: int
     emitted: int
     tiers: Iterable[Tier]   # stores of KV outside its devices
+    scrapes: Scrapes | None
     out_of_range_tasks = 0
     _flight: Flight
     limits: Limits
+    step_parts: StepParts
     _moved: MovedBlocks
     _unseen: Unseen
     _waits: Waits

@@ -79,6 +79,9 @@ class Lockstep(StepPart):
     def starts(self) -> bool:
         return self._start is not None
 
+    def first_index(self) -> int:
+        return self.ranks[0].index
+
     def cut(self, client: LLMClient) -> None:
         self._cut()
 

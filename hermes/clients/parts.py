@@ -87,6 +87,11 @@ class StepPart(ClientPart):
         """Whether a step is about to start at this instant: then the client is not idle."""
         raise NotImplementedError
 
+    def first_index(self) -> int:
+        """Return the index of the client whose place the step ends of all its clients have among the events of an
+        instant. Called when a client is scraped for the first time."""
+        raise NotImplementedError
+
     # -- place `planner`: decides whether a plan starts now --------------------------------------------------------
 
     def next_plan(self, client: LLMClient) -> Plan | None:

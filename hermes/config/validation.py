@@ -105,7 +105,8 @@ def input_error(
     # a mistyped key is both unknown and missing: report the unknown one
     first = next((p for p in found if p.kind == "extra_forbidden"), None) if found[0].kind == "missing" else None
     first = first or found[0]
-    if first.kind == "string_type" and isinstance(first.node.value, dict):   # a name, or what it names, written out
+    if first.kind in ("string_type", "literal_error") and isinstance(first.node.value, dict):
+        # a name, or what it names, written out
         inside = [p for p in found if p.path[:len(first.path)] == first.path != p.path]
         first = min(inside, key=lambda p: p.kind == "missing", default=first)
     same = [p for p in found if p.path == first.path and p.kind != "missing"] or [first]

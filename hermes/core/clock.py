@@ -19,7 +19,7 @@ from simpy.events import Event, Process, ProcessGenerator
 from hermes.compiled import mypyc_attr
 
 __all__ = [
-    "ARRIVAL", "AUTOSCALER", "DISPATCH", "EXPIRY", "FAILURE", "MAX_CLIENTS", "MEMBERSHIP", "SETTLED", "START",
+    "ARRIVAL", "AUTOSCALER", "DISPATCH", "EXPIRY", "FAILURE", "MAX_CLIENTS", "MEMBERSHIP", "SCRAPE", "SETTLED", "START",
     "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
 ]
 
@@ -28,6 +28,7 @@ STEP_END = 0                    # + client index
 TRANSFER = MAX_CLIENTS
 FAILURE = TRANSFER + 1
 MEMBERSHIP = TRANSFER + 2       # clients join and leave
+SCRAPE = TRANSFER + 3           # of no event: reads from here on see a scrape of their instant
 AUTOSCALER = TRANSFER + 4
 EXPIRY = TRANSFER + 6           # time-outs of a gateway
 ARRIVAL = 2 * MAX_CLIENTS       # and attempts again
@@ -85,6 +86,7 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
+        self._priority = 0   # of the event that happens
         self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
@@ -114,7 +116,7 @@ class Clock(Environment):
         last = until_ns if until_ns is not None else 1 << 62
         while queue and queue[0][0] <= last:
             for _ in _MANY:
-                self._now, _priority, _count, event = heappop(queue)  # type: ignore[assignment]
+                self._now, self._priority, _count, event = heappop(queue)  # type: ignore[assignment]
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
                 for callback in callbacks:
                     callback(event)

@@ -56,6 +56,9 @@ class RouterContext:
         candidates: Clients in the order of the scenario; ties go to the first.
         rng: The router's own random stream.
         transfer_ns: Duration of moving a stage's data to a candidate, without contention.
+        now_ns: Returns the simulated time.
+        cells: Loads that the coordinator keeps for the router; see `watch`.
+        seed: The scenario's, for named streams.
     """
 
     candidates: Sequence[Client]
@@ -63,6 +66,7 @@ class RouterContext:
     transfer_ns: Callable[[Stage, Client], int] = field(default=lambda stage, client: 0)
     now_ns: Callable[[], int] = field(default=lambda: 0)
     cells: list[LoadCell] = field(default_factory=list)
+    seed: int = 0
 
     def watch(self, kind: str) -> IntArray:
         """Return an array, by candidate, of a load that changes only when stages are assigned and done."""

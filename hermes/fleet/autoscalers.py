@@ -1,23 +1,43 @@
 """What decides how many replicas a group of clients has: protocol, registry, and the two that look at nothing.
 
 An autoscaler is a SimPy process: its configuration's `run(view)` is a generator that waits (`yield
-view.until(seconds)`) and sets the number of replicas (`view.scale(replicas, reason)`).
+view.until(seconds)`) and sets the number of replicas (`view.scale(replicas, reason)`). It may have the replicas scraped
+(`view.watch(period)`) and look at their latest samples (`view.pods()`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import pairwise
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration, Registry
+from hermes.core.scraped import Sample
 from hermes.errors import InputError
 
-__all__ = ["AUTOSCALERS", "Autoscaler", "AutoscalerView"]
+__all__ = ["AUTOSCALERS", "Autoscaler", "AutoscalerView", "Pod", "Sample"]
 
 Acts = Generator[Any, Any, None]   # Any: it yields SimPy events
+
+
+class Pod(NamedTuple):
+    """A replica that exists, as Kubernetes lists it.
+
+    Attributes:
+        name: Of its client; "" while it has no slot.
+        ready: Whether it takes requests.
+        pending: Whether it waits for a slot that another replica still holds.
+        leaving: Whether it drains.
+        sample: Its values at the last scrape of it; None before the first one, and while it starts.
+    """
+
+    name: str
+    ready: bool
+    pending: bool = False
+    leaving: bool = False
+    sample: Sample | None = None
 
 
 class AutoscalerView(Protocol):
@@ -36,6 +56,21 @@ class AutoscalerView(Protocol):
     @property
     def wanted(self) -> int:
         """Replicas that take requests or start."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """The group's `count`."""
+        ...
+
+    def watch(self, period_s: float) -> None:
+        """Have the replicas scraped from now on, each once a period at a time of its own. Called once, before the first
+        `pods`, by an autoscaler that looks at samples."""
+        ...
+
+    def pods(self) -> list[Pod]:
+        """Return the replicas that exist: starting, ready and draining ones in the order of their slots, then those
+        that wait for a slot."""
         ...
 
     def until(self, seconds: float) -> Any:   # Any: a SimPy event
@@ -59,7 +94,8 @@ class Autoscaler(ConfigModel):
         raise NotImplementedError
 
 
-AUTOSCALERS: Registry[Autoscaler] = Registry("autoscalers", "an autoscaler", base=Autoscaler)
+AUTOSCALERS: Registry[Autoscaler] = Registry("autoscalers", "an autoscaler", {"hpa": "hermes.fleet.hpa:Hpa"},
+                                             base=Autoscaler)
 
 
 @AUTOSCALERS.register("static")

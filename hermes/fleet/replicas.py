@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
 from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
+from hermes.core.scraped import Sample, Scraper, scrape
+from hermes.fleet.autoscalers import Pod
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["Replica", "Replicas"]
@@ -35,6 +37,10 @@ class Replica(Protocol):
         """Whether nothing runs or is about to start."""
         ...
 
+    def scraper(self, period_ns: int, offset_ns: int) -> Scraper:
+        """See `hermes.core.scraped.Scrapable`."""
+        ...
+
     @property
     def free_at_ns(self) -> int:
         """When the step in flight ends; now without one."""
@@ -48,13 +54,22 @@ class Replica(Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "incarnation", "since", "state", "ups")
+    __slots__ = ("chosen", "client", "incarnation", "scraper", "since", "state", "up_ns", "ups")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
         self.chosen = False   # whether routers choose it
         self.ups = 0          # how often it became ready
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
+        self.up_ns = 0   # when the replica became ready
+        self.scraper: Scraper | None = None
+
+    def sample(self) -> Sample | None:
+        """Return the replica's last sample; None before its first scrape."""
+        if self.scraper is None or self.state in (STARTING, DOWN):
+            return None
+        sample = self.scraper.read()
+        return None if sample is None or sample.at_ns < self.up_ns else sample
 
 
 class Replicas:
@@ -68,16 +83,17 @@ class Replicas:
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
+        seed: The scenario's, for the times of scrapes.
     """
 
     def __init__(self, env: Clock, clients: list[Any], start: int, start_up_ns: int, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
+                 seed: int, down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
         self._env, self._start_up_ns, self._changed, self._holds, self._left = env, start_up_ns, changed, holds, left
         self._down = down
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
-        self._log, self._started, self._owed = log, 0, 0
+        self._log, self._started, self._owed, self._seed = log, 0, 0, seed
         for number, slot in enumerate(self._slots):
             if number < start:
                 self._begin(slot)
@@ -99,6 +115,19 @@ class Replicas:
     @property
     def wanted(self) -> int:
         return sum(slot.state in _WANTED for slot in self._slots) + self._owed
+
+    @property
+    def most(self) -> int:
+        return len(self._slots)
+
+    def watch(self, period_s: float) -> None:
+        for slot in self._slots:
+            slot.scraper = scrape(slot.client, self._seed, "autoscaler", period_s)
+
+    def pods(self) -> list[Pod]:
+        found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
+                 for slot in self._slots if slot.state != GONE]
+        return found + [Pod("", False, pending=True)] * self._owed
 
     def until(self, seconds: float) -> Tick:
         if not self._left():
@@ -215,4 +244,6 @@ class Replicas:
 
     def _enter(self, slot: _Slot, state: int, reason: str) -> None:
         slot.state = state
+        if state == READY:
+            slot.up_ns = self._env._now
         self._log.append((slot.client.index, slot.incarnation, self._env._now, state, reason))

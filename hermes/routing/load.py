@@ -11,21 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
+from hermes.core.scraped import SCRAPED
 from hermes.core.stage import Stage
+from hermes.errors import InputError, Verbatim
 from hermes.routing.tracking import LoadTrack
+from hermes.routing.views import SCRAPED_LOADS, View, least_of_scraped, not_shown
 
 __all__ = ["HeavyLightConfig", "Least", "LeastLoadedConfig", "PowerOfTwoConfig"]
 
 TokenLoad = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
 Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests"]
+ScrapedLoad = Literal[
+    "input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests", "waiting", "running", "kv_use"]
 _STATIC = ("input_tokens", "output_tokens", "requests")
 _FEW = 32   # up to this many clients are asked one by one, which is cheaper than tracking their events
 
@@ -74,17 +79,31 @@ class LeastLoadedConfig(ConfigModel):
     """Send a stage to the client with the least load; ties go to the first."""
 
     kind: Literal["least_loaded"] = "least_loaded"
-    load: Load = "tokens_left"
-    """Load to compare; `requests` is the "least connections" of a load balancer."""
+    load: ScrapedLoad = "tokens_left"
+    """Load to compare; `requests` is the "least connections" of a load balancer. `waiting`, `running` and `kv_use` need
+    a scraped view, which sees these, `requests` and `kv_tokens` alone."""
+    view: View = "exact"
+    """What the router knows of the clients: `exact` (their loads as of now), or `{kind: scraped, period: 50 ms}` (what
+    it saw when it last asked each of them for its metrics)."""
+
+    @model_validator(mode="after")
+    def _seen(self) -> Self:
+        if self.view == "exact" and self.load in SCRAPED:
+            raise InputError(Verbatim(f"{self.load} needs `view: {{kind: scraped}}`"), field="load")
+        if self.view != "exact" and self.load not in SCRAPED_LOADS:
+            raise InputError(Verbatim(not_shown(self.load)), field="load")
+        return self
 
     def build(self, context: RouterContext) -> LeastLoaded:
-        return LeastLoaded(context, self.load)
+        if self.view == "exact":
+            return LeastLoaded(Least(context, self.load).of, context)
+        return LeastLoaded(least_of_scraped(context, self.load, self.view), context)
 
 
 class LeastLoaded:
-    def __init__(self, context: RouterContext, load: str) -> None:
-        self._of = Least(context, load).of
-        self._least = self._of(context.candidates)
+    def __init__(self, of: Callable[[Sequence[Client]], Callable[[], Client]], context: RouterContext) -> None:
+        self._of = of
+        self._least = of(context.candidates)
 
     def choose(self, stage: Stage) -> Client:
         return self._least()

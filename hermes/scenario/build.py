@@ -392,7 +392,7 @@ class _Builder:
             candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
-            lambda: self.env._now,
+            lambda: self.env._now, seed=self.scenario.seed,
         )
         with inside("router"):
             routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)

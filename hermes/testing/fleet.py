@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -28,20 +29,24 @@ class AutoscalerContract(ABC):
     def make(self) -> Autoscaler:
         """Return the autoscaler, equal at each call."""
 
-    def _run(self, rate: float = 40.0, stepping: str = "runs") -> tuple[np.ndarray, np.ndarray]:
-        """Return the changes of membership, and the requests' ends."""
+    def _run(self, rate: float = 40.0, stepping: str = "runs", others: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the changes of membership of the group, and the requests' ends. others: Clients of another group."""
         from hermes.api import simulate
+
+        def group(name: str, count: int, model: str) -> dict[str, Any]:
+            return {"name": name, "count": count, "memory": {"num_blocks": 200}, "model": model,
+                    "hardware": {"kind": "roofline", "model": model, "device": "h100-sxm"},
+                    "fleet": {"start": 2, "start_up": {"total": 0.2}, "autoscaler": self.make().model_dump()}}
 
         record = simulate({
             "stepping": stepping,
-            "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": rate},
+            "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": rate}, "model": "llama-3.1-8b",
                          "lengths": {"kind": "fixed", "prompt": 64, "output": 32}},
-            "clients": [{"name": "llm", "count": self.most, "memory": {"num_blocks": 200},
-                         "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"},
-                         "fleet": {"start": 2, "start_up": {"total": 0.2}, "autoscaler": self.make().model_dump()}}],
+            "clients": [group("llm", self.most, "llama-3.1-8b"),
+                        *([group("other", others, "mistral-7b")] if others else [])],
         }).record
         assert (record.status == 1).all(), "a request was not served"
-        return record.membership, record.finish_ns
+        return record.membership[record.membership[:, 0] < self.most], record.finish_ns
 
     def test_it_survives_a_scenario_file(self) -> None:
         one = self.make()
@@ -65,6 +70,10 @@ class AutoscalerContract(ABC):
 
     def test_it_decides_the_same_in_single_steps(self) -> None:
         first, second = self._run(), self._run(stepping="every_step")
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+    def test_another_group_changes_no_decision(self) -> None:
+        first, second = self._run(), self._run(others=self.most)
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
     def test_numbers_beyond_the_group_are_refused_by_check(self) -> None:

@@ -9,12 +9,14 @@ import pytest
 from hermes.config import ConfigModel
 from hermes.core.client import LOADS
 from hermes.routing import ROUTERS, RouterContext
+from hermes.routing.views import SCRAPED_LOADS
 from hermes.testing.routers import RouterContract
 
 CONFIGS: list[dict[str, Any]] = [
     {"kind": "round_robin"},
     *({"kind": "least_loaded", "load": load} for load in LOADS),
     *({"kind": "heavy_light", "load": load, "threshold": 100} for load in LOADS if load != "requests"),
+    *({"kind": "least_loaded", "load": load, "view": {"kind": "scraped", "period": 0.05}} for load in SCRAPED_LOADS),
     {"kind": "power_of_two"}, {"kind": "power_of_two", "load": "requests"}, {"kind": "random"},
     {"kind": "session", "load": "kv_tokens"}, {"kind": "locality"},
 ]

@@ -1,0 +1,80 @@
+"""Scraped values of clients: what a gateway or a metrics pipeline knows of an engine.
+
+A scraper asks each client once a period, at times that are fixed for each pair of scraper and client, and knows the
+values of the client's last step that had ended by then. Clients evaluate this when somebody reads it; no event is made
+for a scrape (`hermes.clients.scrapes`).
+
+At equal times a scrape comes after step ends, transfers, crashes and changes of membership, and before autoscalers and
+arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from hermes.config.streams import stream
+from hermes.units import s_to_ns
+
+__all__ = ["NEVER", "SCRAPED", "Sample", "Scrapable", "Scraper", "scrape"]
+
+NEVER = 1 << 62
+
+SCRAPED = ("waiting", "running", "kv_use")
+"""Values that a scrape shows."""
+
+
+class Sample(NamedTuple):
+    """Values of a client at a scrape: those of the last step that had ended. All zero before its first step.
+
+    Attributes:
+        at_ns: Time of the scrape.
+        waiting: Sequences in the queue.
+        running: Sequences in the batch.
+        kv_use: 1 - free / total KV blocks. Cached blocks that no sequence holds count as free.
+    """
+
+    at_ns: int
+    waiting: int
+    running: int
+    kv_use: float
+
+
+class Scraper(Protocol):
+    """One scraper's samples of one client.
+
+    Attributes:
+        sample: The latest one at the latest `refresh`; None before the client's first scrape.
+        alarm: Called with the time of another sample, when `refresh` has returned `NEVER`, or when it comes earlier
+            than `refresh` has said.
+    """
+
+    sample: Sample | None
+    alarm: Callable[[int], None] | None
+
+    def refresh(self) -> int:
+        """Set `sample` as of now. Return the time in ns from which on it may have other values; NEVER if `alarm` will
+        be called with that time."""
+        ...
+
+    def read(self) -> Sample | None:
+        """Return the latest sample as of now; None before the client's first scrape."""
+        ...
+
+
+@runtime_checkable
+class Scrapable(Protocol):
+    """A client whose values a scraper can see."""
+
+    name: str
+
+    def scraper(self, period_ns: int, offset_ns: int) -> Scraper:
+        """Return a scraper that asks this client at `offset_ns`, and every `period_ns` from then on."""
+        ...
+
+
+def scrape(client: Scrapable, seed: int, scraper: str, period_s: float) -> Scraper:
+    """Return a scraper of one client, with its own offset in the period: a number of the stream
+    `views/SCRAPER/CLIENT`, so that another client changes no other's offset."""
+    period_ns = max(1, s_to_ns(period_s))
+    return client.scraper(period_ns, int(stream(seed, f"views/{scraper}/{client.name}").random() * period_ns))

@@ -1,0 +1,194 @@
+"""Kubernetes' horizontal pod autoscaler on scraped metrics of the engines (`kind: hpa`).
+
+Every 15 s it compares each metric with its target and takes the largest number of replicas that a metric asks for. What
+it sees is late: the metrics pipeline scrapes each replica once a period, and a scrape shows the last step that had
+ended. A replica that starts counts as a pod whose value is missing, for a vLLM pod that loads is running and has no
+metrics. A replica that waits for a slot counts as a pending pod.
+
+`hermes.fleet.hpa_rules` has the rules. What is simpler than in a cluster: a metric has no age limit, and a draining pod
+is not ready.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hermes.config import ConfigModel, Duration
+from hermes.errors import InputError, Verbatim
+from hermes.fleet.autoscalers import AUTOSCALERS, Acts, Autoscaler, AutoscalerView, Pod
+from hermes.fleet.hpa_rules import (
+    Limits,
+    PodValue,
+    Stabiliser,
+    milli,
+    replicas_by_average,
+    replicas_by_pods,
+    replicas_by_value,
+)
+from hermes.units import s_to_ns
+
+__all__ = ["Controller", "Hpa", "Metric", "ScaleDown", "ScaleUp"]
+
+
+class Metric(ConfigModel):
+    """A metric of the engines and its target."""
+
+    metric: Literal["waiting", "running", "kv_use"]
+    """What a scrape shows: sequences in the queue, sequences in the batch, the share of KV blocks in use."""
+    type: Literal["pods", "object", "external"] = "pods"
+    """`pods`: the mean over the pods is compared with the target. `object` and `external`: the sum over all pods that
+    have been scraped, as a query of Prometheus gives it."""
+    target: float = Field(ge=0.001, le=1e6)
+    """Target; it counts in thousandths, as values do."""
+    average: bool = True
+    """Whether the target is one for each replica (AverageValue: KEDA and WVA) or for the sum (Value: the ratio of sum
+    and target multiplies the ready pods). `pods` always has an average."""
+
+    @model_validator(mode="after")
+    def _pods_are_averaged(self) -> Self:
+        if self.type == "pods" and not self.average:
+            raise InputError(Verbatim("a metric of type pods has an average; take `type: external`"), field="average")
+        return self
+
+    def replicas(self, pods: list[Pod], current: int, tolerance: float) -> int | None:
+        """Return the replicas that the metric asks for; None if it has no value."""
+        place = Pod._fields.index("sample")
+        values = [None if pod[place] is None else milli(getattr(pod[place], self.metric)) for pod in pods]
+        target = round(self.target * 1000)
+        if self.type == "pods":
+            return replicas_by_pods([PodValue(value, pod.pending, pod.leaving)
+                                     for pod, value in zip(pods, values, strict=True)], target, current, tolerance)
+        found = [value for value in values if value is not None]
+        if not found:
+            return None
+        if self.average:
+            return replicas_by_average(sum(found), target, current, tolerance)
+        return replicas_by_value(sum(found), target, current, sum(pod.ready for pod in pods), tolerance)
+
+
+class ScaleUp(ConfigModel):
+    """How fast replicas may rise. Left out, both limits: 4 pods or 100%; with one given, this one alone."""
+
+    window: Duration = Field(default=0.0, ge=0, le=3600)
+    """Stabilisation window: replicas rise to the lowest recommendation of so long."""
+    pods: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas more within a period."""
+    percent: float | None = Field(default=None, gt=0, le=100_000)
+    """Percent more within a period. Of two limits the one that allows more counts."""
+    period: Duration = Field(default=15.0, gt=0, le=1800)
+    """Period of the limits; they count from the replicas at its start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _both_limits(cls, data: Any) -> Any:   # Any: what the user wrote
+        if isinstance(data, dict) and data.get("pods") is None and data.get("percent") is None:
+            return {**data, "pods": 4, "percent": 100.0}
+        return data
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.pods, self.percent, s_to_ns(self.period))
+
+
+class ScaleDown(ConfigModel):
+    """How fast replicas may fall. Left out, 100% within a period."""
+
+    window: Duration = Field(default=300.0, ge=0, le=3600)
+    """Stabilisation window: replicas fall to the highest recommendation of so long."""
+    pods: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas fewer within a period."""
+    percent: float | None = Field(default=None, gt=0, le=100)
+    """Percent fewer within a period. Of two limits the one that allows more counts."""
+    period: Duration = Field(default=15.0, gt=0, le=1800)
+    """Period of the limits; they count from the replicas at its start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole(cls, data: Any) -> Any:   # Any: what the user wrote
+        if isinstance(data, dict) and data.get("pods") is None and data.get("percent") is None:
+            return {**data, "percent": 100.0}
+        return data
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.pods, self.percent, s_to_ns(self.period))
+
+
+@AUTOSCALERS.register("hpa")
+class Hpa(Autoscaler):
+    """Kubernetes' horizontal pod autoscaler (v2) on metrics of the engines."""
+
+    kind: Literal["hpa"] = "hpa"
+    metrics: list[Metric] = Field(min_length=1, max_length=100)
+    """Metrics; the one that asks for most replicas decides. If one has no value, the replicas do not fall."""
+    min: int = Field(default=1, ge=1, le=100_000)
+    """Fewest replicas."""
+    max: int | None = Field(default=None, ge=1, le=100_000)
+    """Most replicas. Left out, the group's `count`."""
+    period: Duration = Field(default=15.0, gt=0)
+    """Time between two decisions (`--horizontal-pod-autoscaler-sync-period`), the first one at the start."""
+    scrape: Duration = Field(default=15.0, gt=0)
+    """Time between two scrapes of a replica. When in it a replica is scraped is drawn once for each."""
+    tolerance: float = Field(default=0.1, ge=0, lt=1)
+    """Nothing changes if the ratio to the target is as near to 1."""
+    scale_up: ScaleUp = Field(default_factory=ScaleUp)
+    """How fast replicas may rise."""
+    scale_down: ScaleDown = Field(default_factory=ScaleDown)
+    """How fast replicas may fall."""
+
+    @model_validator(mode="after")
+    def _min_below_max(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise InputError(f"at least {self.min}, the `min`", self.max, field="max")
+        return self
+
+    def check(self, most: int) -> None:
+        for name, value in (("min", self.min), ("max", self.max)):
+            if value is not None and value > most:
+                raise InputError(f"at most {most} replicas, the group's count", value, field=name)
+
+    def run(self, view: AutoscalerView) -> Acts:
+        controller, rounds = Controller(self, view.most), 0
+        view.watch(self.scrape)
+        while True:
+            replicas, reason = controller.decide(s_to_ns(view.now_s), view.wanted, view.pods())
+            if replicas != view.wanted:
+                view.scale(replicas, reason)
+            rounds += 1
+            yield view.until(rounds * self.period)
+
+
+class Controller:
+    """The decisions of one autoscaler. count: The group's."""
+
+    def __init__(self, config: Hpa, count: int) -> None:
+        self._config, self._most = config, config.max or count
+        up, down = config.scale_up, config.scale_down
+        self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), config.min,
+                                      self._most)
+
+    def decide(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
+        """Return the replicas that are wanted from now on, and why."""
+        self._stabiliser.begin(now_ns, current)
+        replicas, reason = self._wanted(now_ns, current, pods)
+        if replicas != current:
+            self._stabiliser.changed(now_ns, replicas - current)
+        return replicas, reason
+
+    def _wanted(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
+        config = self._config
+        if current > self._most:
+            return self._most, "above max"
+        if current < config.min:
+            return config.min, "below min"
+        asked = [(metric.replicas(pods, current, config.tolerance), metric.metric) for metric in config.metrics]
+        valid = [(replicas, name) for replicas, name in asked if replicas is not None]
+        if not valid:
+            return current, "no metric has a value"
+        recommended, name = max(valid, key=lambda item: item[0])
+        if recommended < current and len(valid) < len(asked):
+            return current, "a metric has no value"
+        replicas = self._stabiliser.moved(now_ns, current, recommended)
+        return replicas, f"{name} above target" if replicas > current else "all metrics below target"
