@@ -51,6 +51,8 @@ class Fleet:
         for config, clients in groups:
             replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
                                 self.log, seed, self._down)
+            if gateway is not None:
+                gateway.covered |= {client.index for client in clients if client.role == "service"}
             for crash in config.crashes:
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)

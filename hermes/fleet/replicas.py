@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
 from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
-from hermes.core.scraped import Sample, Scraper, scrape
+from hermes.core.scraped import Sample, Scrapable, Scraper, scrape
+from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -35,10 +36,6 @@ class Replica(Protocol):
     @property
     def idle(self) -> bool:
         """Whether nothing runs or is about to start."""
-        ...
-
-    def scraper(self, period_ns: int, offset_ns: int) -> Scraper:
-        """See `hermes.core.scraped.Scrapable`."""
         ...
 
     @property
@@ -122,6 +119,9 @@ class Replicas:
 
     def watch(self, period_s: float) -> None:
         for slot in self._slots:
+            if not isinstance(slot.client, Scrapable):
+                raise InputError(Verbatim("it looks at the metrics of LLM engines, which these clients have not; take "
+                                          "`schedule`"), field="autoscaler")
             slot.scraper = scrape(slot.client, self._seed, "autoscaler", period_s)
 
     def pods(self) -> list[Pod]:
