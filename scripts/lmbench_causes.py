@@ -218,8 +218,8 @@ def main(arguments: list[str] | None = None) -> int:
         _print("4. Requests that time out", ["rate", "recorded", *(f"as stated, {name}" for name in routers),
                                              *(f"as seen, {name}" for name in routers)], _by_rate(folder, users))
         _print("5. One assumption changed", ["servers", *rates, "worst from 2/s"], _causes(folder, users))
-        _print("6. Without a time-out: errors of mean E2E and TTFT", ["file", "router", "limits", "prefixes", "rate: E2E TTFT"],
-               _without_time_out(folder, users))
+        _print("6. Without a time-out: errors of mean E2E and TTFT",
+               ["file", "router", "limits", "prefixes", "rate: E2E TTFT"], _without_time_out(folder, users))
     except HermesError as error:
         print(f"lmbench_causes: {error}", file=sys.stderr)
         return 2

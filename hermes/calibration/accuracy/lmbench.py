@@ -58,7 +58,7 @@ MANY_PER_S = 2.0          # from here on so many requests time out that a share 
 NEVER_S = 1e6             # until an engine learns that an answer is no longer wanted: after all are done
 MAX_MODEL_LEN = 20000
 BLOCK_TOKENS = 16
-ENDS = 4.0                # what the end of a conversation costs in `conversations`: a message of e^4 = 55 tokens
+ENDS = 1.0                # cost of an end of a conversation in `conversations`; 1 to 6 find the same in lmbench
 CHOICES = 1000            # partial assignments that it keeps
 CLIENT: Mapping[str, Any] = MappingProxyType({
     "model": "llama-3.1-70b", "device": "a100-80gb", "engine": "vllm-0.15", "parallel": {"tp": 2},
@@ -151,23 +151,34 @@ def users_of(folder: Path) -> IntArray:
 def conversations(prompts: Sequence[int] | IntArray, answers: Sequence[int] | IntArray) -> IntArray:
     """Return the user of each prompt, where users ask in turn and each prompt repeats what its user's conversation had.
 
-    A prompt then has at least one token more than the one before it in its conversation and that one's answer. The
-    first round has as many users as the smallest number for which this holds for the whole second round; a user whose
-    conversation has ended is left out of all later rounds. Of all assignments that keep the order of the users, the
-    one with the shortest messages is taken (sum of the logarithms of their tokens). Without a second round each prompt
-    is a user's own.
+    A prompt then has at least one token more than the one before it in its conversation and that one's answer. A user
+    whose conversation has ended is left out of all later rounds. The first round has the fewest users with which each
+    later prompt continues a conversation, the second round those of all users. Of the assignments that keep the order
+    of the users, the one with the shortest messages is taken: the smallest sum of the logarithms of their tokens, and
+    of `ENDS` for each conversation that has ended. Prompts that continue nothing are a user each.
 
     Args:
         prompts: Tokens of each prompt, in the order of arrivals.
         answers: Tokens of the answer in the conversation that later prompts repeat.
     """
-    after = np.asarray(prompts) + np.asarray(answers)
     prompts = np.asarray(prompts)
-    most = len(prompts) // 2
-    users = next((n for n in range(1, most + 1) if (prompts[n:2 * n] > after[:n]).all()), 0)
-    if not users:
-        return np.arange(len(prompts))
-    # of each partial assignment: its cost, the latest prompts of the users by their turn, the prompt before each
+    after = prompts + np.asarray(answers)
+    user = np.arange(len(prompts))
+    for users in range(1, len(prompts) // 2 + 1):
+        if (prompts[users:2 * users] > after[:users]).all():
+            before = _continued(prompts, after, users)
+            if before is not None:
+                for place, last in enumerate(before):
+                    user[place] = user[last]
+                break
+    return user
+
+
+def _continued(prompts: IntArray, after: IntArray, users: int) -> tuple[int, ...] | None:
+    """Return the prompt that each one continues, itself in the first round; None if some continue nothing.
+
+    after: tokens of each prompt and of its answer."""
+    # of each partial assignment: its cost, the latest prompts of the users by their turn, what each prompt continues
     kept: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [(0.0, tuple(range(users)), tuple(range(users)))]
     for place in range(users, len(prompts)):
         found: dict[tuple[int, ...], tuple[float, tuple[int, ...], tuple[int, ...]]] = {}
@@ -178,12 +189,7 @@ def conversations(prompts: Sequence[int] | IntArray, answers: Sequence[int] | In
                     one = (cost + ENDS * ended + math.log(message), (*turns[ended + 1:], place), (*before, last))
                     found[one[1]] = min(one, found.get(one[1], one))
         kept = sorted(found.values())[:CHOICES]
-        if not kept:
-            return np.arange(len(prompts))
-    user = np.arange(len(prompts))
-    for place, last in enumerate(kept[0][2]):
-        user[place] = user[last]
-    return user
+    return kept[0][2] if kept else None
 
 
 def send(sent: pd.DataFrame, servers: Servers, users: IntArray | None = None) -> Results:
