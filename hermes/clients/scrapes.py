@@ -66,6 +66,7 @@ class Scrapes:
             values = self._inside(ended)
             self._keep_samples(end)
             self.since_ns, self.values, self._noted_ns = end, values, end
+        self._wake(now)
 
     def ending(self, now: int) -> None:
         """Keep samples of scrapes during the run that ends now. Called before anything else changes."""
@@ -145,11 +146,18 @@ class Scrapes:
             used += group.blocks_for(ended) - group.blocks_for(plan.taken)
         return client.num_waiting, client.num_running, used / pool.num_blocks
 
-    @property
-    def constant(self) -> bool:
-        """Whether the values stay as they are until a run ends."""
-        # a run of several steps follows a step in which its sequences joined
-        return self.client._flight.plan is None and not self.client.num_running
+    def constant(self, at_ns: int, *, counts: bool) -> bool:
+        """Whether the values of a scrape at a time stay as they are until a run ends, or something is noted. counts:
+        Those of the sequences alone, which are constant from the first step on that has seen them."""
+        client = self.client
+        flight = client._flight
+        if flight.plan is None:
+            return not client.num_running   # a run of several steps follows a step in which its sequences joined
+        if not counts:
+            return False
+        view, pos = client.steps.view, client.steps.pos
+        ended = bisect_right(view, at_ns, pos, pos + flight.planned)
+        return ended > pos and view[ended - 1] > self.since_ns
 
 
 class ClientScraper:
@@ -158,16 +166,17 @@ class ClientScraper:
     Attributes:
         kept: Sample of the last scrape before the client's values changed.
         asleep: Whether it waits for the next change to call `alarm`.
+        counts: See `hermes.core.scraped.Scraper`.
     """
 
-    __slots__ = ("_of", "alarm", "asleep", "kept", "offset_ns", "period_ns", "sample")
+    __slots__ = ("_of", "alarm", "asleep", "counts", "kept", "offset_ns", "period_ns", "sample")
 
     def __init__(self, scrapes: Scrapes, period_ns: int, offset_ns: int) -> None:
         self._of, self.period_ns, self.offset_ns = scrapes, period_ns, offset_ns
         self.kept: Sample | None = None
         self.sample: Sample | None = None
         self.alarm: Callable[[int], None] | None = None
-        self.asleep = False
+        self.asleep = self.counts = False
 
     def refresh(self) -> int:
         of = self._of
@@ -180,7 +189,7 @@ class ClientScraper:
             self.sample = None
         else:
             self.sample = Sample(at, *of.at(at))
-            if self.alarm is not None and of.constant:
+            if self.alarm is not None and of.constant(at, counts=self.counts):
                 self.asleep = True
                 return NEVER
         if of.down and self.alarm is not None:

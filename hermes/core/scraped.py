@@ -47,10 +47,12 @@ class Scraper(Protocol):
         sample: The latest one at the latest `refresh`; None before the client's first scrape.
         alarm: Called with the time of another sample, when `refresh` has returned `NEVER`, or when it comes earlier
             than `refresh` has said.
+        counts: Whether `alarm` may leave out samples that differ in `kv_use` alone. False at first.
     """
 
     sample: Sample | None
     alarm: Callable[[int], None] | None
+    counts: bool
 
     def refresh(self) -> int:
         """Set `sample` as of now. Return the time in ns from which on it may have other values; NEVER if `alarm` will
