@@ -116,6 +116,8 @@ class LLMClient(LLMReadings):
     def _empty(self) -> None:
         """Take an empty engine."""
         assert self.another is not None
+        for part in self.parts:
+            part.stopped(self)
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
         self.scheduler.group.clock = decode_steps   # segments of sequences count on from the replica before

@@ -18,7 +18,7 @@ from hermes.scenario import load_scenario
 
 FOLDER = resource_dir("scenarios")
 SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if "sweeps" not in path.parts)
-CANNOT = ("come and go", "replicas of several", "when its replica is gone", "serves no branches")
+CANNOT = ("come and go", "replicas of several", "serves no branches")
 
 
 def shortened(path: Path, requests: int) -> list[str]:
@@ -47,7 +47,7 @@ def disturbed(path: Path, requests: int, seed: int) -> list[str]:
     overrides = [*shortened(path, requests), f"gateway={json.dumps(gateway)}"]
     for number, client in enumerate(load_scenario(path, shortened(path, requests)).clients):
         if client.serves_llm:
-            if client.tiers is not None or client.parallel.dp > 1 or client.parallel.pp > 1:
+            if client.parallel.dp > 1 or client.parallel.pp > 1:
                 continue
         elif client.kind not in ("rag", "processing"):
             continue
