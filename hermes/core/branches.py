@@ -11,7 +11,7 @@ from __future__ import annotations
 from hermes.core.block_hashes import AdapterText, ConversationText, NameRuns
 from hermes.core.generation import Generation
 
-__all__ = ["Branches", "branch_into", "sequences_of"]
+__all__ = ["Branches", "SharedPrompt", "branch_into", "sequences_of"]
 
 
 class Branches:
@@ -52,7 +52,7 @@ class Branches:
         # the conversation goes on with the first answer
         if open_[0] and isinstance(lead.content, ConversationText | AdapterText):
             lead.content = lead.content.up_to(lead.prompt_tokens)
-        content = _SharedPrompt(lead)
+        content = SharedPrompt(lead)
         others = []
         for index in open_[1:]:
             seq = Generation(lead.prompt_tokens, 0, lead.priority, lead.request, lead.arrival_order + index, content)
@@ -79,8 +79,8 @@ _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_t
                "join_tick", "transferred", "given", "source", "model", "max_new_tokens", "stops_early", "attempt")
 
 
-class _SharedPrompt:
-    """Content of a branch's blocks: that of the lead up to the end of the prompt."""
+class SharedPrompt:
+    """Content of a sequence with the prompt of another, `lead`: up to the prompt's end their blocks are the same."""
 
     __slots__ = ("_lead", "adapter")
 

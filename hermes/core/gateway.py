@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from hermes.arrays import IntArray
-from hermes.core.branches import branch_into
+from hermes.core.block_hashes import AdapterText, ConversationText, PromptContent
+from hermes.core.branches import SharedPrompt, branch_into
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.generation import Generation
@@ -93,14 +94,15 @@ class Dispatching(Protocol):
 
 
 class _Call:
-    """A generation or embedding of a request, and its latest attempt."""
+    """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client."""
 
-    __slots__ = ("attempt", "number", "over", "request", "stage", "tries", "waits")
+    __slots__ = ("attempt", "first", "number", "over", "request", "stage", "tries", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int) -> None:
         self.request, self.stage, self.number = request, stage, number
         self.tries = 0
         self.attempt: _Attempt | None = None
+        self.first: Generation | None = None
         self.over = self.waits = False
 
 
@@ -177,6 +179,9 @@ class Gateway:
         seq = Generation(stage.prompt_tokens, stage.output_tokens, stage.priority, content=stage.content)
         seq.model, seq.inputs, seq.detached, seq.original = stage.model, stage.inputs, stage.detached, stage
         seq.num_computed, seq.cached_tokens = stage.num_computed, stage.cached_tokens
+        first = self._calls[stage].first
+        if first is not None:
+            seq.content = _content_again(first)
         return seq if stage.branches is None else branch_into(seq, stage.branches.outputs)
 
     def unreachable(self, stage: Stage, client: Client) -> bool:
@@ -193,6 +198,7 @@ class Gateway:
         """Note that an attempt is at a client from now on."""
         call = self._call(seq.request, _asked(seq))
         call.tries += 1
+        call.first = call.first or seq
         seq.attempt = self._note(call, client.index, RUNNING)
         attempt = call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
         if self.policy.per_try_ns is not None:
@@ -398,6 +404,16 @@ def _asked(stage: Stage) -> Stage:
     """Return the stage that a pipeline has asked for."""
     original: Stage | None = getattr(stage, "original", None)
     return stage if original is None else original
+
+
+def _content_again(first: Generation) -> PromptContent:
+    """Return the content of another attempt: prefix caches find the prompt that the first one has computed. The answer
+    is a new one, but in a conversation the next turn repeats the one that was given."""
+    content = first.content
+    text = content.content if isinstance(content, AdapterText) else content
+    if content is not None and isinstance(text, ConversationText) and text.num_tokens >= first.prompt_tokens:
+        return content
+    return SharedPrompt(first)
 
 
 _NOBODY: Any = None   # until the coordinator sets `Gateway.book`

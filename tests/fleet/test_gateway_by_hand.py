@@ -29,6 +29,40 @@ def _hand_parts() -> Iterator[None]:
 
 
 @each_mode
+def test_a_retry_meets_the_attempt_before_it_on_the_same_client(mode: str) -> None:
+    """One client with prefix caching, blocks of 4 tokens; prompt 41, output 8, at 1,000.
+
+    The first attempt: prompt until 1,000 + 5,100 = 6,100, tokens at 6,100, 7,100, ..., 10,100. Its time-out is 9,000:
+    late at 10,000. The second joins at 10,100. It finds the 10 full blocks before the prompt's last token and computes
+    one token: a step of 1,100 for both, until 11,200. The abort of the first arrives at 10,500 and takes it out at
+    11,200, with 6 tokens. The second has its eighth token at 18,200, within its own time-out of 19,000.
+    The user has the first token from the first attempt: TTFT 5,100.
+    """
+    found = Run([client(count=1, size=4, caching=True)], [ask(1000, 41, 8)], mode,
+                gateway={"per_try": s(9000), "cancel_delay": s(500)})
+    assert found.attempts == [(0, 1, 0, 1000, 10000, "timed out"), (0, 2, 0, 10000, 18200, "completed")]
+    assert found.stages == [(0, "generate", 0, 1000, 1000, 6100, 11200, 6),
+                            (0, "generate", 0, 10000, 10100, 11200, 18200, 8)]
+    assert found.record.stages["cached_tokens"].tolist() == [0, 40]
+    assert found.wasted("timed_out") == (1, 41, 6)
+    assert found.results.requests["ttft_s"].iloc[0] == pytest.approx(s(5100), abs=1e-15)
+
+
+@each_mode
+def test_a_retry_within_a_conversation_leaves_its_answer_to_the_next_turn(mode: str) -> None:
+    """A conversation of two turns with messages of 41 tokens and answers of 8, blocks of 4. The first turn's first
+    attempt is late as above, and its second is done at 18,200. The next turn comes at 19,200 with 41 + 8 + 41 tokens.
+    Of the first 49 the last has no KV: 48 are 12 full blocks, and all of these are found."""
+    turns = ask(1000) | {"requests": 2, "lengths": {
+        "kind": "conversations", "turns": 2, "message": 41, "output": 8, "think_time": s(1000)}}
+    found = Run([client(count=1, size=4, caching=True)], [turns], mode,
+                gateway={"per_try": s(9000), "cancel_delay": s(500)})
+    assert found.attempts[:2] == [(0, 1, 0, 1000, 10000, "timed out"), (0, 2, 0, 10000, 18200, "completed")]
+    assert found.attempts[2][:4] == (1, 1, 0, 19200)
+    assert found.record.stages["cached_tokens"][:3].tolist() == [0, 40, 48]
+
+
+@each_mode
 def test_a_crash_finds_a_late_attempt_whose_abort_is_on_its_way(mode: str) -> None:
     """One client, time-out of an attempt 4,500, and 2,000 until the abort arrives. The first attempt is late at 5,500;
     the second joins at 6,000 (a step of 2,000). The crash at 6,500 ends both, before the abort at 7,500: the first,
