@@ -235,6 +235,7 @@ class Gateway:
         attempt = self._live.pop(seq.attempt)
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
+            self._note_computed(attempt)
             return False
         self._close(attempt, COMPLETED)
         asked = attempt.call.stage
@@ -250,6 +251,10 @@ class Gateway:
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
+        self._note_computed(attempt)
+
+    def _note_computed(self, attempt: _Attempt) -> None:
+        """Note the prompt tokens that were computed for an attempt which came to nothing."""
         first = attempt.first
         if first.start_ns >= 0:
             computed = first.prompt_tokens if first.first_token_ns >= 0 else first.num_computed

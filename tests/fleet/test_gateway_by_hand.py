@@ -49,6 +49,33 @@ def test_a_retry_meets_the_attempt_before_it_on_the_same_client(mode: str) -> No
 
 
 @each_mode
+@pytest.mark.parametrize("caching", [False, True])
+def test_an_attempt_that_nobody_waits_for_may_be_complete_before_its_abort_arrives(mode: str, caching: bool) -> None:
+    """As above with output 5, time-outs of 8,000 and 2,000 until the abort arrives.
+
+    The first attempt: tokens at 6,100, ..., 9,100; late at 9,000. The second joins at 9,100. With caching the step ends
+    at 10,200 and gives the first its fifth token: complete, before the abort would arrive at 11,000, and wasted. The
+    second's fifth comes at 14,200, before its time-out at 17,000.
+    Without caching that step takes 5,100, until 14,200. The abort has arrived by then, and the first leaves with its
+    fifth token. The second has its fifth at 18,200: too late at 17,000, and complete before its abort at 19,000.
+    """
+    found = Run([client(count=1, size=4, caching=caching)], [ask(1000, 41, 5)], mode,
+                gateway={"per_try": s(8000), "cancel_delay": s(2000)})
+    joined = 10200 if caching else 14200
+    assert found.stages == [(0, "generate", 0, 1000, 1000, 6100, joined, 5),
+                            (0, "generate", 0, 9000, 9100, joined, joined + 4000, 5)]
+    if caching:
+        assert found.attempts == [(0, 1, 0, 1000, 9000, "timed out"), (0, 2, 0, 9000, 14200, "completed")]
+        assert found.finish == [14200]
+        assert found.wasted("timed_out") == (1, 41, 5)
+    else:
+        assert found.attempts == [(0, 1, 0, 1000, 9000, "timed out"), (0, 2, 0, 9000, 17000, "timed out")]
+        assert found.ends == [17000]
+        assert found.fates == {0: "timed out"}
+        assert found.wasted("timed_out") == (2, 82, 10)
+
+
+@each_mode
 def test_a_retry_within_a_conversation_leaves_its_answer_to_the_next_turn(mode: str) -> None:
     """A conversation of two turns with messages of 41 tokens and answers of 8, blocks of 4. The first turn's first
     attempt is late as above, and its second is done at 18,200. The next turn comes at 19,200 with 41 + 8 + 41 tokens.
