@@ -235,8 +235,11 @@ class Coordinator:
         if request.over:
             return
         serving = self._serving.get(request, {})
-        if number == 0 and serving and self.answers(next(reversed(serving))):
-            return
+        if number == 0 and serving:
+            latest = next(reversed(serving))
+            asked = latest.original or latest   # an attempt before may have given the token
+            if any(self.answers(seq) for seq in serving if (seq.original or seq) is asked):
+                return
         self._reject(request, reason)
         if serving and self.gateway is None:
             self._serving[request] = serving

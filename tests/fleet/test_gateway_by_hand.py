@@ -209,6 +209,14 @@ def test_a_client_gives_up_while_its_request_waits_in_the_queue(mode: str) -> No
     assert found.attempts == [(1, 1, 0, 12000, 14000, "completed")]
 
 
+@each_mode
+def test_patience_for_the_first_token_ends_with_that_of_a_failed_attempt(mode: str) -> None:
+    """The user has the first token at 3,000 from the attempt that fails at 5,500; the second attempt's comes at 7,500.
+    A client that waits 5,000 for the first token, until 6,000, has had it."""
+    found = Run([client(fleet((5500, 0)))], [ask(1000, patience={"first_token": s(5000)})], mode)
+    assert found.finish == [14500]
+
+
 # -- requests of several stages ----------------------------------------------------------------------------------------
 
 
