@@ -16,6 +16,8 @@ import hand_parts
 import pytest
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
+from hermes.results.measure import streamed
+
 each_mode = pytest.mark.parametrize("mode", MODES)
 ONCE = {"retries": 0}
 LINK = {"kind": "link", "bandwidth": 1e9, "latency": 0.0, "shared": False}
@@ -261,3 +263,23 @@ def test_the_user_has_the_prefills_token_when_its_target_dies(mode: str, begun: 
         request = found.results.requests.iloc[0]
         assert request["ttft_s"] == pytest.approx(s(2000), abs=1e-15)
         assert request["tpot_s"] == pytest.approx(s(17000), abs=1e-15)
+
+
+@each_mode
+@pytest.mark.parametrize(("before", "crash"), [((), 1500), ((), 2500), ((1000, 2000), 20500), ((1000, 2000), 21500)])
+def test_a_prompt_that_was_cut_gave_no_token_to_throw_away(mode: str, before: tuple[int, ...], crash: int) -> None:
+    """`first_token: decode`: the tokens of prefills are thrown away. 700 ns of front end before each prefill.
+
+    Without others before it, the request of 1,000 is in p-0's front end at 1,500 (p-0 runs no step at all), in its
+    prompt's step at 2,500. On p-1 from the crash: 2,700; KV 10,000; two steps on d-0, whose 2 tokens are all that users
+    get. With two requests before it, of 2 tokens each, the same at 20,500 and 21,500 for the request of 20,000.
+    """
+    clients = halves(fleet((crash, 0)), None, blocks=(1000, 1000))
+    clients[0]["frontend"] = {"before": s(700)}
+    asks = [ask(at, 10, 2) for at in (*before, 20000 if before else 1000)]
+    found = Run(clients, asks, mode, network=LINK)
+    assert found.finish[-1] == crash + 14700
+    tokens, runs = streamed(found.record), found.record.runs
+    assert (tokens >= 0).all()
+    users = [int((tokens * runs["num_steps"])[runs["client"] == index].sum()) for index in range(3)]
+    assert users == [0, 0, 2 * len(asks)]
