@@ -273,9 +273,9 @@ class Gateway:
         """Note that no client takes over an attempt whose prompt was computed."""
         attempt = self._live.pop(stage.attempt)
         attempt.first.done = True
+        self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
-            self._columns["computed"][attempt.id] = stage.prompt_tokens - stage.cached_tokens
             self._again(attempt.call, reason, "failed", begun=self.book.answers(stage))
 
     def _close(self, attempt: _Attempt, outcome: int) -> None:

@@ -204,9 +204,11 @@ def test_the_source_dies_while_layers_move(mode: str) -> None:
 
 
 @each_mode
-def test_the_target_dies_while_layers_move(mode: str) -> None:
+@pytest.mark.parametrize("delay", [1500, 10000])
+def test_the_target_dies_while_layers_move(mode: str, delay: int) -> None:
     """d-0 (client 1) dies at 3,000, when 1,956 bytes have left. The prefill client goes on with the first attempt until
-    the abort arrives at 4,500, that is to the end of its third chunk.
+    the abort arrives at 4,500, that is to the end of its third chunk. If the abort would arrive at 13,000, the prompt
+    is complete then, and has nowhere to go.
 
     The second attempt comes at 3,000, in the chunk until 3,800, and has 2 of the next step's 4 tokens: 3,800 to 5,200.
     Alone then: 4 until 6,600 and 4 until 8,000. Its KV goes to d-1: the first step's 2,000 bytes have their first layer
@@ -217,7 +219,7 @@ def test_the_target_dies_while_layers_move(mode: str) -> None:
     """
     clients = halves(None, fleet((3000, 0)), decoders=2, prefillers=1, blocks=(1000, 1000),
                      scheduler={"max_num_batched_tokens": 4})
-    found = Run([one | LAYERS for one in clients], [ask(1000, 10, 2)], mode, gateway={"cancel_delay": s(1500)},
+    found = Run([one | LAYERS for one in clients], [ask(1000, 10, 2)], mode, gateway={"cancel_delay": s(delay)},
                 **LAYERWISE)
     assert found.runs(0) == [(1000, 2400, 1), (2400, 3800, 1), (3800, 5200, 1), (5200, 6600, 1), (6600, 8000, 1)]
     assert found.stages[0] == (0, "prefill", 0, 1000, 1000, 5200, 5200, 0)
