@@ -385,7 +385,7 @@ class Gateway:
             handoff.lost(client)
         here = [attempt.seq for attempt in hit if attempt.client is client and attempt.id in self._live]
         self.book.lose(client, here)
-        for attempt in waited:
+        for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
             self._again(attempt.call, f"{client.name} went down", "failed", begun=begun[attempt.id])

@@ -51,7 +51,7 @@ class Fleet:
         for config, clients in groups:
             replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
                                 self.log, self._down)
-            for crash in config.crashes:
+            for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
             self._of |= {client.index: replicas for client in clients}

@@ -385,6 +385,29 @@ def test_two_crashes_at_one_instant_are_two_starts_of_which_the_second_counts(mo
     assert found.finish[0] == 14500
 
 
+@each_mode
+def test_replicas_that_crash_at_one_instant_do_so_in_order(mode: str) -> None:
+    """Replicas 1 and 0 crash at 5,500, named in this order. Ties go by client, so the request of replica 0 is tried
+    again first. It is the turn of replica 2, with one seat: first token at 7,500, done at 14,500. That of replica 1
+    finds 0, then 1, which cannot be reached, and then 2: prompt from 14,500, done at 23,500."""
+    llm = client(fleet((5500, 1), (5500, 0), start=3), count=3, scheduler={"max_num_seqs": 1})
+    found = Run([llm], [ask(1000), ask(1000)], mode, gateway={"retries": 3})
+    assert found.attempts[2:] == [(0, 2, 2, 5500, 14500, "completed"), (1, 2, 0, 5500, 5500, "failed"),
+                                  (1, 3, 1, 5500, 5500, "failed"), (1, 4, 2, 5500, 23500, "completed")]
+
+
+@each_mode
+def test_requests_of_one_replica_are_tried_again_in_their_order(mode: str) -> None:
+    """The first request, at 1,000 on replica 0, fails at 2,000; its second attempt, too (0 in turn); its third is on 1,
+    where the second request is since 1,100. Replica 0 is ready at 2,500, and 1 crashes at 2,600. Ties go by request:
+    the first goes to 0 (in turn) although the other was at 1 before it. That finds 1, and then 0, in the same step.
+    Both are done at 2,600 + 3,000 + 7,000 = 12,600."""
+    found = Run([client(fleet((2000, 0), (2600, 1), up=500))], [ask(1000), ask(1100)], mode, gateway={"retries": 4})
+    assert found.attempts[3:] == [
+        (0, 3, 1, 2000, 2600, "failed"), (0, 4, 0, 2600, 12600, "completed"), (1, 2, 1, 2600, 2600, "failed"),
+        (1, 3, 0, 2600, 12600, "completed")]
+
+
 # -- i. figures --------------------------------------------------------------------------------------------------------
 
 
