@@ -264,6 +264,11 @@ class LLMClient(LLMReadings):
         """
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
+        if flight.plan is not None and flight.planned > 1:   # the plan after the step in flight, not after the run
+            steps, pos = self.steps, self.steps.pos
+            boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
+            if boundary > pos:
+                seen_ns = steps.view[boundary - 1]
         late = [item for item in unseen.late if item[1] is stage]
         seqs = sequences_of(stage)
         between = flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now)

@@ -217,6 +217,20 @@ def test_patience_for_the_first_token_ends_with_that_of_a_failed_attempt(mode: s
     assert found.finish == [14500]
 
 
+@each_mode
+@pytest.mark.parametrize(("patience", "end"), [(400, 5700), (700, 6000), (701, 7000), (1500, 7000)])
+def test_an_engine_that_plans_ahead_knows_who_came_before_its_step(mode: str, patience: int, end: int) -> None:
+    """Asynchronous scheduling, one seat, taken from 1,000 on: a step of 2,000, then steps of 1,000. A request at 5,300
+    comes within the step from 5,000. The engine takes it in when the next one begins, at 6,000.
+
+    If its client gives up before, it is out at once: at 5,700, and at 6,000, where arrivals come before step starts.
+    Later it leaves at the end of the step in flight: 7,000."""
+    llm = client(count=1, scheduler={"async_scheduling": True, "max_num_seqs": 1})
+    found = Run([llm], [ask(1000, 10, 20), ask(5300, 10, 8, patience={"total": s(patience)})], mode)
+    assert found.stages[0] == (1, "generate", 0, 5300, -1, -1, end, 0)
+    assert found.finish == [22000, -1]
+
+
 # -- requests of several stages ----------------------------------------------------------------------------------------
 
 
