@@ -313,9 +313,14 @@ class LLMClient(LLMReadings):
             if ended:
                 since = self.steps.view[self.steps.pos + ended - 1]
                 flight.planned = ended
+                ahead = max(plan.taken - ended, 0)   # 1 if the step in flight has taken its blocks
+                if ahead and plan.decodes and scheduler.group.grows:   # they are in use in its row only
+                    group = scheduler.group
+                    blocks = group.blocks_for(plan.taken) - group.blocks_for(ended)
+                    self._moved.now += blocks * (since - flight.start_ns)
                 self._complete(since)
                 self._waits.since_ns = max(self._waits.since_ns, since)
-                plan.taken = 0
+                plan.taken = ahead
             if ended < planned and since < now:
                 scheduler.take_blocks(plan, 1)
                 plan.embedded = 0

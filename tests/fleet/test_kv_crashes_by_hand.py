@@ -176,6 +176,25 @@ def test_a_decode_client_dies_while_it_decodes(mode: str) -> None:
     assert source.finish == [18000]
 
 
+@each_mode
+@pytest.mark.parametrize("caching", [False, True])
+def test_blocks_that_were_taken_within_the_step_of_a_crash_count_once(mode: str, caching: bool) -> None:
+    """10 bytes a ns: KV takes 1,000. The decode client has 7 blocks of 4 tokens. Output 8 for the first request.
+
+    First: prompt until 3,000, KV until 4,000. Its steps from 4,000, 5,000 and 6,000 have 10, 11 and 12 tokens in 3
+    blocks; that from 7,000 has 13 in 4. Second, at 5,200 on p-1: prompt until 7,200, when it takes the other 3 blocks.
+    The client crashes at 7,700: 3 x 3,000 + 7 x 700 = 13,900 blocks x ns, as a step counts the blocks at its end.
+    """
+    clients = halves(None, fleet((7700, 0), start=1))
+    clients[1]["memory"] |= {"block_size": 4, "num_blocks": 7, "prefix_caching": caching}
+    found = Run(clients, [ask(1000, 10, 8), ask(5200, 10, 2)], mode, network=LINK | {"bandwidth": 1e10}, gateway=ONCE)
+    assert found.moves[1:] == [(1, 1, 2, 5000, 7200, 7700)]
+    assert found.step_ends(2) == [5000, 6000, 7000]
+    runs = found.record.runs
+    assert int(runs["kv_block_ns"][runs["client"] == 2].sum()) == 13900
+    assert int(runs["used_blocks"][runs["client"] == 2].max()) == 7
+
+
 # -- layer by layer ----------------------------------------------------------------------------------------------------
 
 
