@@ -283,9 +283,9 @@ class Gateway:
         """Note that no client takes over an attempt whose prompt was computed."""
         attempt = self._live.pop(stage.attempt)
         attempt.first.done = True
+        self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
-            self._columns["computed"][attempt.id] = stage.prompt_tokens - stage.cached_tokens
             self._again(attempt.call, reason, "failed", begun=self.book.answers(stage))
 
     def _close(self, attempt: _Attempt, outcome: int) -> None:
@@ -395,7 +395,7 @@ class Gateway:
             handoff.lost(client)
         here = [attempt.seq for attempt in hit if attempt.client is client and attempt.id in self._live]
         self.book.lose(client, here)
-        for attempt in waited:
+        for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
             self._again(attempt.call, f"{client.name} went down", "failed", begun=begun[attempt.id])

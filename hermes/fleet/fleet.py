@@ -53,7 +53,7 @@ class Fleet:
                                 self.log, seed, self._down)
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
-            for crash in config.crashes:
+            for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
             self._of |= {client.index: replicas for client in clients}

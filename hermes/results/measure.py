@@ -90,7 +90,7 @@ def streamed(record: RunRecord) -> IntArray:
     prefills whose decode client computes the first token again."""
     stages, runs = record.stages, record.runs
     codes = [code for code, kind in enumerate(record.stage_kinds) if kind == "prefill"]
-    thrown = np.isin(stages["kind"], codes) & (stages["output_tokens"] == 0)
+    thrown = np.isin(stages["kind"], codes) & (stages["output_tokens"] == 0) & (stages["first_token_ns"] >= 0)
     if not thrown.any():
         return runs["sampled"]
     tokens = runs["sampled"].astype(np.int64)
