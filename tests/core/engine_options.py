@@ -162,8 +162,8 @@ def window_blocks_freed(outcome: Outcome) -> int:
 
 def _retrying(per_try: str) -> Option:
     """Return the option by which attempts that take longer are made again, while their engine goes on."""
-    return Option("retrying", {"gateway": {"retries": 1, "per_try": per_try, "cancel_delay": "20ms", "begun": "restart"}},
-                  keys=("gateway",), acted=_retries)
+    own = {"retries": 1, "per_try": per_try, "cancel_delay": "20ms", "begun": "restart"}
+    return Option("retrying", {"gateway": own}, keys=("gateway",), acted=_retries)
 
 
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
