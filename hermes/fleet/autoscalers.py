@@ -199,6 +199,7 @@ class GroupsAutoscaler(Autoscaler):
 AUTOSCALERS: Registry[Autoscaler] = Registry("autoscalers", "an autoscaler", {
     "hpa": "hermes.fleet.hpa:Hpa",
     "keda": "hermes.fleet.keda:Keda",
+    "wva": "hermes.fleet.wva:Wva",
 }, base=Autoscaler)
 
 
