@@ -197,8 +197,10 @@ class GroupsAutoscaler(Autoscaler):
 
 
 AUTOSCALERS: Registry[Autoscaler] = Registry("autoscalers", "an autoscaler", {
+    "apa": "hermes.fleet.apa:Apa",
     "hpa": "hermes.fleet.hpa:Hpa",
     "keda": "hermes.fleet.keda:Keda",
+    "kpa": "hermes.fleet.kpa:Kpa",
     "wva": "hermes.fleet.wva:Wva",
 }, base=Autoscaler)
 
