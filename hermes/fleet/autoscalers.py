@@ -198,6 +198,7 @@ class GroupsAutoscaler(Autoscaler):
 
 AUTOSCALERS: Registry[Autoscaler] = Registry("autoscalers", "an autoscaler", {
     "apa": "hermes.fleet.apa:Apa",
+    "dynamo_planner": "hermes.fleet.dynamo_planner:DynamoPlanner",
     "hpa": "hermes.fleet.hpa:Hpa",
     "keda": "hermes.fleet.keda:Keda",
     "kpa": "hermes.fleet.kpa:Kpa",

@@ -84,8 +84,8 @@ def test_from_no_replica_and_back_by_hand() -> None:
     """20 requests of the first ten seconds wait at the gateway. The look at 30 s finds them and starts one replica; the
     HPA's sync at 30 s asks for 20 / 4 = 5, and gets the 3 that there can be. They are ready at 50 s, and the queue is
     empty: the sync at 45 s was the last to ask for 5, so that at 345 s replicas fall to 1, the HPA's least. The look
-    at 30 s was the last that found a trigger active: 330 s is not after 30 s + 300 s, 360 s is. A request at 400 s is found
-    at 420 s, and one at 841.3 s at 870 s."""
+    at 30 s was the last that found a trigger active: 330 s is not after 30 s + 300 s, 360 s is. A request at 400 s
+    is found at 420 s, and one at 841.3 s at 870 s."""
     results = run({}, workload=[
         {"name": "first", "requests": 20, "arrivals": {"kind": "poisson", "rate": 2},
          "lengths": {"kind": "fixed", "prompt": 64, "output": 200}},
