@@ -145,6 +145,14 @@ class LLMClient(LLMReadings):
         self.scrapes.scrapers.append(scraper)
         return scraper
 
+    def watch_passes(self) -> None:
+        """Keep the last step that has ended, for `engine_state`."""
+        from hermes.clients.scrapes import Scrapes  # most clients are not watched
+
+        if self.scrapes is None:
+            self.scrapes = Scrapes(self)
+        self.scrapes.keeps_passes = True
+
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def refusal(self, stage: Generation) -> str | None:

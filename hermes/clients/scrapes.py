@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.core.clock import SCRAPE, STEP_END
-from hermes.core.scraped import NEVER, Sample
+from hermes.core.scraped import NEVER, ForwardPass, Sample
 
 if TYPE_CHECKING:
     from hermes.clients.llm_readings import LLMReadings
@@ -34,10 +34,12 @@ class Scrapes:
         scrapers: See `hermes.core.scraped.Scraper`.
         since_ns: End of the step from which `values` are; -1 before the first.
         down: Whether scrapes fail, because the client has crashed.
+        keeps_passes: Whether the last step of each run is kept.
+        last_pass: That of the last run that has ended.
     """
 
-    __slots__ = ("_noted", "_noted_ns", "_running", "_step_end", "_waiting", "client", "down", "scrapers", "since_ns",
-                 "values")
+    __slots__ = ("_noted", "_noted_ns", "_running", "_step_end", "_waiting", "client", "down", "keeps_passes",
+                 "last_pass", "scrapers", "since_ns", "values")
 
     def __init__(self, client: LLMReadings) -> None:
         self.client = client
@@ -48,6 +50,7 @@ class Scrapes:
         self._step_end = STEP_END + (client.index if pace is None else pace.first_index())
         self._noted_ns, self._noted = -1, False
         self._waiting = self._running = 0
+        self.keeps_passes, self.last_pass = False, ForwardPass()
 
     # -- changes of the client -------------------------------------------------------------------------------------
 
@@ -73,6 +76,8 @@ class Scrapes:
         self._noted = self._noted_ns == now   # the run was cut at this instant, and the values are known
         self._keep_samples(now)
         self.since_ns = now
+        if self.keeps_passes:
+            self.last_pass = self.pass_in_flight(self.client._flight.planned)
 
     def settled(self) -> None:
         """Count sequences. Called when those that ended have left, before the ends are reported, at which the same
@@ -98,6 +103,7 @@ class Scrapes:
         """Let scrapes see an empty engine, which has started now. Until its first scrape there is no sample."""
         self.since_ns, self.values, self.down = now, _EMPTY, False
         self._noted_ns, self._noted = -1, False
+        self.last_pass = ForwardPass()
         for scraper in self.scrapers:
             scraper.kept, scraper.asleep = None, False
             if scraper.alarm is not None:
@@ -158,6 +164,16 @@ class Scrapes:
         view, pos = client.steps.view, client.steps.pos
         ended = bisect_right(view, at_ns, pos, pos + flight.planned)
         return ended > pos and view[ended - 1] > self.since_ns
+
+    def pass_in_flight(self, ended: int) -> ForwardPass:
+        """Return the last of the first `ended` steps of the run in flight, at least one."""
+        client = self.client
+        flight, view, pos = client._flight, client.steps.view, client.steps.pos
+        plan = flight.plan
+        assert plan is not None
+        began = view[pos + ended - 2] if ended > 1 else flight.start_ns
+        return ForwardPass(view[pos + ended - 1] - began, plan.prefill_seqs, plan.prefill_tokens, plan.decode_seqs,
+                           plan.decode_ctx + (ended - 1) * plan.decode_seqs)
 
 
 class ClientScraper:

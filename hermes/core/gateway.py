@@ -404,6 +404,10 @@ class Gateway:
         """Note that a client can be reached again."""
         self.down.discard(client.index)
 
+    def num_waiting(self, lists: list[list[Client]]) -> int:
+        """Return the calls that wait for one of these lists of clients to have a ready one."""
+        return sum(any(members is one for one in lists) for _, members in self._queue)
+
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
         return not (self._calls or self._live or self._queue)

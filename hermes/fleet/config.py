@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.fleet.autoscalers import AUTOSCALERS
 
-__all__ = ["Crash", "FleetConfig", "Probe", "StartUp"]
+__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler", "StartUp"]
 
 
 class StartUp(ConfigModel):
@@ -44,8 +44,8 @@ class Probe(ConfigModel):
 class FleetConfig(ConfigModel):
     """Replicas that come and go. `count` of the clients is the most that exist at a time, draining ones included."""
 
-    start: int = Field(ge=1, le=100_000)
-    """Replicas that are ready when the simulation starts."""
+    start: int = Field(ge=0, le=100_000)
+    """Replicas that are ready when the simulation starts. 0 needs a queue at the gateway."""
     start_up: StartUp
     """What it takes until a new replica is ready."""
     crashes: list[Crash] = []
@@ -55,4 +55,15 @@ class FleetConfig(ConfigModel):
     """How routers notice a crash."""
     # Any: of a plug-in, too
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
-    """What decides how many replicas there are. Left out, as many as at the start."""
+    """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
+    scenario says for this group."""
+
+
+class SharedAutoscaler(ConfigModel):
+    """An autoscaler that scales several groups of clients together."""
+
+    groups: list[Name] = Field(min_length=1, max_length=1000)
+    """Names of groups of clients that have a `fleet` without an autoscaler."""
+    # Any: of a plug-in, too
+    autoscaler: Annotated[Any, Component(AUTOSCALERS)]
+    """What decides how many replicas each of the groups has: `wva` or `dynamo_planner`."""

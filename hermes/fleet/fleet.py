@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from hermes.config.streams import stream as random_stream
@@ -11,12 +12,25 @@ from hermes.core.clock import MEMBERSHIP, Acting, Clock
 from hermes.core.gateway import Gateway
 from hermes.core.router import Router
 from hermes.core.stage import Stage
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
+from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig, Probe
+from hermes.fleet.observations import GroupFacts
 from hermes.fleet.replicas import Replicas
 from hermes.units import s_to_ns
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "Group"]
+
+
+class Group(NamedTuple):
+    """A group of clients whose replicas come and go: its name, its place in the scenario, its option `fleet`, its
+    clients, and what finds its facts (`hermes.fleet.observations`) when they are asked for."""
+
+    name: str
+    field: str
+    config: FleetConfig
+    clients: list[Any]   # Any: each a `Replica` that is a `Client`
+    facts: Callable[[], GroupFacts]
 
 
 class _Seen(NamedTuple):
@@ -31,7 +45,9 @@ class Fleet:
     """Starts the autoscalers, and tells routers and coordinator when the ready clients of a group have changed.
 
     Args:
-        groups: Configuration and clients of each group whose replicas come and go.
+        groups: Those whose replicas come and go.
+        shared: Autoscalers of several groups, and the groups' names.
+        kv_waits: Tokens of sequences whose KV waits for memory of a client.
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         gateway: Makes attempts at what they serve; None if nothing can go wrong.
@@ -41,23 +57,41 @@ class Fleet:
         log: Rows of the record's table `membership`.
     """
 
-    def __init__(self, env: Clock, groups: Iterable[tuple[FleetConfig, list[Any]]], holds: Callable[[Client], bool],
-                 left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:   # Any: clients, each a replica
+    def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
+                 holds: Callable[[Client], bool], kv_waits: Callable[[Client], int], left: Callable[[], int],
+                 gateway: Gateway | None, seed: int) -> None:
         self._env, self._gateway, self._seed = env, gateway, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
-        for config, clients in groups:
+        by_name: dict[str, Replicas] = {}
+        for name, field, config, clients, facts in groups:
             replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
                                 self.log, seed, self._down)
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
+            replicas.name, replicas.role, replicas.facts, replicas.kv_waits = name, clients[0].role, facts, kv_waits
+            by_name[name] = replicas
+            if gateway is not None and gateway.policy.queue_ns is not None:
+                replicas.least = 0
+                replicas.waiting = partial(self._queued, gateway, replicas)
             for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
+            if isinstance(config.autoscaler, GroupsAutoscaler):
+                with inside(f"{field}.fleet.autoscaler"):
+                    config.autoscaler.check_groups([replicas])
+        self._shared = [(autoscaler, [by_name[name] for name in names]) for autoscaler, names in shared]
+        for number, (several, views) in enumerate(self._shared):
+            with inside(f"autoscalers.{number}.autoscaler"):
+                several.check_groups(views)
+
+    def _queued(self, gateway: Gateway, replicas: Replicas) -> int:
+        return gateway.num_waiting([seen.members for seen in self._seen
+                                    if any(replicas is self._of.get(client.index) for client in seen.candidates)])
 
     def watch(self, members: list[Client], router: Router) -> None:
         """Keep a list of candidates, and a router over them, at the clients that are ready. Raises `InputError` for a
@@ -74,11 +108,15 @@ class Fleet:
         self._changed()
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
+        for several, views in self._shared:
+            Acting(self._env, several.run_groups(views))
 
     def observe(self, event: str, client: Client, stage: Stage) -> None:
         """Note that a stage has ended at a client, or moved away. Called as routers' `observe` is."""
         replicas = self._of.get(client.index)
         if replicas is not None:
+            if event == "done":
+                replicas.count(stage)
             replicas.check(client)
 
     def _changed(self) -> None:
