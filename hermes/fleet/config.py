@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
+from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.start_ups import START_UPS, ByTotal
 
-__all__ = ["Crash", "FleetConfig", "Probe", "StartUp"]
-
-
-class StartUp(ConfigModel):
-    """Time from the decision for a replica until it takes requests."""
-
-    total: Duration = Field(ge=0)
-    """The whole time, devices held. The replica starts with empty caches."""
+__all__ = ["Crash", "FleetConfig", "Probe"]
 
 
 class Crash(ConfigModel):
@@ -46,13 +41,22 @@ class FleetConfig(ConfigModel):
 
     start: int = Field(ge=1, le=100_000)
     """Replicas that are ready when the simulation starts."""
-    start_up: StartUp
-    """What it takes until a new replica is ready."""
+    # Any: of a plug-in, too, as the autoscaler
+    start_up: Annotated[Any, Component(START_UPS), ByTotal()]
+    """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
+    has a `total`, else `phases`."""
     crashes: list[Crash] = []
     """Crashes at given times. All that the replica has fails; it starts again at once in its slot, with a whole
     start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
     probe: Probe = Probe()
     """How routers notice a crash."""
-    # Any: of a plug-in, too
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
     """What decides how many replicas there are. Left out, as many as at the start."""
+
+    @model_validator(mode="after")
+    def _fits_the_pool(self) -> Self:
+        pool = self.start_up.value_of("pool")
+        if pool is not None and pool.most is not None and pool.most < self.start + pool.nodes:
+            raise InputError(f"at least {self.start + pool.nodes}, the nodes at the start (`start` and `pool.nodes`)",
+                             pool.most, field="start_up.pool.most")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from hermes.config.streams import stream as random_stream
@@ -11,12 +12,31 @@ from hermes.core.clock import MEMBERSHIP, Acting, Clock
 from hermes.core.gateway import Gateway
 from hermes.core.router import Router
 from hermes.core.stage import Stage
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.config import FleetConfig, Probe
 from hermes.fleet.replicas import Replicas
+from hermes.fleet.start_ups import EngineStart, Place
 from hermes.units import s_to_ns
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "Group"]
+
+
+class Group(NamedTuple):
+    """A group whose replicas come and go.
+
+    Attributes:
+        config: Its `fleet`.
+        clients: Its clients, each a slot.
+        place: Key of the scenario at which it stands.
+        engine: Returns what its engine needs to start, by the name of the times.
+        slow_first: Makes the first step of a client longer by so many ns.
+    """
+
+    config: FleetConfig
+    clients: list[Any]   # Any: each a replica
+    place: str
+    engine: Callable[[str], EngineStart]
+    slow_first: Callable[[Any, int], None]
 
 
 class _Seen(NamedTuple):
@@ -31,7 +51,7 @@ class Fleet:
     """Starts the autoscalers, and tells routers and coordinator when the ready clients of a group have changed.
 
     Args:
-        groups: Configuration and clients of each group whose replicas come and go.
+        groups: Those whose replicas come and go.
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         gateway: Makes attempts at what they serve; None if nothing can go wrong.
@@ -41,16 +61,20 @@ class Fleet:
         log: Rows of the record's table `membership`.
     """
 
-    def __init__(self, env: Clock, groups: Iterable[tuple[FleetConfig, list[Any]]], holds: Callable[[Client], bool],
-                 left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:   # Any: clients, each a replica
+    def __init__(self, env: Clock, groups: Iterable[Group], holds: Callable[[Client], bool],
+                 left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:
         self._env, self._gateway, self._seed = env, gateway, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
-        for config, clients in groups:
-            replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
-                                self.log, seed, self._down)
+        for group in groups:
+            config, clients = group.config, group.clients
+            with inside(f"{group.place}.start_up"):
+                starter = config.start_up.build(Place(
+                    env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
+            replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
+                                self._down)
             for crash in config.crashes:
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
@@ -100,14 +124,21 @@ class Fleet:
 
     def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
         """Return what calls a function when a crash of a client is noticed."""
+        last = (probe.failures - 1) * s_to_ns(probe.period) + s_to_ns(probe.delay)
+
+        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
+            self._env.tick_at(self._probed_ns(probe, name, crashed_ns) + last, MEMBERSHIP, lambda tick: then())
+
+        return notice
+
+    def _ready_ns(self, probe: Probe, name: str, since_ns: int) -> int:
+        """Return when routers know that a client is ready that is so from a time on: a probe has passed."""
+        return self._probed_ns(probe, name, since_ns) + s_to_ns(probe.delay)
+
+    def _probed_ns(self, probe: Probe, name: str, since_ns: int) -> int:
+        """Return when the first probe of a client is at or after a time."""
         period_ns = s_to_ns(probe.period)
         offset_ns = int(random_stream(self._seed, f"views/probe/{name}").random() * period_ns)
         if probe.offset is not None:
             offset_ns = s_to_ns(probe.offset)
-        last = (probe.failures - 1) * period_ns + s_to_ns(probe.delay)
-
-        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
-            first = offset_ns + max(-(-(crashed_ns - offset_ns) // period_ns), 0) * period_ns
-            self._env.tick_at(first + last, MEMBERSHIP, lambda tick: then())
-
-        return notice
+        return offset_ns + max(-(-(since_ns - offset_ns) // period_ns), 0) * period_ns

@@ -182,17 +182,21 @@ class _Builder:
                                              field=f"crashes.{place}.replica")
                     with inside("autoscaler"):
                         own.autoscaler.check(len(clients))
-                groups.append((own, clients))
+                groups.append((i, own, clients))
         if not groups:
             return None
-        from hermes.fleet.fleet import Fleet  # most scenarios have none
+        from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
+        from hermes.fleet.fleet import Fleet, Group
 
-        if any(own.crashes for own, _ in groups):
+        if any(own.crashes for _, own, _ in groups):
             used = [self.network, *([] if handoff is None else [handoff.network])]
             if not all(can_cancel(network) for network in used):
                 raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, "
                                           "or leave out `crashes`"), field="network")
-        fleet = Fleet(self.env, groups, _moves_nothing if handoff is None else handoff.holds, self._events_left,
+        made = [Group(own, clients, f"clients.{i}.fleet",
+                      partial(engine_start, self.scenario.clients[i], clients[0].hardware, self.base_dir), slow_first)
+                for i, own, clients in groups]
+        fleet = Fleet(self.env, made, _moves_nothing if handoff is None else handoff.holds, self._events_left,
                       gateway, self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)

@@ -114,7 +114,7 @@ def _started(name: str, shape: dict[str, int]) -> Started:
 
 def _apart(raw: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """Return phases that do not contain each other and add up to the wall time."""
-    out = {}
+    out: dict[tuple[str, str], float] = {}
     for cache in ("warm", "cold"):
         def of(phase: str, cache: str = cache) -> float:
             return raw[cache, phase]

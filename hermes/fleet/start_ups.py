@@ -1,0 +1,162 @@
+"""How a replica starts: registry, the base of its configurations, and the one with a given time.
+
+`start_up` of a group is one of `START_UPS`. Without a `kind` it is `fixed` if it has a `total`, else `phases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+from hermes.config import ConfigModel, Duration, Registry
+from hermes.core.clock import MEMBERSHIP, Clock, Tick
+from hermes.units import s_to_ns
+
+__all__ = ["START_UPS", "ByTotal", "EngineStart", "Fixed", "Place", "StartUp", "Starter", "Starting"]
+
+
+class EngineStart(NamedTuple):
+    """What an engine needs to start, derived from its model, device and version.
+
+    Attributes:
+        cold, warm: Seconds by phase, with empty and with filled caches. Weights come from the page cache in both.
+        weight_bytes: Of all devices.
+        load_rate: Most bytes/s that all devices load.
+        load_fixed_s: Of the loading, whatever the bytes.
+        image, weights, compiled: What a node keeps, by name: equal names are the same thing.
+        source: Of the times.
+    """
+
+    cold: Mapping[str, float]
+    warm: Mapping[str, float]
+    weight_bytes: float
+    load_rate: float
+    load_fixed_s: float
+    image: str
+    weights: str
+    compiled: str
+    source: str
+
+
+class Starting(NamedTuple):
+    """A replica that starts.
+
+    Attributes:
+        client: Its client.
+        number: How many replicas its slot had before.
+        restart: Whether its process starts again where it crashed.
+        held: To be called once, when its devices are held.
+        phase: To be called with the name of each phase that begins.
+        ready: To be called once, with the reason for the table `membership`, when it takes requests.
+    """
+
+    client: Any   # of any kind
+    number: int
+    restart: bool
+    held: Callable[[], None]
+    phase: Callable[[str], None]
+    ready: Callable[[str], None]
+
+
+class Starter(Protocol):
+    """Starts the replicas of one group."""
+
+    def is_ready(self, client: Any) -> None:
+        """Note a replica that is ready when the simulation starts."""
+        ...
+
+    def start(self, one: Starting) -> Callable[[], None]:
+        """Start a replica. Return what gives the start up, to be called at most once, before `ready` was."""
+        ...
+
+    def gone(self, client: Any) -> None:
+        """Note that a replica that was ready, or whose start was given up, has left its node."""
+        ...
+
+
+class Place(NamedTuple):
+    """What a starter is made for.
+
+    Attributes:
+        env: The clock.
+        clients: The group's.
+        engine: Returns what the engine needs, by the name of its times; raises `InputError` if that is not known.
+        slow_first: Makes the first step of a client longer by so many ns.
+        ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
+        seed: Of the scenario.
+    """
+
+    env: Clock
+    clients: list[Any]
+    engine: Callable[[str], EngineStart]
+    slow_first: Callable[[Any, int], None]
+    ready_ns: Callable[[str, int], int]
+    seed: int
+
+
+class StartUp(ConfigModel):
+    """Base of start-ups. Derive from it, give `kind` and fields, write `build`, and register the class."""
+
+    def build(self, place: Place) -> Starter:
+        """Return what starts the replicas of a group. Called once for each simulation. Raises `InputError`."""
+        raise NotImplementedError
+
+
+START_UPS: Registry[StartUp] = Registry("start_ups", "a start-up", {"phases": "hermes.fleet.startup_phases:Phases"},
+                                        base=StartUp)
+
+
+@START_UPS.register("fixed")
+class Fixed(StartUp):
+    """A given time from the decision for a replica until it takes requests."""
+
+    kind: Literal["fixed"] = "fixed"
+    total: Duration = Field(ge=0)
+    """The whole time, devices held. The replica starts with empty caches."""
+
+    def build(self, place: Place) -> Starter:
+        return _AfterTotal(place.env, s_to_ns(self.total))
+
+
+class _AfterTotal:
+    """Starts each replica in the same time."""
+
+    def __init__(self, env: Clock, total_ns: int) -> None:
+        self._env, self._total_ns = env, total_ns
+
+    def is_ready(self, client: Any) -> None:
+        pass
+
+    def start(self, one: Starting) -> Callable[[], None]:
+        going = [True]
+
+        def up(tick: Tick) -> None:
+            if going:
+                one.ready("started")
+
+        one.held()
+        self._env.tick_at(self._env._now + self._total_ns, MEMBERSHIP, up)
+        return going.clear
+
+    def gone(self, client: Any) -> None:
+        pass
+
+
+class ByTotal:
+    """Field annotation after a `Component`: a mapping without `kind` is `fixed` if it has a `total`, else `phases`."""
+
+    kinds: ClassVar[tuple[str, str]] = ("fixed", "phases")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._named, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return handler(schema)
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            return {"kind": self.kinds["total" not in value], **value}
+        return value
