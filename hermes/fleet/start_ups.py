@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from hermes.config import ConfigModel, Duration, Registry
-from hermes.core.clock import MEMBERSHIP, Clock, Tick
+from hermes.core.clock import MEMBERSHIP, Clock
 from hermes.units import s_to_ns
 
-__all__ = ["START_UPS", "ByTotal", "EngineStart", "Fixed", "Place", "StartUp", "Starter", "Starting"]
+__all__ = ["START_UPS", "ByTotal", "EngineStart", "Fixed", "PhaseRow", "Place", "StartUp", "Starter", "Starting"]
 
 
 class EngineStart(NamedTuple):
@@ -61,20 +61,22 @@ class Starting(NamedTuple):
     ready: Callable[[str], None]
 
 
-class Starter(Protocol):
-    """Starts the replicas of one group."""
+class Starter:
+    """Starts the replicas of one group. Derive from it and write `start`."""
 
     def is_ready(self, client: Any) -> None:
-        """Note a replica that is ready when the simulation starts."""
-        ...
+        """Note a replica that is ready when the simulation starts. Called once for each of them, before any start."""
 
     def start(self, one: Starting) -> Callable[[], None]:
-        """Start a replica. Return what gives the start up, to be called at most once, before `ready` was."""
-        ...
+        """Start a replica: call `held`, perhaps `phase`s, then `ready` after this returned.
+
+        Return what gives the start up. It is called at most once, before `ready` was, when the replica is not wanted
+        any more or crashes; none of the three may be called after it.
+        """
+        raise NotImplementedError
 
     def gone(self, client: Any) -> None:
-        """Note that a replica that was ready, or whose start was given up, has left its node."""
-        ...
+        """Note that a replica that was ready, or whose start was given up, has left for good."""
 
 
 class Place(NamedTuple):
@@ -96,6 +98,19 @@ class Place(NamedTuple):
     ready_ns: Callable[[str, int], int]
     seed: int
 
+    def after(self, time_s: float, then: Callable[[], None]) -> None:
+        """Call a function after a time, in the order of equal times in which replicas become ready."""
+        self.env.tick_at(self.env._now + s_to_ns(time_s), MEMBERSHIP, lambda tick: then())
+
+
+class PhaseRow(NamedTuple):
+    """A phase for a table: seconds without and with what an earlier start has left, and where they come from."""
+
+    phase: str
+    cold_s: float
+    warm_s: float
+    source: str
+
 
 class StartUp(ConfigModel):
     """Base of start-ups. Derive from it, give `kind` and fields, write `build`, and register the class."""
@@ -103,6 +118,15 @@ class StartUp(ConfigModel):
     def build(self, place: Place) -> Starter:
         """Return what starts the replicas of a group. Called once for each simulation. Raises `InputError`."""
         raise NotImplementedError
+
+    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+        """Yield the phases for `hermes explain`, distributions with their median; nothing by default.
+
+        Args:
+            engine: See `Place`.
+            probe: The readiness probe of the group.
+        """
+        return iter(())
 
 
 START_UPS: Registry[StartUp] = Registry("start_ups", "a start-up", {"phases": "hermes.fleet.startup_phases:Phases"},
@@ -118,31 +142,28 @@ class Fixed(StartUp):
     """The whole time, devices held. The replica starts with empty caches."""
 
     def build(self, place: Place) -> Starter:
-        return _AfterTotal(place.env, s_to_ns(self.total))
+        return _AfterTotal(place, self.total)
+
+    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+        yield PhaseRow("total", self.total, self.total, "given")
 
 
-class _AfterTotal:
+class _AfterTotal(Starter):
     """Starts each replica in the same time."""
 
-    def __init__(self, env: Clock, total_ns: int) -> None:
-        self._env, self._total_ns = env, total_ns
-
-    def is_ready(self, client: Any) -> None:
-        pass
+    def __init__(self, place: Place, total_s: float) -> None:
+        self._place, self._total_s = place, total_s
 
     def start(self, one: Starting) -> Callable[[], None]:
         going = [True]
 
-        def up(tick: Tick) -> None:
+        def up() -> None:
             if going:
                 one.ready("started")
 
         one.held()
-        self._env.tick_at(self._env._now + self._total_ns, MEMBERSHIP, up)
+        self._place.after(self._total_s, up)
         return going.clear
-
-    def gone(self, client: Any) -> None:
-        pass
 
 
 class ByTotal:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.config.streams import stream as random_stream
 from hermes.core.clock import MEMBERSHIP, Acting, Tick, happen
-from hermes.fleet.start_ups import EngineStart, Place, Starting
+from hermes.fleet.start_ups import EngineStart, Place, Starter, Starting
 from hermes.fleet.startup_link import Flow, StarterLink
 from hermes.fleet.startup_phases import PHASES, Phases, Pull, Storage
 from hermes.fleet.startup_pool import Node, NodePool, Wanting
@@ -46,8 +46,8 @@ class _Start:
             self.one.held()
 
 
-class PhaseStarter:
-    """Starts the replicas of one group by phases (`hermes.fleet.start_ups.Starter`)."""
+class PhaseStarter(Starter):
+    """Starts the replicas of one group by phases."""
 
     def __init__(self, config: Phases, place: Place, engine: EngineStart | None) -> None:
         self._config, self._place, self._engine, self._env = config, place, engine, place.env

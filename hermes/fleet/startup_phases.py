@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, NameOrFile
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.start_ups import START_UPS, EngineStart, Place, Starter, StartUp
+from hermes.fleet.start_ups import START_UPS, EngineStart, PhaseRow, Place, Starter, StartUp
 from hermes.fleet.startup_times import ColdWarm, Phase, Spread, Time, form, seconds, text
 
-__all__ = ["OF_ENGINE", "PHASES", "PhaseRow", "Phases", "Pool", "Pull", "StockOut", "Storage"]
+__all__ = ["OF_ENGINE", "PHASES", "Phases", "Pool", "Pull", "StockOut", "Storage"]
 
 OF_ENGINE = ("process", "tokenizer", "weights", "compile", "profiling", "capture")
 """Phases that are derived from the engine where they are left out."""
@@ -77,15 +77,6 @@ Weights = Annotated[Annotated[Duration, Tag("time")] | Annotated[Spread, Tag("sp
                     Discriminator(_form_of_weights)]
 
 
-class PhaseRow(NamedTuple):
-    """A phase for a table: seconds without and with what an earlier start has left, and where they come from."""
-
-    phase: str
-    cold_s: float
-    warm_s: float
-    source: str
-
-
 @START_UPS.register("phases")
 class Phases(StartUp):
     """A start in phases, one after the other. Each is a time or a distribution, or is derived from model, device and
@@ -97,7 +88,7 @@ class Phases(StartUp):
     written."""
     node: Literal["platform", "own"] = "platform"
     """Which replicas share a node, with its caches and links: those of one `platform` (each its own without one), or
-    none."""
+    none. Nodes of a `pool` have one replica each."""
     keeps: list[Cache] = ["image", "weights", "compile"]
     """What stays on a node when a start has got it: the image, the weights in the page cache, what was compiled. A
     compile cache inside the container does not stay."""
@@ -132,9 +123,6 @@ class Phases(StartUp):
             given = getattr(self, name)
             if len(set(given)) != len(given):
                 raise InputError("each cache once", Verbatim(", ".join(given)), field=name)
-        if self.pool is not None and self.node == "platform" and "node" in self.model_fields_set:
-            raise InputError(Verbatim("nodes of a pool have one replica each; write `node: own`, or leave it out"),
-                             field="node")
         return self
 
     @property
@@ -158,40 +146,41 @@ class Phases(StartUp):
             given = given.cold if cold else given.warm
         return seconds(given, share)
 
-    def rows(self, engine: EngineStart | None, probe: str) -> Iterator[PhaseRow]:
-        """Yield every phase that takes time, for a table; distributions with their median. probe: What the readiness
-        probe says of itself if the phase is left out."""
+    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
         if self.pool is not None:
-            yield PhaseRow("node", seconds(self.pool.provisioning, MEDIAN), 0.0, text(self.pool.provisioning))
+            yield PhaseRow("node", *_both(self.pool.provisioning, cold_only=True), text(self.pool.provisioning))
         if isinstance(self.image, Pull):
-            each = self.image.size / self.image.bandwidth
-            yield PhaseRow("image", each, 0.0, f"{self.image.size / 1e9:.3g} GB at {self.image.bandwidth / 1e9:.3g} "
-                                               "GB/s, alone")
+            yield PhaseRow("image", self.image.size / self.image.bandwidth, 0.0,
+                           f"{self.image.size / 1e9:.3g} GB at {self.image.bandwidth / 1e9:.3g} GB/s, alone")
         elif self.image:
-            yield PhaseRow("image", seconds(self.image, MEDIAN), 0.0, text(self.image))
+            yield PhaseRow("image", *_both(self.image, cold_only=True), text(self.image))
+        found = engine(self.times) if self.derived else None
         for phase in OF_ENGINE:
-            given = getattr(self, phase)
-            cold, warm = (self.seconds_of(phase, engine, MEDIAN, cold=each) for each in (True, False))
-            if isinstance(given, ColdWarm):
-                said = f"{text(given.cold)} (cold), {text(given.warm)} (warm)"
-            elif given is None:
-                assert engine is not None
-                said = engine.source
-            elif isinstance(given, Storage):
-                assert engine is not None
-                rate = min(given.bandwidth, engine.load_rate)
-                cold = engine.load_fixed_s + engine.weight_bytes / rate
-                said = (f"{engine.weight_bytes / 1e9:.3g} GB, cold at {rate / 1e9:.3g} GB/s, alone; from the page "
-                        f"cache at {engine.load_rate / 1e9:.3g} GB/s")
-            else:
-                said = text(given)
-            yield PhaseRow(phase, cold, warm, said)
-        if self.probe is None:
-            yield PhaseRow("probe", 0.0, 0.0, probe)
-        else:
-            yield PhaseRow("probe", *(seconds(self.probe, MEDIAN),) * 2, text(self.probe))
+            yield self._row(phase, found)
+        yield probe if self.probe is None else PhaseRow("probe", *_both(self.probe), text(self.probe))
         if self.first_request:
-            yield PhaseRow("first_request", *(seconds(self.first_request, MEDIAN),) * 2,
-                           f"{text(self.first_request)}; after the replica is ready")
+            yield PhaseRow("first request", *_both(self.first_request),
+                           f"{text(self.first_request)}; in the first step, after the replica is ready")
+
+    def _row(self, phase: str, engine: EngineStart | None) -> PhaseRow:
+        """Return the row of a phase of `OF_ENGINE`."""
+        given = getattr(self, phase)
+        cold, warm = (self.seconds_of(phase, engine, MEDIAN, cold=each) for each in (True, False))
+        if isinstance(given, ColdWarm):
+            return PhaseRow(phase, cold, warm, f"cold {text(given.cold)}, warm {text(given.warm)}")
+        if engine is None or not (given is None or isinstance(given, Storage)):
+            return PhaseRow(phase, cold, warm, text(given))
+        if phase != "weights":
+            return PhaseRow(phase, cold, warm, engine.source)
+        said = f"{engine.weight_bytes / 1e9:.3g} GB at {engine.load_rate / 1e9:.3g} GB/s from the page cache"
+        if given is not None:
+            rate = min(given.bandwidth, engine.load_rate)
+            cold = engine.load_fixed_s + engine.weight_bytes / rate
+            said += f", cold at {rate / 1e9:.3g} GB/s, alone"
+        return PhaseRow(phase, cold, warm, f"{said}; {engine.source}")
 
 
+def _both(time: float | Spread, *, cold_only: bool = False) -> tuple[float, float]:
+    """Return the median of a time, as cold and warm seconds."""
+    median = seconds(time, MEDIAN)
+    return median, 0.0 if cold_only else median
