@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import core_schema
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
-from hermes.fleet.start_ups import START_UPS, ByTotal
+from hermes.fleet.start_ups import START_UPS
 
 __all__ = ["Crash", "FleetConfig", "Probe"]
 
@@ -36,13 +37,28 @@ class Probe(ConfigModel):
     """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
 
 
+class _ByTotal:
+    """Field annotation after a `Component`: a mapping without `kind` is `fixed` if it has a `total`, else `phases`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._named, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return handler(schema)
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            return {"kind": "fixed" if "total" in value else "phases", **value}
+        return value
+
+
 class FleetConfig(ConfigModel):
     """Replicas that come and go. `count` of the clients is the most that exist at a time, draining ones included."""
 
     start: int = Field(ge=1, le=100_000)
     """Replicas that are ready when the simulation starts."""
     # Any: of a plug-in, too, as the autoscaler
-    start_up: Annotated[Any, Component(START_UPS), ByTotal()]
+    start_up: Annotated[Any, Component(START_UPS), _ByTotal()]
     """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
     has a `total`, else `phases`."""
     crashes: list[Crash] = []

@@ -1,21 +1,20 @@
 """How a replica starts: registry, the base of its configurations, and the one with a given time.
 
-`start_up` of a group is one of `START_UPS`. Without a `kind` it is `fixed` if it has a `total`, else `phases`.
+`start_up` of a group is one of `START_UPS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import core_schema
+from pydantic import Field
 
 from hermes.config import ConfigModel, Duration, Registry
 from hermes.core.clock import MEMBERSHIP, Clock
 from hermes.units import s_to_ns
 
-__all__ = ["START_UPS", "ByTotal", "EngineStart", "Fixed", "PhaseRow", "Place", "StartUp", "Starter", "Starting"]
+__all__ = ["START_UPS", "EngineStart", "PhaseRow", "Place", "StartUp", "Starter", "Starting"]
 
 
 class EngineStart(NamedTuple):
@@ -164,20 +163,3 @@ class _AfterTotal(Starter):
         one.held()
         self._place.after(self._total_s, up)
         return going.clear
-
-
-class ByTotal:
-    """Field annotation after a `Component`: a mapping without `kind` is `fixed` if it has a `total`, else `phases`."""
-
-    kinds: ClassVar[tuple[str, str]] = ("fixed", "phases")
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_before_validator_function(self._named, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
-        return handler(schema)
-
-    def _named(self, value: Any) -> Any:
-        if isinstance(value, dict) and "kind" not in value:
-            return {"kind": self.kinds["total" not in value], **value}
-        return value

@@ -15,8 +15,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError
 
-__all__ = ["ColdWarm", "Exponential", "Lognormal", "Phase", "Sample", "Spread", "Time", "Uniform", "form", "seconds",
-           "text"]
+__all__ = ["ColdWarm", "ExponentialTime", "LognormalTime", "Phase", "SampleTime", "Spread", "Time", "UniformTime",
+           "form", "seconds", "text"]
 
 LONGEST = 1e9   # seconds, as the longest `Duration`
 _SMALLEST = 2.0**-53
@@ -35,7 +35,7 @@ class _Spread(ConfigModel):
         raise NotImplementedError
 
 
-class Uniform(_Spread):
+class UniformTime(_Spread):
     """All times from `min` to `max`, equally likely."""
 
     kind: Literal["uniform"] = "uniform"
@@ -58,7 +58,7 @@ class Uniform(_Spread):
         return f"uniform, {self.min:g} to {self.max:g} s"
 
 
-class Lognormal(_Spread):
+class LognormalTime(_Spread):
     """Log-normal times: few are much longer than the median."""
 
     kind: Literal["lognormal"] = "lognormal"
@@ -76,7 +76,7 @@ class Lognormal(_Spread):
         return f"log-normal, sigma {self.sigma:g}"
 
 
-class Exponential(_Spread):
+class ExponentialTime(_Spread):
     """Exponential times."""
 
     kind: Literal["exponential"] = "exponential"
@@ -91,7 +91,7 @@ class Exponential(_Spread):
         return f"exponential, mean {self.mean:g} s"
 
 
-class Sample(_Spread):
+class SampleTime(_Spread):
     """Measured times, each equally likely."""
 
     kind: Literal["sample"] = "sample"
@@ -107,7 +107,7 @@ class Sample(_Spread):
         return f"one of {len(self.times)}, {min(self.times):g} to {max(self.times):g} s"
 
 
-Spread = Annotated[Uniform | Lognormal | Exponential | Sample, Field(discriminator="kind")]
+Spread = Annotated[UniformTime | LognormalTime | ExponentialTime | SampleTime, Field(discriminator="kind")]
 
 
 def form(value: object) -> str:

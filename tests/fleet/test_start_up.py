@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes import simulate
+from hermes.cli import main
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.startup_link import StarterLink
 from hermes.fleet.startup_phases import OF_ENGINE
-from hermes.fleet.startup_times import Exponential, Lognormal, Sample, Uniform
+from hermes.fleet.startup_times import ExponentialTime, LognormalTime, SampleTime, UniformTime
 from hermes.hardware.start_up import Started, load_start_up
 from hermes.results.results import Results
 
@@ -245,11 +247,11 @@ def test_a_quota_of_nodes():
 
 
 def test_distributions_by_hand():
-    assert [Uniform(min=2.0, max=6.0).at(share) for share in (0.0, 0.25, 1.0)] == [2.0, 3.0, 6.0]
-    assert Lognormal(median=8.0, sigma=0.5).at(0.5) == 8.0
-    assert Lognormal(median=8.0, sigma=0.5).at(0.95) == pytest.approx(8.0 * math.exp(0.5 * 1.6448536), rel=1e-6)
-    assert Exponential(mean=2.0).at(1 - math.exp(-3.0)) == pytest.approx(6.0)
-    assert [Sample(times=[3.0, 1.0, 2.0]).at(share) for share in (0.0, 0.4, 0.99999, 1.0)] == [1.0, 2.0, 3.0, 3.0]
+    assert [UniformTime(min=2.0, max=6.0).at(share) for share in (0.0, 0.25, 1.0)] == [2.0, 3.0, 6.0]
+    assert LognormalTime(median=8.0, sigma=0.5).at(0.5) == 8.0
+    assert LognormalTime(median=8.0, sigma=0.5).at(0.95) == pytest.approx(8.0 * math.exp(0.5 * 1.6448536), rel=1e-6)
+    assert ExponentialTime(mean=2.0).at(1 - math.exp(-3.0)) == pytest.approx(6.0)
+    assert [SampleTime(times=[3.0, 1.0, 2.0]).at(share) for share in (0.0, 0.4, 0.99999, 1.0)] == [1.0, 2.0, 3.0, 3.0]
     with pytest.raises(InputError, match=r"start_up\.process\.max: expected at least min"):
         run(NOTHING | {"process": {"kind": "uniform", "min": 2, "max": 1}})
 
@@ -330,3 +332,47 @@ def test_any_phases_lose_nothing(data):
     assert results.record.finish_ns.tolist() == literal.record.finish_ns.tolist()
     for client in results.summary["clients"].values():
         assert 0.0 <= client["held_s"] <= results.summary["makespan_s"] + 1e-9
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+def test_explain_has_the_phases_cold_and_warm(tmp_path, capsys):
+    times, loads = load_start_up("vllm-0.10", None), 16_060_522_496
+    file = tmp_path / "a.yaml"
+    file.write_text("""
+workload: {requests: 1, arrivals: {kind: poisson, rate: 1}, lengths: {kind: fixed, prompt: 8, output: 2}}
+clients:
+  - count: 2
+    model: llama-3.1-8b
+    device: a100-80gb
+    fleet:
+      start: 1
+      probe: {period: 10 s, delay: 1 s}
+      start_up:
+        image: {size: 10 GB, bandwidth: 500 MB/s}
+        process: {kind: lognormal, median: 8, sigma: 0.5}
+        weights: {bandwidth: 1 GB/s}
+        compile: {cold: 40, warm: 5}
+        pool: {provisioning: 3 min}
+        first_request: 9
+""")
+    assert main(["explain", str(file), "--json"]) == 0
+    (start,) = [one for one in json.loads(capsys.readouterr().out) if "phases" in one]
+    rows = {row["phase"]: (row["cold_s"], row["warm_s"]) for row in start["phases"]}
+    assert list(rows) == ["node", "image", *OF_ENGINE, "probe", "first request"]
+    assert rows["node"] == (180.0, 0.0)
+    assert rows["image"] == (20.0, 0.0)
+    assert rows["process"] == (8.0, 8.0)
+    assert rows["weights"] == pytest.approx((times.weights.fixed + loads / 1e9,
+                                             times.weights.fixed + loads / times.weights.rate))
+    assert rows["compile"] == (40.0, 5.0)
+    assert rows["profiling"] == pytest.approx((times.profiling.of(32) + times.profiling_first.of(32),
+                                               times.profiling.of(32)))
+    assert rows["probe"] == (6.0, 6.0)
+    assert main(["explain", str(file)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    cold, warm = (sum(each[place] for name, each in rows.items() if name != "first request") for place in (0, 1))
+    assert f"llm: a replica is ready after {cold:.3g} s on a cold node, {warm:.3g} s on a warm" in shown
+    assert main(["explain", str(file), "--set", "clients.0.fleet.start_up={total: 30}"]) == 0
+    assert "a replica is ready after 30 s" in " ".join(capsys.readouterr().out.split())

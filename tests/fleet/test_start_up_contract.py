@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hermes.fleet.start_ups import Fixed
 from hermes.fleet.startup_phases import Phases, Pool, Pull, Storage
-from hermes.fleet.startup_times import ColdWarm, Lognormal
+from hermes.fleet.startup_times import ColdWarm, LognormalTime
 from hermes.testing.fleet import StartUpContract
 
 
@@ -18,7 +18,7 @@ class TestPhases(StartUpContract):
 
     def make(self) -> Phases:
         return Phases(image=Pull(size=10 * 10**9, bandwidth=1e9), weights=Storage(bandwidth=1e9),
-                      process=Lognormal(median=8.0, sigma=0.3))
+                      process=LognormalTime(median=8.0, sigma=0.3))
 
 
 class TestPhasesOfAPool(StartUpContract):
