@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 ROUNDING_S = 1e-9
+FIRST = "first request"   # comes after a replica is ready
 STATISTICS = {"prefill_attn": "pairs of tokens in the attention of prompts",
               "decode_ctx": "cached tokens of all decodes"}
 """Statistics of a batch in words."""
@@ -39,8 +42,9 @@ def explain(
 ) -> Answer:
     """Print how long a step takes on each kind of LLM client, by term, and where each term comes from.
 
-    A hardware model fitted to whole steps has one term. With --request, print the time of a request by stage, queue and
-    cause instead.
+    A hardware model fitted to whole steps has one term. Where replicas come and go, also how long a start takes, by
+    phase, on a node without and with what an earlier start has left. With --request, print the time of a request by
+    stage, queue and cause instead.
     """
     if request is not None:
         return _request(scenario, overrides, request)
@@ -78,7 +82,30 @@ def explain(
         parts.append(Section(title, ["term", "ms", "%", "class and range", "source"], [
             [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}",
              _range_text(row), row["source"]] for row in step["terms"]], "\n".join(step["notes"])))
-    return Answer(list(seen.values()), parts)
+    starts = [_start_up(config, built.clients, loaded.source.base_dir)
+              for config in loaded.clients if config.value_of("fleet") is not None]
+    for start in starts:
+        cold, warm = (sum(row[key] for row in start["phases"] if row["phase"] != FIRST) for key in ("cold_s", "warm_s"))
+        ready = f"{cold:.3g} s" if cold == warm else f"{cold:.3g} s on a cold node, {warm:.3g} s on a warm one"
+        parts.append(Section(
+            f"{start['client']}: a replica is ready after {ready}",
+            ["phase", "cold s", "warm s", "source"],
+            [[row["phase"], f"{row['cold_s']:.4g}", f"{row['warm_s']:.4g}", row["source"]] for row in start["phases"]]))
+    return Answer([*seen.values(), *starts], parts)
+
+
+def _start_up(config: Any, clients: list[Any], base_dir: Path) -> dict[str, Any]:
+    """Return the phases of the start of a group's replicas."""
+    from hermes.clients.start_up import engine_start
+    from hermes.errors import inside
+    from hermes.fleet.start_ups import PhaseRow
+
+    first, probe = next(client for client in clients if client.name in config.names), config.fleet.probe
+    waits = PhaseRow("probe", *(probe.period / 2 + probe.delay,) * 2,
+                     f"half a period of {probe.period:g} s, and {probe.delay:g} s until routers know")
+    with inside(f"clients.{config.name}.fleet.start_up"):
+        rows = list(config.fleet.start_up.rows(partial(engine_start, config, first.hardware, base_dir), waits))
+    return {"client": config.name, "phases": [row._asdict() for row in rows]}
 
 
 def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) -> None:

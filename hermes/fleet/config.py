@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import core_schema
 
 from hermes.config import Component, ConfigModel, Duration, Name
+from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.start_ups import START_UPS
 
-__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler", "StartUp"]
-
-
-class StartUp(ConfigModel):
-    """Time from the decision for a replica until it takes requests."""
-
-    total: Duration = Field(ge=0)
-    """The whole time, devices held. The replica starts with empty caches."""
+__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler"]
 
 
 class Crash(ConfigModel):
@@ -41,22 +37,46 @@ class Probe(ConfigModel):
     """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
 
 
+class _ByTotal:
+    """Field annotation after a `Component`: a mapping without `kind` is `fixed` if it has a `total`, else `phases`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._named, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return handler(schema)
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            return {"kind": "fixed" if "total" in value else "phases", **value}
+        return value
+
+
 class FleetConfig(ConfigModel):
     """Replicas that come and go. `count` of the clients is the most that exist at a time, draining ones included."""
 
     start: int = Field(ge=0, le=100_000)
     """Replicas that are ready when the simulation starts. 0 needs a queue at the gateway."""
-    start_up: StartUp
-    """What it takes until a new replica is ready."""
+    # Any: of a plug-in, too, as the autoscaler
+    start_up: Annotated[Any, Component(START_UPS), _ByTotal()]
+    """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
+    has a `total`, else `phases`."""
     crashes: list[Crash] = []
     """Crashes at given times. All that the replica has fails; it starts again at once in its slot, with a whole
     start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
     probe: Probe = Probe()
     """How routers notice a crash."""
-    # Any: of a plug-in, too
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
     """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
     scenario says for this group."""
+
+    @model_validator(mode="after")
+    def _fits_the_pool(self) -> Self:
+        pool = self.start_up.value_of("pool")
+        if pool is not None and pool.most is not None and pool.most < self.start + pool.nodes:
+            raise InputError(f"at least {self.start + pool.nodes}, the nodes at the start (`start` and `pool.nodes`)",
+                             pool.most, field="start_up.pool.most")
+        return self
 
 
 class SharedAutoscaler(ConfigModel):

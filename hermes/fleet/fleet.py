@@ -17,20 +17,32 @@ from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig, Probe
 from hermes.fleet.observations import GroupFacts
 from hermes.fleet.replicas import Replicas
+from hermes.fleet.start_ups import EngineStart, Place
 from hermes.units import s_to_ns
 
 __all__ = ["Fleet", "Group"]
 
 
 class Group(NamedTuple):
-    """A group of clients whose replicas come and go: its name, its place in the scenario, its option `fleet`, its
-    clients, and what finds its facts (`hermes.fleet.observations`) when they are asked for."""
+    """A group whose replicas come and go.
+
+    Attributes:
+        name: Its name.
+        field: Key of the scenario at which it stands.
+        config: Its `fleet`.
+        clients: Its clients, each a slot.
+        facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
+        engine: Returns what its engine needs to start, by the name of the times.
+        slow_first: Makes the first step of a client longer by so many ns.
+    """
 
     name: str
     field: str
     config: FleetConfig
     clients: list[Any]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
+    engine: Callable[[str], EngineStart]
+    slow_first: Callable[[Any, int], None]
 
 
 class _Seen(NamedTuple):
@@ -66,13 +78,18 @@ class Fleet:
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         by_name: dict[str, Replicas] = {}
-        for name, field, config, clients, facts in groups:
-            replicas = Replicas(env, clients, config.start, s_to_ns(config.start_up.total), self._changed, holds, left,
-                                self.log, seed, self._down)
+        for group in groups:
+            config, clients = group.config, group.clients
+            with inside(f"{group.field}.fleet.start_up"):
+                starter = config.start_up.build(Place(
+                    env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
+            replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
+                                self._down)
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
-            replicas.name, replicas.role, replicas.facts, replicas.kv_waits = name, clients[0].role, facts, kv_waits
-            by_name[name] = replicas
+            replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
+            replicas.kv_waits = kv_waits
+            by_name[group.name] = replicas
             if gateway is not None and gateway.policy.queue_ns is not None:
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, gateway, replicas)
@@ -82,7 +99,7 @@ class Fleet:
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
             if isinstance(config.autoscaler, GroupsAutoscaler):
-                with inside(f"{field}.fleet.autoscaler"):
+                with inside(f"{group.field}.fleet.autoscaler"):
                     config.autoscaler.check_groups([replicas])
         self._shared = [(autoscaler, [by_name[name] for name in names]) for autoscaler, names in shared]
         for number, (several, views) in enumerate(self._shared):
@@ -140,14 +157,21 @@ class Fleet:
 
     def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
         """Return what calls a function when a crash of a client is noticed."""
+        last = (probe.failures - 1) * s_to_ns(probe.period) + s_to_ns(probe.delay)
+
+        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
+            self._env.tick_at(self._probed_ns(probe, name, crashed_ns) + last, MEMBERSHIP, lambda tick: then())
+
+        return notice
+
+    def _ready_ns(self, probe: Probe, name: str, since_ns: int) -> int:
+        """Return when routers know that a client is ready that is so from a time on: a probe has passed."""
+        return self._probed_ns(probe, name, since_ns) + s_to_ns(probe.delay)
+
+    def _probed_ns(self, probe: Probe, name: str, since_ns: int) -> int:
+        """Return when the first probe of a client is at or after a time."""
         period_ns = s_to_ns(probe.period)
         offset_ns = int(random_stream(self._seed, f"views/probe/{name}").random() * period_ns)
         if probe.offset is not None:
             offset_ns = s_to_ns(probe.offset)
-        last = (probe.failures - 1) * period_ns + s_to_ns(probe.delay)
-
-        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
-            first = offset_ns + max(-(-(crashed_ns - offset_ns) // period_ns), 0) * period_ns
-            self._env.tick_at(first + last, MEMBERSHIP, lambda tick: then())
-
-        return notice
+        return offset_ns + max(-(-(since_ns - offset_ns) // period_ns), 0) * period_ns

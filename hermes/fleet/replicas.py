@@ -13,12 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, cast
 
-from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
+from hermes.core.clock import AUTOSCALER, FAILURE, SETTLED, Clock, Tick
 from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.observations import Observations
+from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["Engine", "Replica", "Replicas"]
@@ -68,7 +69,7 @@ class Engine(Replica, Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "incarnation", "scraper", "since", "state", "up_ns", "ups")
+    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "state", "up_ns", "ups")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -77,6 +78,8 @@ class _Slot:
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
         self.up_ns = 0   # when the replica became ready
         self.scraper: Scraper | None = None
+        self.held = False   # whether the replica has devices
+        self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
 
     def sample(self) -> Sample | None:
         """Return the replica's last sample; None before its first scrape."""
@@ -91,7 +94,7 @@ class Replicas(Observations):
 
     Args:
         start: Replicas that are ready at the start.
-        start_up_ns: Time until a new replica is ready.
+        starter: Starts new replicas.
         changed: Called when the replicas that routers choose have changed.
         down: Called with a client that goes down (True) or can be reached again (False).
         holds: Whether KV of a client is still to move.
@@ -100,11 +103,11 @@ class Replicas(Observations):
         seed: The scenario's, for the times of scrapes.
     """
 
-    def __init__(self, env: Clock, clients: list[Any], start: int, start_up_ns: int, changed: Callable[[], None],
+    def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
                  seed: int, down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
         super().__init__()
-        self._env, self._start_up_ns, self._changed, self._holds, self._left = env, start_up_ns, changed, holds, left
+        self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
         self._down = down
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
@@ -113,7 +116,8 @@ class Replicas(Observations):
             if number < start:
                 self._begin(slot)
                 self._enter(slot, READY, "start")
-                slot.chosen = True
+                slot.chosen = slot.held = True
+                starter.is_ready(slot.client)
             else:
                 self._enter(slot, GONE, "free slot")
 
@@ -174,7 +178,7 @@ class Replicas(Observations):
                 self._enter(slot, DRAINING, reason)
                 self.check(slot.client)
             else:
-                self._enter(slot, GONE, reason)
+                self._go(slot, reason)
             self._choose(slot, False)
 
     # -- slots -----------------------------------------------------------------------------------------------------
@@ -205,8 +209,20 @@ class Replicas(Observations):
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
-        self._enter(slot, GONE, "drained")
+        self._go(slot, "drained")
         self._fill("slot free")
+
+    def _go(self, slot: _Slot, reason: str) -> None:
+        """Let a replica be gone, ready or not."""
+        self._stop_starting(slot)
+        self._enter(slot, GONE, reason)
+        slot.held = False
+        self._starter.gone(slot.client)
+
+    def _stop_starting(self, slot: _Slot) -> None:
+        if slot.give_up is not None:
+            slot.give_up()
+            slot.give_up = None
 
     def _fill(self, reason: str) -> None:
         """Start replicas that are wanted, in the lowest free slots."""
@@ -218,21 +234,32 @@ class Replicas(Observations):
                 self._begin(slot)
                 self._start_up(slot, reason)
 
-    def _start_up(self, slot: _Slot, reason: str) -> None:
-        self._enter(slot, STARTING, reason)
-        self._env.tick_at(self._env._now + self._start_up_ns, MEMBERSHIP, partial(self._up, slot, slot.incarnation))
+    def _start_up(self, slot: _Slot, reason: str, *, restart: bool = False) -> None:
+        slot.state, number = STARTING, slot.incarnation
+
+        def held() -> None:
+            slot.held = True
+            self._enter(slot, STARTING, reason)
+
+        def phase(name: str) -> None:
+            if self._left():
+                self._enter(slot, STARTING, name)
+
+        slot.give_up = self._starter.start(Starting(
+            slot.client, number, restart, held, phase, partial(self._up, slot, number)))
 
     def _begin(self, slot: _Slot) -> None:
         slot.incarnation += 1
         self._started += 1
         slot.since = self._started
 
-    def _up(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+    def _up(self, slot: _Slot, incarnation: int, reason: str) -> None:
         if slot.state != STARTING or slot.incarnation != incarnation or not self._left():
             return
         if incarnation:
             slot.client.renew()
-        self._enter(slot, READY, "started")
+        slot.give_up = None
+        self._enter(slot, READY, reason)
         slot.ups += 1
         self._down(slot.client, False)
         self._choose(slot, True)
@@ -245,12 +272,16 @@ class Replicas(Observations):
         self._env.tick_at(time_ns, FAILURE, partial(self._crash, self._slots[number], notice))
 
     def _crash(self, slot: _Slot, notice: Callable[[int, Callable[[], None]], None], tick: Tick) -> None:
-        if slot.state in (GONE, DOWN) or not self._left():
+        if slot.state in (GONE, DOWN) or not slot.held or not self._left():
             return
         serving, draining = slot.state in (READY, DRAINING), slot.state == DRAINING
         if slot.state == READY:
             notice(self._env._now, partial(self._noticed, slot, slot.ups))
-        self._enter(slot, GONE if draining else DOWN, "crashed")
+        if draining:
+            self._go(slot, "crashed")
+        else:
+            self._stop_starting(slot)
+            self._enter(slot, DOWN, "crashed")
         if serving:
             self._down(slot.client, True)
         if draining:
@@ -258,7 +289,7 @@ class Replicas(Observations):
             self._fill("slot free")
             return
         self._begin(slot)
-        self._start_up(slot, "restart")
+        self._start_up(slot, "restart", restart=True)
 
     def _noticed(self, slot: _Slot, ups: int) -> None:
         """Let routers choose a crashed replica no longer, if it has not been ready since."""

@@ -71,10 +71,16 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
             "slots": len(members), "ready_mean": float(ready[members].sum() / length), "ready_most": int(count.max()),
             "held_device_hours": math.fsum(
                 record.clients[i].num_devices * int(held[i]) / NS_PER_S / 3600 for i in members),
-            "started": int((mine[:, 3] == STARTING).sum()), "drained": int((mine[:, 3] == DRAINING).sum()),
+            "started": _starts(mine), "drained": int((mine[:, 3] == DRAINING).sum()),
             **({"crashed": crashed} if (crashed := _crashes(record, mine)) else {}),
         }
     return {"fleet": found}
+
+
+def _starts(rows: IntArray) -> int:
+    """Return how many replicas began to start; each phase of a start has a row."""
+    starting = rows[rows[:, 3] == STARTING]
+    return len(np.unique(starting[:, :2], axis=0))
 
 
 def _crashes(record: RunRecord, rows: IntArray) -> int:

@@ -100,7 +100,7 @@ def decisions(record: RunRecord, members: Sequence[int]) -> list[Decision]:
         if before is None:   # as the run begins
             continue
         fewer = now in ("draining", "down") or (now == "gone" and before in ("starting", "ready"))
-        if fewer or now == "starting":
+        if fewer or (now == "starting" != before):   # a phase of a start is no decision
             found[time, reason] = found.get((time, reason), 0) + (-1 if fewer else 1)
     return [Decision(time, f"{more:+d} {reason}") for (time, reason), more in found.items()]
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hermes.fleet.autoscalers import GroupsAutoscaler
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
+    from hermes.fleet.start_ups import EngineStart
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -81,6 +82,10 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
 
                     found |= {line: None for line in [remark(folder, text, names)] if line}
     return list(found)
+
+
+def _no_engine(times: str) -> EngineStart:
+    raise InputError(Verbatim("these clients are no LLM engines, whose phases are known: give the `total`"))
 
 
 def _moves_nothing(client: Any) -> bool:
@@ -188,7 +193,8 @@ class _Builder:
         """Return what lets clients come and go, None if all serve throughout."""
         if not self.scenario.autoscalers and all(config.value_of("fleet") is None for config in self.scenario.clients):
             return None
-        from hermes.fleet.fleet import Fleet, Group  # most scenarios have none
+        from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
+        from hermes.fleet.fleet import Fleet, Group
 
         queued = gateway is not None and gateway.policy.queue_ns is not None
         groups, first = [], 0
@@ -211,7 +217,9 @@ class _Builder:
                         own.autoscaler.check(len(clients))
                         _need_queue(queued, own.autoscaler.to_zero())
                 facts = partial(_group_facts, config, clients[0], self.base_dir)
-                groups.append(Group(config.name, f"clients.{i}", own, clients, facts))
+                engine = (partial(engine_start, config, clients[0].hardware, self.base_dir) if config.serves_llm
+                          else _no_engine)
+                groups.append(Group(config.name, f"clients.{i}", own, clients, facts, engine, slow_first))
         shared = self._shared_autoscalers({group.name: group for group in groups}, queued=queued)
         if any(group.config.crashes for group in groups):
             used = [self.network, *([] if handoff is None else [handoff.network])]

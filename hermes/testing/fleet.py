@@ -1,4 +1,4 @@
-"""Contract suite of autoscalers.
+"""Contract suites of autoscalers and start-ups.
 
     class TestMyAutoscaler(AutoscalerContract):
         def make(self):
@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.record import READY
+from hermes.core.record import GONE, READY, STARTING
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import Autoscaler
+from hermes.fleet.start_ups import StartUp
 
-__all__ = ["AutoscalerContract"]
+__all__ = ["AutoscalerContract", "StartUpContract"]
 
 
 class AutoscalerContract(ABC):
@@ -81,3 +82,67 @@ class AutoscalerContract(ABC):
             self.make().check(1)
         except InputError as error:
             assert error.field, "a refusal names the field"
+
+
+class StartUpContract(ABC):
+    """Properties of every start-up. Inherit it and give `make()`."""
+
+    longest_s = 60.0
+    """Time within which four replicas that start at once are ready."""
+
+    @abstractmethod
+    def make(self) -> StartUp:
+        """Return the start-up, equal at each call."""
+
+    def _run(self, *changes: tuple[float, int], count: int = 5, stepping: str = "runs", others: int = 0) -> list[Any]:
+        """Return the changes of membership of a group that has one replica at first. others: Slots of another group."""
+        from hermes.api import simulate
+
+        def group(name: str, slots: int, model: str) -> dict[str, Any]:
+            planned = [{"at": at, "replicas": number} for at, number in changes]
+            return {"name": name, "count": slots, "memory": {"num_blocks": 200}, "model": model,
+                    "hardware": {"kind": "roofline", "model": model, "device": "h100-sxm"},
+                    "fleet": {"start": 1, "start_up": self.make().model_dump(),
+                              "autoscaler": {"kind": "schedule", "changes": planned}}}
+
+        record = simulate({
+            "stepping": stepping,
+            "workload": {"requests": 100, "model": "llama-3.1-8b",
+                         "arrivals": {"kind": "uniform", "rate": 50 / self.longest_s, "spread": 0.0},
+                         "lengths": {"kind": "fixed", "prompt": 64, "output": 32}},
+            "clients": [group("llm", count, "llama-3.1-8b"),
+                        *([group("other", others, "mistral-7b")] if others else [])],
+        }).record
+        assert (record.status == 1).all(), "a request was not served"
+        return [row for row in record.membership.tolist() if row[0] < count]
+
+    def test_it_survives_a_scenario_file(self) -> None:
+        one = self.make()
+        assert type(one).model_validate(one.model_dump()) == one, "it does not survive a scenario file"
+
+    def test_every_start_holds_devices_and_ends_ready_once(self) -> None:
+        rows = self._run((1.0, 5))
+        for client in range(1, 5):
+            states = [state for index, _, _, state in rows if index == client][1:]
+            assert states[:1] == [STARTING], "a replica is ready before its devices are held"
+            assert states[-1] == READY, f"a replica is not ready {self.longest_s:g} s later"
+            assert states.count(READY) == 1, "a replica became ready twice"
+
+    def test_a_start_that_is_given_up_ends_at_once(self) -> None:
+        rows = self._run((1.0, 5), (1.000001, 1), (2.0 + self.longest_s, 2))
+        for client in range(1, 5):
+            states = [state for index, number, _, state in rows if index == client and number == 0]
+            assert GONE in states or READY in states or not states
+            if GONE in states:
+                assert READY not in states[states.index(GONE):], "a start went on after it was given up"
+
+    def test_it_is_deterministic(self) -> None:
+        assert self._run((1.0, 4)) == self._run((1.0, 4))
+
+    def test_it_is_the_same_in_single_steps(self) -> None:
+        assert self._run((1.0, 4), (20.0, 1)) == self._run((1.0, 4), (20.0, 1), stepping="every_step")
+
+    def test_more_slots_and_groups_change_no_start(self) -> None:
+        few = self._run((1.0, 3))
+        many = [row for row in self._run((1.0, 3), count=8, others=3) if row[0] < 5]
+        assert few == many, "a start depends on slots that nothing starts in"

@@ -35,7 +35,7 @@ PLUG_INS = {   # example -> registry, name
     "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
     "my_measurement": ("measurements", "block_hashes"), "my_chooser": ("metis_choosers", "load_aware"),
     "my_quality": ("metis_quality", "recall_only"), "my_step": ("metis_steps", "rerank"),
-    "my_autoscaler": ("autoscalers", "office_hours"),
+    "my_autoscaler": ("autoscalers", "office_hours"), "my_start_up": ("start_ups", "one_by_one"),
 }
 IN_SCENARIOS = [name for name in PLUG_INS if name not in ("my_traces", "my_executor", "my_measurement")]
 

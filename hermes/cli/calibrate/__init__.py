@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes.cli.calibrate.from_requests import from_requests
+from hermes.cli.calibrate.start_up import start_up
 from hermes.cli.output import Answer, answering, show
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
     for command in (run, pack, check):
         calibrate.command()(answering(command))
     calibrate.command("from-requests")(answering(from_requests))
+    calibrate.command("start-up")(answering(start_up))
     app.add_typer(calibrate, name="calibrate")
 
 

@@ -1,0 +1,81 @@
+"""What the engine of a client needs to start, from its model, device and version; and its slow first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.clients.memory import describe_model
+from hermes.clients.parts import StepPart
+from hermes.errors import InputError, Verbatim, inside
+from hermes.fleet.start_ups import EngineStart
+from hermes.hardware.base import HardwareModel
+from hermes.hardware.composed import captured_sizes
+from hermes.hardware.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.info import hardware_info
+from hermes.hardware.start_up import Started, load_start_up
+
+if TYPE_CHECKING:
+    from hermes.clients.config import LLMClientConfig
+    from hermes.clients.llm import LLMClient
+    from hermes.schedulers.plan import Plan
+
+__all__ = ["engine_start", "slow_first"]
+
+GIVE = "give all of process, tokenizer, weights, compile, profiling and capture"
+
+
+def engine_start(config: LLMClientConfig, hardware: HardwareModel, base_dir: Path | None, times: str) -> EngineStart:
+    """Return what each of a group's engines needs to start. times: Name or file of the engine's times.
+
+    Raises `InputError` for a model or a device without a description."""
+    info = hardware_info(hardware)
+    name, device = config.memory_model(info, base_dir), config.device_of(info, base_dir)
+    if not name or device is None:
+        raise InputError(Verbatim(f"the times of its phases follow from a model and a device with descriptions; name "
+                                  f"them, or {GIVE}"))
+    model = describe_model(name, base_dir)
+    with inside("times"):
+        found = load_start_up(times, base_dir)
+    devices = config.num_devices(info)
+    dtype = info.dtype or model.dtype or "bf16"
+    weights = model.weight_bytes(dtype, info.tp) if config.memory.weights is None else config.memory.weights / devices
+    peak = device.flops.get("bf16") or max(device.flops.values())
+    per_token = 2.0 * (model.active_params() - model.outer_params()) / info.tp
+    phases = found.phases(Started(model.num_layers, model.vocab_size, round(weights), per_token, peak,
+                                  _graphs(config, device.type == "gpu")))
+    engine = config.engine or NEWEST_ENGINE
+    return EngineStart(
+        {phase: cold for phase, (cold, _) in phases.items()}, {phase: warm for phase, (_, warm) in phases.items()},
+        weights * devices, found.weights.rate * devices, found.weights.fixed, engine, f"{model.name} {dtype}",
+        f"{model.name} {dtype} on {devices} {device.name} by {engine}",
+        f"{found.name}: {found.engine} on {found.device}")
+
+
+def _graphs(config: LLMClientConfig, has_graphs: bool) -> tuple[int, ...]:
+    """Return the tokens of the captured steps."""
+    if not has_graphs:
+        return ()
+    given = config.hardware.value_of("cudagraph_capture_sizes")
+    return tuple(given) if given else captured_sizes(load_engine(config.engine or NEWEST_ENGINE).step.largest_graph)
+
+
+class _SlowFirst(StepPart):
+    """Makes the first single step of a client longer, once."""
+
+    def __init__(self, more_ns: int) -> None:
+        self._more_ns = more_ns
+
+    def attach(self, client: LLMClient) -> None:
+        """See `ClientPart`."""
+        client.step_parts.loads += (self,)
+
+    def load_ns(self, client: LLMClient, plan: Plan) -> int:
+        """See `StepPart`."""
+        client.step_parts.loads = tuple(part for part in client.step_parts.loads if part is not self)
+        return self._more_ns
+
+
+def slow_first(client: LLMClient, more_ns: int) -> None:
+    """Make the first single step of a client take `more_ns` longer."""
+    _SlowFirst(more_ns).attach(client)

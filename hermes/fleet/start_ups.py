@@ -1,0 +1,165 @@
+"""How a replica starts: registry, the base of its configurations, and the one with a given time.
+
+`start_up` of a group is one of `START_UPS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from hermes.config import ConfigModel, Duration, Registry
+from hermes.core.clock import MEMBERSHIP, Clock
+from hermes.units import s_to_ns
+
+__all__ = ["START_UPS", "EngineStart", "PhaseRow", "Place", "StartUp", "Starter", "Starting"]
+
+
+class EngineStart(NamedTuple):
+    """What an engine needs to start, derived from its model, device and version.
+
+    Attributes:
+        cold, warm: Seconds by phase, with empty and with filled caches. Weights come from the page cache in both.
+        weight_bytes: Of all devices.
+        load_rate: Most bytes/s that all devices load.
+        load_fixed_s: Of the loading, whatever the bytes.
+        image, weights, compiled: What a node keeps, by name: equal names are the same thing.
+        source: Of the times.
+    """
+
+    cold: Mapping[str, float]
+    warm: Mapping[str, float]
+    weight_bytes: float
+    load_rate: float
+    load_fixed_s: float
+    image: str
+    weights: str
+    compiled: str
+    source: str
+
+
+class Starting(NamedTuple):
+    """A replica that starts.
+
+    Attributes:
+        client: Its client.
+        number: How many replicas its slot had before.
+        restart: Whether its process starts again where it crashed.
+        held: To be called once, when its devices are held.
+        phase: To be called with the name of each phase that begins.
+        ready: To be called once, with the reason for the table `membership`, when it takes requests.
+    """
+
+    client: Any   # of any kind
+    number: int
+    restart: bool
+    held: Callable[[], None]
+    phase: Callable[[str], None]
+    ready: Callable[[str], None]
+
+
+class Starter:
+    """Starts the replicas of one group. Derive from it and write `start`."""
+
+    def is_ready(self, client: Any) -> None:
+        """Note a replica that is ready when the simulation starts. Called once for each of them, before any start."""
+
+    def start(self, one: Starting) -> Callable[[], None]:
+        """Start a replica: call `held`, perhaps `phase`s, then `ready` after this returned.
+
+        Return what gives the start up. It is called at most once, before `ready` was, when the replica is not wanted
+        any more or crashes; none of the three may be called after it.
+        """
+        raise NotImplementedError
+
+    def gone(self, client: Any) -> None:
+        """Note that a replica that was ready, or whose start was given up, has left for good."""
+
+
+class Place(NamedTuple):
+    """What a starter is made for.
+
+    Attributes:
+        env: The clock.
+        clients: The group's.
+        engine: Returns what the engine needs, by the name of its times; raises `InputError` if that is not known.
+        slow_first: Makes the first step of a client longer by so many ns.
+        ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
+        seed: Of the scenario.
+    """
+
+    env: Clock
+    clients: list[Any]
+    engine: Callable[[str], EngineStart]
+    slow_first: Callable[[Any, int], None]
+    ready_ns: Callable[[str, int], int]
+    seed: int
+
+    def after(self, time_s: float, then: Callable[[], None]) -> None:
+        """Call a function after a time, in the order of equal times in which replicas become ready."""
+        self.env.tick_at(self.env._now + s_to_ns(time_s), MEMBERSHIP, lambda tick: then())
+
+
+class PhaseRow(NamedTuple):
+    """A phase for a table: seconds without and with what an earlier start has left, and where they come from."""
+
+    phase: str
+    cold_s: float
+    warm_s: float
+    source: str
+
+
+class StartUp(ConfigModel):
+    """Base of start-ups. Derive from it, give `kind` and fields, write `build`, and register the class."""
+
+    def build(self, place: Place) -> Starter:
+        """Return what starts the replicas of a group. Called once for each simulation. Raises `InputError`."""
+        raise NotImplementedError
+
+    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+        """Yield the phases for `hermes explain`, distributions with their median; nothing by default.
+
+        Args:
+            engine: See `Place`.
+            probe: The readiness probe of the group.
+        """
+        return iter(())
+
+
+START_UPS: Registry[StartUp] = Registry("start_ups", "a start-up", {"phases": "hermes.fleet.startup_phases:Phases"},
+                                        base=StartUp)
+
+
+@START_UPS.register("fixed")
+class Fixed(StartUp):
+    """A given time from the decision for a replica until it takes requests."""
+
+    kind: Literal["fixed"] = "fixed"
+    total: Duration = Field(ge=0)
+    """The whole time, devices held. The replica starts with empty caches."""
+
+    def build(self, place: Place) -> Starter:
+        return _AfterTotal(place, self.total)
+
+    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+        yield PhaseRow("total", self.total, self.total, "given")
+
+
+class _AfterTotal(Starter):
+    """Starts each replica in the same time."""
+
+    def __init__(self, place: Place, total_s: float) -> None:
+        self._place, self._total_s = place, total_s
+
+    def start(self, one: Starting) -> Callable[[], None]:
+        going = [True]
+
+        def up() -> None:
+            if going:
+                one.ready("started")
+
+        one.held()
+        self._place.after(self._total_s, up)
+        return going.clear

@@ -1,0 +1,203 @@
+"""Starts replicas in phases: each start is a SimPy process, written as it happens on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from hermes.config.streams import stream as random_stream
+from hermes.core.clock import MEMBERSHIP, Acting, Tick, happen
+from hermes.fleet.start_ups import EngineStart, Place, Starter, Starting
+from hermes.fleet.startup_link import Flow, StarterLink
+from hermes.fleet.startup_phases import PHASES, Phases, Pull, Storage
+from hermes.fleet.startup_pool import Node, NodePool, Wanting
+from hermes.fleet.startup_times import seconds
+from hermes.units import s_to_ns
+
+__all__ = ["PhaseStarter"]
+
+Acts = Generator[Tick, Any, str | None]
+"""A phase: it waits, and returns the name of what it leaves on the node."""
+
+
+class _Start:
+    """A start that goes on.
+
+    Attributes:
+        share: Phase -> the number drawn for it.
+        compiles: Whether the engine compiles, for want of what was compiled before.
+        given_up: Whether it is given up: then it does nothing any more.
+        flow: Its bytes on a link that would have to be cancelled.
+    """
+
+    __slots__ = ("compiles", "flow", "given_up", "held", "one", "share", "wanting")
+
+    def __init__(self, one: Starting, seed: int) -> None:
+        self.one, self.compiles, self.given_up, self.held = one, False, False, False
+        drawn = random_stream(seed, f"startup/{one.client.name}/{one.number}").random(len(PHASES))
+        self.share = dict(zip(PHASES, drawn.tolist(), strict=True))
+        self.flow: tuple[StarterLink, Flow] | None = None
+        self.wanting: Wanting | None = None
+
+    def hold(self) -> None:
+        """Note that its devices are held, once."""
+        if not self.held:
+            self.held = True
+            self.one.held()
+
+
+class PhaseStarter(Starter):
+    """Starts the replicas of one group by phases."""
+
+    def __init__(self, config: Phases, place: Place, engine: EngineStart | None) -> None:
+        self._config, self._place, self._engine, self._env = config, place, engine, place.env
+        whose = place.clients[0].model or place.clients[0].name
+        names = (whose,) * 3 if engine is None else (engine.image, engine.weights, engine.compiled)
+        self._names = {cache: f"{cache} {name}" for cache, name in zip(("image", "weights", "compile"), names,
+                                                                       strict=True)}
+        self._pool = None if config.pool is None else NodePool(self._env, config.pool, self._new)
+
+    def is_ready(self, client: Any) -> None:
+        """See `Starter`. Its start has filled the caches of its node."""
+        node = self._node(client) if self._pool is None else self._pool.put(client)
+        node.has |= {self._names[cache] for cache in self._config.keeps}
+
+    def start(self, one: Starting) -> Callable[[], None]:
+        """See `Starter`."""
+        start = _Start(one, self._place.seed)
+        Acting(self._env, self._acts(start))
+        return lambda: self._give_up(start)
+
+    def gone(self, client: Any) -> None:
+        """See `Starter`."""
+        if self._pool is not None:
+            self._pool.gone(client)
+
+    def _give_up(self, start: _Start) -> None:
+        start.given_up = True
+        if start.flow is not None:
+            link, flow = start.flow
+            link.cancel(flow)
+        if start.wanting is not None and self._pool is not None:
+            self._pool.forget(start.wanting)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _new(self) -> Node:
+        return Node(self._env, {self._names[cache] for cache in self._config.prepared})
+
+    def _node(self, client: Any) -> Node:
+        """Return the node of a client that has one throughout."""
+        shared = client.platform if self._config.node == "platform" else ""
+        key = ("node of starters", shared or client.index, bool(shared))
+        nodes = self._env.shared
+        if key not in nodes:
+            nodes[key] = self._new()
+        node: Node = nodes[key]
+        node.has |= {self._names[cache] for cache in self._config.prepared}
+        return node
+
+    def _arrives(self, start: _Start) -> Generator[Tick, Any, Node]:
+        """Bring a start to its node: the one that it has, or one of the pool."""
+        client = start.one.client
+        if self._pool is None:
+            return self._node(client)
+        node = self._pool.found(client)
+        if node is None:
+            start.wanting = Wanting(self._env, start.share["node"], start.hold)
+            yield from self._pool.take(client, start.wanting)
+            node, start.wanting = start.wanting.node, None
+            assert node is not None
+        return node
+
+    # -- a start -----------------------------------------------------------------------------------------------------
+
+    def _acts(self, start: _Start) -> Generator[Tick, Any, None]:
+        """Start a replica: to its node, phase by phase, until routers know that it is ready."""
+        node = yield from self._arrives(start)   # never, if it is given up meanwhile
+        start.hold()
+        for act in (self._image, self._process, self._tokenizer, self._weights, self._compile, self._profiling,
+                    self._capture, self._probe):
+            left = yield from act(start, node)
+            if start.given_up:
+                return
+            if left in self._config.keeps:
+                node.has.add(self._names[left])
+        start.one.ready("started")
+        more = s_to_ns(seconds(self._config.first_request, start.share["first_request"]))
+        if more:
+            self._place.slow_first(start.one.client, more)
+
+    def _image(self, start: _Start, node: Node) -> Acts:
+        image, pull = self._names["image"], self._config.image
+        if not pull or image in node.has:
+            return None
+        start.one.phase("image")
+        if image not in node.pulls:
+            node.pulls[image] = []
+
+            def pulled(tick: Tick | None = None) -> None:   # goes on if the start is given up: the node pulls
+                if "image" in self._config.keeps:
+                    node.has.add(image)
+                for waits in node.pulls.pop(image):
+                    happen(waits)
+
+            if isinstance(pull, Pull):
+                node.link("registry", pull.bandwidth).start(pull.size, pull.bandwidth, pulled)
+            else:
+                after = s_to_ns(seconds(pull, start.share["image"]))
+                self._env.tick_at(self._env._now + after, MEMBERSHIP, pulled)
+        come = self._env.pending()
+        node.pulls[image].append(come)
+        yield come
+        return None
+
+    def _process(self, start: _Start, node: Node) -> Acts:
+        return self._takes(start, "process", cold=False)
+
+    def _tokenizer(self, start: _Start, node: Node) -> Acts:
+        return self._takes(start, "tokenizer", cold=False)
+
+    def _weights(self, start: _Start, node: Node) -> Acts:
+        cold, storage = self._names["weights"] not in node.has, self._config.weights
+        if not cold or not isinstance(storage, Storage):
+            yield from self._takes(start, "weights", cold=cold)
+            return "weights"
+        assert self._engine is not None
+        start.one.phase("weights (cold)")
+        yield self._env.moment(self._env._now + s_to_ns(self._engine.load_fixed_s), MEMBERSHIP)
+        if not start.given_up:
+            read, link = self._env.pending(), node.link("storage", storage.bandwidth)
+            start.flow = link, link.start(self._engine.weight_bytes, self._engine.load_rate, lambda: happen(read))
+            yield read
+            start.flow = None
+        return "weights"
+
+    def _compile(self, start: _Start, node: Node) -> Acts:
+        start.compiles = self._names["compile"] not in node.has
+        yield from self._takes(start, "compile", cold=start.compiles)
+        return "compile"
+
+    def _profiling(self, start: _Start, node: Node) -> Acts:
+        return self._takes(start, "profiling", cold=start.compiles)
+
+    def _capture(self, start: _Start, node: Node) -> Acts:
+        return self._takes(start, "capture", cold=start.compiles)
+
+    def _probe(self, start: _Start, node: Node) -> Acts:
+        start.one.phase("probe")
+        given, now = self._config.probe, self._env._now
+        if given is None:
+            known = self._place.ready_ns(start.one.client.name, now)
+        else:
+            known = now + s_to_ns(seconds(given, start.share["probe"]))
+        yield self._env.moment(known, MEMBERSHIP)
+        return None
+
+    def _takes(self, start: _Start, phase: str, *, cold: bool) -> Acts:
+        """Wait as long as a phase takes."""
+        ns = s_to_ns(self._config.seconds_of(phase, self._engine, start.share[phase], cold=cold))
+        if ns:
+            start.one.phase(f"{phase} (cold)" if cold else phase)
+            yield self._env.moment(self._env._now + ns, MEMBERSHIP)
+        return None
