@@ -442,7 +442,8 @@ class Coordinator:
             done = partial(arrived, source, num_bytes, num_bytes - waited, before)
             flow = self.network.transfer(source.name, client.name, waited, done)
             if gateway is not None:
-                self._bringing.setdefault(stage, {})[before] = _Moving(source, asked, partial(self.network.cancel, flow))
+                moving = _Moving(source, asked, partial(self.network.cancel, flow))
+                self._bringing.setdefault(stage, {})[before] = moving
 
     def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
         """Return the bytes of an input that must arrive before the stage starts: all, or less if KV comes by layer."""
