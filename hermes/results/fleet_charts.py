@@ -85,7 +85,8 @@ def _end_ns(record: RunRecord) -> int:
 def _replicas(record: RunRecord, group: str, members: Sequence[int], of_run: str) -> Panel:
     """Return the replicas of a group by state, stacked."""
     at, numbers = _steps(record, members)
-    shown = [name for name in STACK if numbers[:, MEMBER_STATES.index(name)].any()]
+    # a group that never had a replica shows that none was ready
+    shown = [name for name in STACK if numbers[:, MEMBER_STATES.index(name)].any()] or ["ready"]
     layers, low = [], np.zeros(len(at))
     for name in shown:
         high = low + numbers[:, MEMBER_STATES.index(name)]

@@ -10,8 +10,9 @@ import hermes
 PACKAGE = Path(hermes.__file__).parent
 # names of other software, of scripts, and of keys that are put together
 FOREIGN = {
-    "build_azure_workloads", "build_lookahead", "cum_seq_k", "gpu_memory_utilization", "mixed_step_breakdown",
-    "prefill_moddeling", "ttft_p50",
+    "build_azure_workloads", "build_lookahead", "cum_seq_k", "fpm_sample_bucket_size", "gpu_memory_utilization",
+    "kalman_q_level", "kalman_q_trend", "kalman_r", "load_min_observations", "load_scaling_down_sensitivity",
+    "max_num_fpm_samples", "mixed_step_breakdown", "optimization_target", "prefill_moddeling", "ttft_p50",
 }
 
 

@@ -15,6 +15,7 @@ from hermes.core.scraped import Sample
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.keda import Activity, Keda, Trigger
+from hermes.results.fleet_charts import fleet_panels
 from hermes.results.results import Results
 from hermes.testing.fleet import AutoscalerContract
 
@@ -119,6 +120,7 @@ def test_a_static_group_without_a_replica_lets_requests_expire() -> None:
         "fleet": {"start": 0, "start_up": {"total": 1}}}])
     assert (results.record.status == 2).all()
     assert set(results.record.reject_reasons.values()) == {"expired: no replica was ready within 5 s"}
+    assert fleet_panels([("run", results)])[0].layers, "a chart without any layer cannot be drawn"
 
 
 def test_runs_decide_as_single_steps_do() -> None:
@@ -146,3 +148,9 @@ class TestKeda(AutoscalerContract):
     def make(self) -> Keda:
         return validate(Keda, {"kind": "keda", "triggers": [{"metric": "running", "target": 2.0}], "polling": 0.4,
                                "sync": 0.2, "scrape": 0.1, "min": 1, "scale_down": {"window": 0.5, "period": 0.2}})
+
+
+class TestKedaToZero(AutoscalerContract):
+    def make(self) -> Keda:
+        return validate(Keda, {"kind": "keda", "triggers": [{"metric": "queue", "target": 2.0}], "polling": 0.4,
+                               "cooldown": 0.5, "sync": 0.2, "scrape": 0.1})

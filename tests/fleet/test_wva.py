@@ -213,3 +213,9 @@ class TestWva(AutoscalerContract):
     def make(self) -> Wva:
         return validate(Wva, {"kind": "wva", **QUICK, "interval": 0.4, "window": 0.4, "scrape": 0.1, "sync": 0.1,
                               "kv_spare": 0.6})
+
+
+class TestWvaToZero(AutoscalerContract):
+    def make(self) -> Wva:
+        return validate(Wva, {"kind": "wva", **QUICK, "interval": 0.4, "window": 0.4, "scrape": 0.1, "sync": 0.1,
+                              "scale_to_zero": True, "retention": 0.8})
