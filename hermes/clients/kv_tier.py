@@ -24,13 +24,15 @@ from hermes.units import s_to_ns
 __all__ = ["Hierarchy", "Read", "Tier", "block_keys", "build_tiers"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
+Held = dict[Hashable, Callable[[], None]]
+"""Reads and writes under way, each with the function that stops it."""
 
 
 class Tier:
     """A tier on the clock. All its reads and writes share its bandwidth equally.
 
     Attributes:
-        read_bytes, written_bytes: Of completed reads and writes.
+        read_bytes, written_bytes: Of completed reads and writes, and of stopped ones what had moved.
         busy_ns: Time with at least one read or write.
     """
 
@@ -62,15 +64,16 @@ class Tier:
             link=self.link_use(),
         )
 
-    def read(self, num_bytes: int, done: Callable[[], None]) -> None:
-        """Read `num_bytes` bytes; call `done()` when the last has left (at once, if there are none)."""
-        self._flow(num_bytes, done, writes=False)
+    def read(self, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
+        """Read `num_bytes` bytes; call `done()` when the last has left (at once, if there are none). held: Keeps the
+        function that stops it, while it is under way."""
+        self._flow(num_bytes, done, held, writes=False)
 
-    def write(self, num_bytes: int, done: Callable[[], None]) -> None:
+    def write(self, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
         """Write, as `read` reads."""
-        self._flow(num_bytes, done, writes=True)
+        self._flow(num_bytes, done, held, writes=True)
 
-    def _flow(self, num_bytes: int, done: Callable[[], None], *, writes: bool) -> None:
+    def _flow(self, num_bytes: int, done: Callable[[], None], held: Held | None, *, writes: bool) -> None:
         if num_bytes <= 0:
             done()
             return
@@ -78,7 +81,7 @@ class Tier:
             self._since_ns = self.env._now
         self._active += 1
 
-        def ended() -> None:
+        def over(num_bytes: int) -> None:
             self._active -= 1
             if not self._active:
                 self.busy_ns += self.env._now - self._since_ns
@@ -86,9 +89,16 @@ class Tier:
                 self.written_bytes += num_bytes
             else:
                 self.read_bytes += num_bytes
+            if held is not None:
+                del held[flow]
+
+        def ended() -> None:
+            over(num_bytes)
             done()
 
-        self._link.start((0,), num_bytes, ended)
+        flow = self._link.start((0,), num_bytes, ended)
+        if held is not None:
+            held[flow] = lambda: over(self._link.cancel(flow))
 
     def link_use(self) -> LinkUse:
         """Return the use of the link so far, over time."""
@@ -151,6 +161,7 @@ class Hierarchy:
 
     def __init__(self, tiers: list[Tier], config: TiersConfig) -> None:
         self.tiers, self.promote, self.demote = tiers, config.promote, config.demote
+        self._held: Held = {}
         self._written = tiers if config.write == "all" else tiers[:1]
 
     def find(self, keys: list[Hashable], size: int) -> tuple[list[Read], int]:
@@ -181,7 +192,7 @@ class Hierarchy:
 
         for read in reads:
             if overlap is None:
-                read.tier.read(read.num_bytes, partial(self._read_whole, read, one))
+                read.tier.read(read.num_bytes, partial(self._read_whole, read, one), self._held)
             else:
                 self._read_exposed(read, read.num_bytes, overlap, one)
 
@@ -196,7 +207,7 @@ class Hierarchy:
         layers, hidden_s = overlap
         waited = exposed_bytes(rest, layers, hidden_s, read.tier.share)
         if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # delay of one layer at most
-            read.tier.read(rest, partial(self._lift, read))
+            read.tier.read(rest, partial(self._lift, read), self._held)
             ready()
             return
 
@@ -206,7 +217,7 @@ class Hierarchy:
             else:
                 self._read_whole(read, ready)
 
-        read.tier.read(waited, there)
+        read.tier.read(waited, there, self._held)
 
     def keep(self, entries: Entries, done: Callable[[], None]) -> None:
         """Store entries (key, bytes); call `done()` once all are written. Entries that a tier has are not written."""
@@ -228,7 +239,7 @@ class Hierarchy:
                      and not any(key in nearer.store for nearer in self.tiers[:depth])]
             if found:
                 found.reverse()   # the hottest is written last
-                tier.read(sum(size for _, size in found), partial(self._write, 0, found, _nothing))
+                tier.read(sum(size for _, size in found), partial(self._write, 0, found, _nothing), self._held)
 
     def _lift(self, read: Read) -> None:
         """Write entries that were read to the tiers above, if `promote` is set."""
@@ -254,7 +265,15 @@ class Hierarchy:
                 self._write(depth + 1, evicted, _nothing)
             done()
 
-        tier.write(sum(size - held.get(key, 0) for key, size in new), written)
+        tier.write(sum(size - held.get(key, 0) for key, size in new), written, self._held)
+
+    def stop(self) -> None:
+        """Stop all reads and writes under way: the client goes down. Tiers of its own are empty then."""
+        for stop in list(self._held.values()):
+            stop()
+        for tier in self.tiers:
+            if tier.config.scope == "client":
+                tier.store.clear()
 
 
 def _nothing() -> None:

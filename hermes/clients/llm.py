@@ -116,6 +116,8 @@ class LLMClient(LLMReadings):
     def _empty(self) -> None:
         """Take an empty engine."""
         assert self.another is not None
+        for part in self.parts:
+            part.stopped(self)
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
         self.scheduler.group.clock = decode_steps   # segments of sequences count on from the replica before
@@ -142,6 +144,14 @@ class LLMClient(LLMReadings):
         scraper = ClientScraper(self.scrapes, period_ns, offset_ns)
         self.scrapes.scrapers.append(scraper)
         return scraper
+
+    def watch_passes(self) -> None:
+        """Keep the last step that has ended, for `engine_state`."""
+        from hermes.clients.scrapes import Scrapes  # most clients are not watched
+
+        if self.scrapes is None:
+            self.scrapes = Scrapes(self)
+        self.scrapes.keeps_passes = True
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -293,6 +303,11 @@ class LLMClient(LLMReadings):
             self.scrapes.note()
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
+        if flight.plan is not None and flight.planned > 1:   # the plan after the step in flight, not after the run
+            steps, pos = self.steps, self.steps.pos
+            boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
+            if boundary > pos:
+                seen_ns = steps.view[boundary - 1]
         late = [item for item in unseen.late if item[1] is stage]
         seqs = sequences_of(stage)
         between = flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now)
@@ -339,9 +354,14 @@ class LLMClient(LLMReadings):
             if ended:
                 since = self.steps.view[self.steps.pos + ended - 1]
                 flight.planned = ended
+                ahead = max(plan.taken - ended, 0)   # 1 if the step in flight has taken its blocks
+                if ahead and plan.decodes and scheduler.group.grows:   # they are in use in its row only
+                    group = scheduler.group
+                    blocks = group.blocks_for(plan.taken) - group.blocks_for(ended)
+                    self._moved.now += blocks * (since - flight.start_ns)
                 self._complete(since)
                 self._waits.since_ns = max(self._waits.since_ns, since)
-                plan.taken = 0
+                plan.taken = ahead
             if ended < planned and since < now:
                 scheduler.take_blocks(plan, 1)
                 plan.embedded = 0

@@ -17,6 +17,7 @@ from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo, SharingInfo
+from hermes.core.scraped import EngineLimits, EngineState, ForwardPass
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 
@@ -120,6 +121,31 @@ class LLMReadings:
     def peak_blocks(self) -> int:
         """Return the most blocks in use before some were freed from outside."""
         return self._moved.peak
+
+    # -- what an engine publishes ----------------------------------------------------------------------------------
+
+    def engine_state(self) -> EngineState:
+        """Return its last step and its queue as of now. `watch_passes` was called before."""
+        prefill = decode = 0
+        scheduler, scrapes = self.scheduler, self.scrapes
+        assert scrapes is not None
+        if self.num_waiting:
+            for seq in (*scheduler.waiting, *scheduler.holding, *(seq for _, seq in self._unseen.late)):
+                if seq.num_blocks or seq.num_tokens > seq.prompt_tokens:
+                    decode += seq.num_tokens
+                else:
+                    prefill += seq.prompt_tokens
+        if not scheduler.running:
+            return EngineState(ForwardPass(), prefill, decode)
+        ended = self.steps_done()
+        return EngineState(scrapes.pass_in_flight(ended) if ended else scrapes.last_pass, prefill, decode)
+
+    def engine_limits(self) -> EngineLimits:
+        """Return its limits."""
+        scheduler, longest = self.scheduler, self.limits.max_model_len
+        pool = scheduler.pool
+        return EngineLimits(pool.num_blocks * pool.block_size, None if longest >= ANY_LENGTH else longest,
+                            scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
 
     # -- the record ------------------------------------------------------------------------------------------------
 

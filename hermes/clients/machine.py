@@ -81,6 +81,12 @@ class Machine:
         self.jobs.append(Job(work, done, self._started))
         self._resume()
 
+    def stop(self) -> None:
+        """End all jobs now, without calling `done`."""
+        self._progress()
+        self.jobs = []
+        self._resume()
+
     def _progress(self) -> None:
         now = self.env._now
         passed = now - self._since_ns

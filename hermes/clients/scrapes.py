@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hermes.core.clock import SCRAPE, STEP_END
-from hermes.core.scraped import NEVER, Sample
+from hermes.core.scraped import NEVER, ForwardPass, Sample
 
 if TYPE_CHECKING:
     from hermes.clients.llm_readings import LLMReadings
@@ -34,10 +34,12 @@ class Scrapes:
         scrapers: See `hermes.core.scraped.Scraper`.
         since_ns: End of the step from which `values` are; -1 before the first.
         down: Whether scrapes fail, because the client has crashed.
+        keeps_passes: Whether the last step of each run is kept.
+        last_pass: That of the last run that has ended.
     """
 
-    __slots__ = ("_noted", "_noted_ns", "_running", "_step_end", "_waiting", "client", "down", "scrapers", "since_ns",
-                 "values")
+    __slots__ = ("_noted", "_noted_ns", "_running", "_step_end", "_waiting", "client", "down", "keeps_passes",
+                 "last_pass", "scrapers", "since_ns", "values")
 
     def __init__(self, client: LLMReadings) -> None:
         self.client = client
@@ -48,6 +50,7 @@ class Scrapes:
         self._step_end = STEP_END + (client.index if pace is None else pace.first_index())
         self._noted_ns, self._noted = -1, False
         self._waiting = self._running = 0
+        self.keeps_passes, self.last_pass = False, ForwardPass()
 
     # -- changes of the client -------------------------------------------------------------------------------------
 
@@ -66,12 +69,15 @@ class Scrapes:
             values = self._inside(ended)
             self._keep_samples(end)
             self.since_ns, self.values, self._noted_ns = end, values, end
+        self._wake(now)
 
     def ending(self, now: int) -> None:
         """Keep samples of scrapes during the run that ends now. Called before anything else changes."""
         self._noted = self._noted_ns == now   # the run was cut at this instant, and the values are known
         self._keep_samples(now)
         self.since_ns = now
+        if self.keeps_passes:
+            self.last_pass = self.pass_in_flight(self.client._flight.planned)
 
     def settled(self) -> None:
         """Count sequences. Called when those that ended have left, before the ends are reported, at which the same
@@ -97,6 +103,7 @@ class Scrapes:
         """Let scrapes see an empty engine, which has started now. Until its first scrape there is no sample."""
         self.since_ns, self.values, self.down = now, _EMPTY, False
         self._noted_ns, self._noted = -1, False
+        self.last_pass = ForwardPass()
         for scraper in self.scrapers:
             scraper.kept, scraper.asleep = None, False
             if scraper.alarm is not None:
@@ -145,11 +152,28 @@ class Scrapes:
             used += group.blocks_for(ended) - group.blocks_for(plan.taken)
         return client.num_waiting, client.num_running, used / pool.num_blocks
 
-    @property
-    def constant(self) -> bool:
-        """Whether the values stay as they are until a run ends."""
-        # a run of several steps follows a step in which its sequences joined
-        return self.client._flight.plan is None and not self.client.num_running
+    def constant(self, at_ns: int, *, counts: bool) -> bool:
+        """Whether the values of a scrape at a time stay as they are until a run ends, or something is noted. counts:
+        Those of the sequences alone, which are constant from the first step on that has seen them."""
+        client = self.client
+        flight = client._flight
+        if flight.plan is None:
+            return not client.num_running   # a run of several steps follows a step in which its sequences joined
+        if not counts:
+            return False
+        view, pos = client.steps.view, client.steps.pos
+        ended = bisect_right(view, at_ns, pos, pos + flight.planned)
+        return ended > pos and view[ended - 1] > self.since_ns
+
+    def pass_in_flight(self, ended: int) -> ForwardPass:
+        """Return the last of the first `ended` steps of the run in flight, at least one."""
+        client = self.client
+        flight, view, pos = client._flight, client.steps.view, client.steps.pos
+        plan = flight.plan
+        assert plan is not None
+        began = view[pos + ended - 2] if ended > 1 else flight.start_ns
+        return ForwardPass(view[pos + ended - 1] - began, plan.prefill_seqs, plan.prefill_tokens, plan.decode_seqs,
+                           plan.decode_ctx + (ended - 1) * plan.decode_seqs)
 
 
 class ClientScraper:
@@ -158,16 +182,17 @@ class ClientScraper:
     Attributes:
         kept: Sample of the last scrape before the client's values changed.
         asleep: Whether it waits for the next change to call `alarm`.
+        counts: See `hermes.core.scraped.Scraper`.
     """
 
-    __slots__ = ("_of", "alarm", "asleep", "kept", "offset_ns", "period_ns", "sample")
+    __slots__ = ("_of", "alarm", "asleep", "counts", "kept", "offset_ns", "period_ns", "sample")
 
     def __init__(self, scrapes: Scrapes, period_ns: int, offset_ns: int) -> None:
         self._of, self.period_ns, self.offset_ns = scrapes, period_ns, offset_ns
         self.kept: Sample | None = None
         self.sample: Sample | None = None
         self.alarm: Callable[[int], None] | None = None
-        self.asleep = False
+        self.asleep = self.counts = False
 
     def refresh(self) -> int:
         of = self._of
@@ -180,7 +205,7 @@ class ClientScraper:
             self.sample = None
         else:
             self.sample = Sample(at, *of.at(at))
-            if self.alarm is not None and of.constant:
+            if self.alarm is not None and of.constant(at, counts=self.counts):
                 self.asleep = True
                 return NEVER
         if of.down and self.alarm is not None:

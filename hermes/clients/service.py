@@ -23,6 +23,7 @@ from hermes.core.columns import RowLog
 from hermes.core.record import MachineInfo
 from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, Verbatim, inside
+from hermes.fleet.config import FleetConfig
 from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
 from hermes.services.base import is_outside, service_options
 from hermes.units import s_to_ns
@@ -75,6 +76,33 @@ class ServiceClient(TaskClient):
                 return
         if not (self.per_kind and self._busy[stage.kind]):   # otherwise the end of the running batch wakes it
             self._wake()
+
+    def abort(self, stage: Stage) -> None:
+        """Take out a task that waits; one that runs in a batch goes on."""
+        assert isinstance(stage, ServiceStage)
+        queue = self._queues[stage.kind]
+        if stage in queue:
+            place = queue.index(stage)
+            del queue[place], self._due_ns[stage.kind][place]
+            self.events.aborted(self, stage)
+
+    def kill(self, stages: list[Stage]) -> None:
+        """Go down at this instant with these tasks, all that it has."""
+        self.machine.stop()
+        for kind in self._queues:
+            self._queues[kind].clear()
+            self._due_ns[kind].clear()
+            self._busy[kind] = 0
+        for stage in stages:
+            self.events.aborted(self, stage)
+
+    def renew(self) -> None:
+        """Start again: nothing is left from before."""
+
+    @property
+    def free_at_ns(self) -> int:
+        """Now: it computes nothing beyond its tasks."""
+        return self.env._now
 
     @property
     def idle(self) -> bool:
@@ -150,6 +178,8 @@ class _ServiceConfig(TaskClientConfig):
     """Kinds of stage that it serves, with the service of each."""
     power: PowerConfig | None = None
     """Watts of one machine; serving draws `prefill`. Left out, by the device's TDP and utilisation."""
+    fleet: FleetConfig | None = None
+    """Replicas that come and go; `count` is the most that exist at a time. Left out, all clients serve throughout."""
 
     def _limits(self) -> tuple[int, bool]:
         """Return (largest batch, whether one batch of a kind runs at a time)."""

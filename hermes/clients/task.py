@@ -141,6 +141,9 @@ class TaskClient:
         """Take a stage; see `hermes.core.client.Client`."""
         raise NotImplementedError
 
+    def abort(self, stage: Stage) -> None:
+        """Cancel a stage that nobody waits for: one that waits leaves, with `events.aborted`. Here it goes on."""
+
     def refusal(self, stage: Stage) -> str | None:
         """Return None: every stage of its kinds fits."""
         return None

@@ -47,6 +47,7 @@ class KvTiers(ClientPart):
         self.bytes_per_token = kv_bytes_per_token
         self._hierarchy = Hierarchy(tiers, config)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
+        self._stopped = False
 
     def attach(self, client: LLMClient) -> None:
         super().attach(client)
@@ -79,8 +80,12 @@ class KvTiers(ClientPart):
         self._fetching += 1
         wait_ns = sum(read.tier.lookup_ns for read in reads)
         fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, client, stage, have, go_on), overlap)
-        client.env.tick_at(client.env._now + wait_ns, TRANSFER, lambda tick: fetch())
+        client.env.tick_at(client.env._now + wait_ns, TRANSFER, lambda tick: None if self._stopped else fetch())
         return True
+
+    def stopped(self, client: LLMClient) -> None:
+        self._stopped = True
+        self._hierarchy.stop()
 
     def _fetched(self, client: LLMClient, stage: Generation, have: int, go_on: Callable[[], None]) -> None:
         self._fetching -= 1

@@ -229,12 +229,13 @@ SequenceDone = Callable[[Client, Generation], None]
 class Aborting(Protocol):
     """A client that can cancel what it serves."""
 
-    def abort(self, stage: Generation) -> None:
-        """Cancel a sequence that it has; `ClientEvents.aborted` follows when it has left."""
+    def abort(self, stage: Any) -> None:   # Any: as of `Client.submit`
+        """Cancel a stage that it has; `ClientEvents.aborted` follows when it has left. A service that runs it goes on,
+        and completes it."""
         ...
 
-    def kill(self, stages: list[Generation]) -> None:
-        """Go down at this instant with these generations, all that it has; `ClientEvents.aborted` follows for each.
+    def kill(self, stages: list[Any]) -> None:   # Any: as of `Client.submit`
+        """Go down at this instant with these stages, all that it has; `ClientEvents.aborted` follows for each.
         The step in flight emits nothing. It gets no more until it starts again."""
         ...
 
@@ -261,14 +262,14 @@ class ClientEvents:
         prefill: A step that computes prompt tokens has started. Arguments: the client; pairs (sequence, tokens), with
             these tokens already counted as computed; the end of the step in ns.
         room: Blocks of a client may have become free, or its last step has ended.
-        aborted: A sequence that was given up has left its client.
+        aborted: A sequence or a task that was given up has left its client.
         left: Called by clients: returns the number of requests that have not ended, arrived or not.
     """
 
     __slots__ = ("aborted", "done", "ended", "first_token", "left", "prefill", "room")
 
     def __init__(self) -> None:
-        self.aborted: SequenceDone = _too_early
+        self.aborted: StageDone = _too_early
         self.done: StageDone = _too_early
         self.ended: SequenceDone = _too_early
         self.first_token: SequenceDone | None = None

@@ -83,8 +83,8 @@ class Coordinator:
         self.note_names: dict[str, list[str]] = {}     # names of those that are positions
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Generation`)
         self.unawaited: dict[int, Stage] = {}   # stage row -> stage that its pipeline had not waited for by its end
-        # Of requests whose client may give up: generations, each with the client that has it (None: it has left).
-        self._serving: dict[Request, dict[Generation, Client | None]] = {}
+        # Of requests whose client may give up: stages, each with the client that has it (None: it has left).
+        self._serving: dict[Request, dict[Stage, Client | None]] = {}
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
@@ -237,9 +237,9 @@ class Coordinator:
         if request.over:
             return
         serving = self._serving.get(request, {})
-        if number == 0 and serving:
-            latest = next(reversed(serving))
-            asked = latest.original or latest   # an attempt before may have given the token
+        if number == 0:
+            latest = next((seq for seq in reversed(serving) if seq.kind == "generate"), None)
+            asked = latest and (latest.original or latest)   # an attempt before may have given the token
             if any(self.answers(seq) for seq in serving if (seq.original or seq) is asked):
                 return
         self._reject(request, reason)
@@ -248,7 +248,7 @@ class Coordinator:
             self._cancel(request)
 
     def _cancel(self, request: Request, tick: Tick | None = None) -> None:
-        """Cancel the generations of a request one after the other: each may end a step at this instant."""
+        """Cancel the stages of a request one after the other: each may end a step at this instant."""
         serving = self._serving[request]
         stage = next(iter(serving))
         client = serving.pop(stage)
@@ -259,13 +259,13 @@ class Coordinator:
         else:
             del self._serving[request]
 
-    def abort(self, client: Client, stage: Generation) -> None:
-        """Cancel a generation that a client has, or that moves to another."""
-        if self.handoff is None or not self.handoff.give_up(client, stage):
+    def abort(self, client: Client, stage: Stage) -> None:
+        """Cancel a stage that a client has, or that moves to another."""
+        if self.handoff is None or not isinstance(stage, Generation) or not self.handoff.give_up(client, stage):
             cast(Aborting, client).abort(stage)   # the scenario was checked for it
 
-    def lose(self, client: Client, stages: list[Generation]) -> None:
-        """End generations that a client had when it went down."""
+    def lose(self, client: Client, stages: list[Stage]) -> None:
+        """End stages that a client had when it went down."""
         there = []
         for stage in stages:
             moves = self._bringing.pop(stage, None)
@@ -278,14 +278,19 @@ class Coordinator:
             self._aborted(client, stage)
         cast(Aborting, client).kill(there)
 
-    def answers(self, stage: Generation) -> bool:
+    def answers(self, stage: Stage) -> bool:
         """Whether the user has the first token of a generation."""
+        if not isinstance(stage, Generation):
+            return False
         if stage.hands_over and not self.prefill_gives:
             return False
         return stage.given > 0 or stage.first_token_ns >= 0
 
-    def _aborted(self, client: Client, stage: Generation) -> None:
-        """Account for a sequence that has left its client unfinished."""
+    def _aborted(self, client: Client, stage: Stage) -> None:
+        """Account for a sequence, or a task, that has left its client unfinished."""
+        if not isinstance(stage, Generation):
+            self._task_left(client, stage)
+            return
         branches, emitted = stage.branches, stage.num_tokens - stage.prompt_tokens - stage.given
         lead, kind = stage, "decode" if stage.transferred else stage.kind
         if branches is not None and stage.branch >= 0:
@@ -401,7 +406,9 @@ class Coordinator:
                 return
         task.assigned_ns = self.env._now
         self._loads.add(client, stage.prompt_tokens, 0, 1)
-        if self.gateway is not None and isinstance(task, Embedding):
+        if request.stream.patience_ns is not None:
+            self._serving.setdefault(request, {})[task] = client
+        if self.gateway is not None and (isinstance(task, Embedding) or client.index in self.gateway.covered):
             self.gateway.begins(task, client)
         if stage.inputs:
             self._bring(task, client)
@@ -547,12 +554,36 @@ class Coordinator:
 
     def _task_done(self, client: Client, stage: Stage) -> None:
         """Handle a stage that a client without an engine completed at this instant."""
-        self._loads.add(client, -stage.prompt_tokens, 0, -1)
-        request, log = stage.request, self.stages
-        if stage.background or request.background:
-            self.unawaited[len(log)] = stage
+        self._task_over(client, stage)
+        request = stage.request
+        request.client = client
+        if self._observers:
+            self._observe("done", client, stage)
         if self.gateway is not None:
-            self.gateway.stage_attempts.append(-1)
+            if not self.gateway.ended(stage):
+                return
+            stage = stage.original or stage
+        if client.after_ns:
+            self._served(request, client, stage)
+        else:
+            self._deliver(request, client, stage)
+
+    def _task_left(self, client: Client, stage: Stage) -> None:
+        """Account for a task that has left its client unfinished."""
+        self._task_over(client, stage)
+        if self.gateway is not None:
+            self.gateway.left(stage)
+        if self._observers:
+            self._observe("done", client, stage)
+
+    def _task_over(self, client: Client, stage: Stage) -> None:
+        """Count a task at its client no longer, and write its row."""
+        self._loads.add(client, -stage.prompt_tokens, 0, -1)
+        request, log, asked = stage.request, self.stages, stage.original or stage
+        if asked.background or request.background:
+            self.unawaited[len(log)] = asked
+        if self.gateway is not None:
+            self.gateway.stage_attempts.append(stage.attempt)
         log.write(
             log.buffer, log.pos, request.id, self._kinds[stage.kind], client.index, stage.assigned_ns, stage.start_ns,
             -1, self.env._now, stage.prompt_tokens, 0, -1, -1, 0, stage.cached_tokens, -1, -1,
@@ -560,13 +591,6 @@ class Coordinator:
         log.pos += log.size
         if log.pos == log.limit:
             log.flush()
-        request.client = client
-        if self._observers:
-            self._observe("done", client, stage)
-        if client.after_ns:
-            self._served(request, client, stage)
-        else:
-            self._deliver(request, client, stage)
 
     def _sequence_done(self, client: Client, seq: Generation) -> None:
         """Handle a sequence that an engine completed at this instant."""

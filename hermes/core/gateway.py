@@ -1,10 +1,10 @@
 """The gateway: attempts at what engines serve, where clients can be lost, requests time out, or no client is ready.
 
-Each generation or embedding of a request is a *call*. The gateway makes one *attempt* after the other at it, each at
-the client that the router chooses. An attempt is over when it is completed, when its client went down or could not be
-reached (failed), when the gateway waits no longer (timed out), or when nobody waits for the request (cancelled). The
-next attempt starts anew, after a back-off; what the one before had computed is wasted. A call whose attempts are
-exhausted ends its request.
+Each generation or embedding of a request on an engine, and each stage at a service whose clients come and go, is a
+*call*. The gateway makes one *attempt* after the other at it, each at the client that the router chooses. An attempt is
+over when it is completed, when its client went down or could not be reached (failed), when the gateway waits no longer
+(timed out), or when nobody waits for the request (cancelled). The next attempt starts anew, after a back-off; what the
+one before had computed is wasted. A call whose attempts are exhausted ends its request.
 
 A call that finds no ready client waits in the queue, first come first served, or is answered with an error. The
 coordinator has no gateway where none of this can happen.
@@ -29,7 +29,7 @@ from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.generation import Generation
 from hermes.core.record import ATTEMPT_FIELDS, FATES
 from hermes.core.request import Request
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage, Stage
 
 if TYPE_CHECKING:
     from hermes.core.kv_transfer import Handoff
@@ -80,16 +80,16 @@ class Dispatching(Protocol):
         """End a request that cannot be served."""
         ...
 
-    def answers(self, stage: Generation) -> bool:
+    def answers(self, stage: Stage) -> bool:
         """Whether the user has the first token of a generation."""
         ...
 
-    def abort(self, client: Client, stage: Generation) -> None:
-        """Cancel a generation that a client has, or that moves to another."""
+    def abort(self, client: Client, stage: Stage) -> None:
+        """Cancel a stage that a client has, or that moves to another."""
         ...
 
-    def lose(self, client: Client, stages: list[Generation]) -> None:
-        """End generations that a client had when it went down."""
+    def lose(self, client: Client, stages: list[Stage]) -> None:
+        """End stages that a client had when it went down."""
         ...
 
 
@@ -111,7 +111,7 @@ class _Attempt:
 
     __slots__ = ("call", "client", "first", "id", "seq")
 
-    def __init__(self, call: _Call, number: int, seq: Generation, client: Client) -> None:
+    def __init__(self, call: _Call, number: int, seq: Stage, client: Client) -> None:
         self.call, self.id, self.client = call, number, client
         self.first = self.seq = seq
 
@@ -125,6 +125,7 @@ class Gateway:
     Attributes:
         book: The coordinator, which sets it.
         stage_attempts: The attempt of each row of the table of stages; -1 for stages without.
+        covered: Indices of clients without an engine at which it makes attempts: those that may crash.
         down: Indices of clients that cannot be reached.
         fates: Request -> index into `FATES`, of requests that it answered with an error.
     """
@@ -133,6 +134,7 @@ class Gateway:
         self.env, self.policy, self._draw = env, policy, draw
         self.book: Dispatching = _NOBODY
         self.stage_attempts = array("q")
+        self.covered: set[int] = set()
         self.down: set[int] = set()
         self.fates: dict[int, int] = {}
         self._columns = {name: array("q") for name in ATTEMPT_FIELDS}
@@ -147,7 +149,7 @@ class Gateway:
 
     def holds(self, request: Request, stage: Stage, members: list[Client]) -> bool:
         """Return whether a stage is not dispatched now, since none of the clients that serve it is ready."""
-        if members and members[0].role == "service":
+        if members and members[0].role == "service" and members[0].index not in self.covered:
             return False
         call = self._call(request, stage)
         if call.waits:       # it comes from the queue
@@ -174,6 +176,11 @@ class Gateway:
 
     def copy(self, stage: Stage) -> Stage:
         """Return the stage that an attempt dispatches: of a generation a copy, since an earlier one may still run."""
+        if type(stage) is ServiceStage and stage in self._calls:
+            task = ServiceStage(stage.kind, tokens=stage.tokens, items=stage.items, model=stage.model,
+                                priority=stage.priority, inputs=stage.inputs, options=stage.options)
+            task.content, task.detached, task.original = stage.content, stage.detached, stage
+            return task
         if not isinstance(stage, Generation):
             return stage
         seq = Generation(stage.prompt_tokens, stage.output_tokens, stage.priority, content=stage.content)
@@ -194,11 +201,12 @@ class Gateway:
         self._again(call, f"{client.name} cannot be reached", "failed", begun=False)
         return True
 
-    def begins(self, seq: Generation, client: Client) -> None:
+    def begins(self, seq: Stage, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
         call = self._call(seq.request, _asked(seq))
         call.tries += 1
-        call.first = call.first or seq
+        if call.first is None and isinstance(seq, Generation):
+            call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
         attempt = call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
         if self.policy.per_try_ns is not None:
@@ -230,8 +238,10 @@ class Gateway:
 
     # -- ends of attempts ------------------------------------------------------------------------------------------
 
-    def ended(self, seq: Generation) -> bool:
+    def ended(self, seq: Stage) -> bool:
         """Note that a client has completed an attempt; return whether somebody waits for it."""
+        if seq.attempt < 0:
+            return True   # of a service without attempts
         attempt = self._live.pop(seq.attempt)
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
@@ -239,11 +249,11 @@ class Gateway:
             return False
         self._close(attempt, COMPLETED)
         asked = attempt.call.stage
-        asked.start_ns, asked.cached_tokens = seq.start_ns, seq.cached_tokens
+        asked.start_ns, asked.cached_tokens, asked.overlap = seq.start_ns, seq.cached_tokens, seq.overlap
         self._forget(attempt.call)
         return True
 
-    def left(self, seq: Generation) -> None:
+    def left(self, seq: Stage) -> None:
         """Note that an attempt that is not completed has left its client."""
         attempt = self._live.pop(seq.attempt, None)
         if attempt is None:
@@ -256,7 +266,7 @@ class Gateway:
     def _note_computed(self, attempt: _Attempt) -> None:
         """Note the prompt tokens that were computed for an attempt which came to nothing."""
         first = attempt.first
-        if first.start_ns >= 0:
+        if first.start_ns >= 0 and isinstance(first, Generation):
             computed = first.prompt_tokens if first.first_token_ns >= 0 else first.num_computed
             self._columns["computed"][attempt.id] = max(min(computed, first.prompt_tokens) - first.cached_tokens, 0)
 
@@ -273,9 +283,9 @@ class Gateway:
         """Note that no client takes over an attempt whose prompt was computed."""
         attempt = self._live.pop(stage.attempt)
         attempt.first.done = True
+        self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
-            self._columns["computed"][attempt.id] = stage.prompt_tokens - stage.cached_tokens
             self._again(attempt.call, reason, "failed", begun=self.book.answers(stage))
 
     def _close(self, attempt: _Attempt, outcome: int) -> None:
@@ -385,7 +395,7 @@ class Gateway:
             handoff.lost(client)
         here = [attempt.seq for attempt in hit if attempt.client is client and attempt.id in self._live]
         self.book.lose(client, here)
-        for attempt in waited:
+        for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
             self._again(attempt.call, f"{client.name} went down", "failed", begun=begun[attempt.id])
@@ -393,6 +403,10 @@ class Gateway:
     def back(self, client: Client) -> None:
         """Note that a client can be reached again."""
         self.down.discard(client.index)
+
+    def num_waiting(self, lists: list[list[Client]]) -> int:
+        """Return the calls that wait for one of these lists of clients to have a ready one."""
+        return sum(any(members is one for one in lists) for _, members in self._queue)
 
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""

@@ -51,9 +51,6 @@ class Generation(Stage):
     Fields of a generation that two clients serve:
 
         decode_on: Decode client, if the router places both phases at once.
-        original: The pipeline's stage, if this is the part of it that a second client serves, an attempt of a gateway,
-            or an `Embedding`.
-        attempt: Number of the attempt that it belongs to; -1 without a gateway.
         hands_over: Whether another client goes on when the present one has computed the prompt.
         transferred, source: Whether its prompt's KV comes from another client, and that client.
         given: Output tokens that another client has given before.
@@ -87,8 +84,6 @@ class Generation(Stage):
     preemptions = 0
 
     decode_on: Client | None = None
-    original: Stage | None = None
-    attempt = -1
     hands_over = False
     transferred = False
     given = 0
@@ -156,7 +151,7 @@ class Embedding(Generation):
         self.kind = stage.kind
         self.model = stage.model
         self.inputs = stage.inputs
-        self.original = stage
+        self.original = stage.original or stage
 
     # It goes through an adapter, which changes keys and values: its blocks are its own.
 

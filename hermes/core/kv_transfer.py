@@ -330,6 +330,11 @@ class Handoff:
         """Whether KV of a client waits for memory elsewhere, or moves from or to it."""
         return bool(self._leaving[client.index] or self._moving[client.index])
 
+    def waiting_tokens(self, client: Client) -> int:
+        """Return the tokens of sequences that wait elsewhere for memory of a client."""
+        return sum(twin.num_tokens for leaving in self._leaving.values() for twin, to in leaving.items()
+                   if to is client)
+
     def attempts_over(self, client: Client) -> set[int]:
         """Return the attempts whose KV moves from or to a client, or waits to."""
         over = {twin.attempt for _source, _stage, twin in self._intake.get(client.index, ())}

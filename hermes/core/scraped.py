@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from hermes.config.streams import stream
 from hermes.units import s_to_ns
 
-__all__ = ["NEVER", "SCRAPED", "Sample", "Scrapable", "Scraper", "scrape"]
+__all__ = ["NEVER", "SCRAPED", "EngineLimits", "EngineState", "ForwardPass", "Sample", "Scrapable", "Scraper", "scrape"]
 
 NEVER = 1 << 62
 
@@ -40,6 +40,47 @@ class Sample(NamedTuple):
     kv_use: float
 
 
+class ForwardPass(NamedTuple):
+    """A step of an engine that has ended.
+
+    Attributes:
+        wall_ns: Its duration; 0 for an engine with nothing to do.
+        prefill_seqs, prefill_tokens: Sequences whose prompt it computed, and the tokens of these that it computed.
+        decode_seqs, decode_tokens: Sequences of which it computed one token, and the tokens of these in KV memory.
+    """
+
+    wall_ns: int = 0
+    prefill_seqs: int = 0
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    decode_tokens: int = 0
+
+
+class EngineState(NamedTuple):
+    """What an engine publishes of its work (Dynamo's forward pass metrics).
+
+    Attributes:
+        latest: The last step that has ended.
+        queued_prefill_tokens: Prompt tokens of sequences in the queue that have no output yet.
+        queued_decode_tokens: Tokens of other sequences in the queue: preempted ones, and those whose KV has come from
+            another client.
+    """
+
+    latest: ForwardPass
+    queued_prefill_tokens: int
+    queued_decode_tokens: int
+
+
+class EngineLimits(NamedTuple):
+    """Limits of an engine: tokens that its KV memory holds, of a request, of a step, and sequences of a batch. None
+    without a limit."""
+
+    kv_tokens: int
+    context_tokens: int | None
+    batched_tokens: int
+    seqs: int
+
+
 class Scraper(Protocol):
     """One scraper's samples of one client.
 
@@ -47,10 +88,12 @@ class Scraper(Protocol):
         sample: The latest one at the latest `refresh`; None before the client's first scrape.
         alarm: Called with the time of another sample, when `refresh` has returned `NEVER`, or when it comes earlier
             than `refresh` has said.
+        counts: Whether `alarm` may leave out samples that differ in `kv_use` alone. False at first.
     """
 
     sample: Sample | None
     alarm: Callable[[int], None] | None
+    counts: bool
 
     def refresh(self) -> int:
         """Set `sample` as of now. Return the time in ns from which on it may have other values; NEVER if `alarm` will

@@ -46,6 +46,9 @@ class Stage:
         arrival_order: Unique in a simulation; breaks ties of priority, names content that is not shared.
         assigned_ns: When it was assigned to its client.
         start_ns: When its client started it: for a sequence, the start of the first step that computes it.
+        original: The pipeline's stage, if this is the part of it that a second client serves, an attempt of a gateway,
+            or an `Embedding`.
+        attempt: Number of the attempt that it belongs to; -1 without a gateway.
     """
 
     kind = ""
@@ -64,6 +67,8 @@ class Stage:
     arrival_order = 0
     assigned_ns = -1
     start_ns = -1
+    original: Stage | None = None
+    attempt = -1
 
     def __init_subclass__(cls) -> None:
         check_overrides(cls)

@@ -385,7 +385,6 @@ FLEET = _given("fleet", "replicas that come and go")
 OF_FLEETS = (
     Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
     Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),
-    Row(FLEET, excludes=TIERS, missing="what becomes of a tier when its replica is gone"),
 )
 OF_WORKLOADS = (
     Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import core_schema
 
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
 from hermes.fleet.start_ups import START_UPS
 
-__all__ = ["Crash", "FleetConfig", "Probe"]
+__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler"]
 
 
 class Crash(ConfigModel):
@@ -55,8 +55,8 @@ class _ByTotal:
 class FleetConfig(ConfigModel):
     """Replicas that come and go. `count` of the clients is the most that exist at a time, draining ones included."""
 
-    start: int = Field(ge=1, le=100_000)
-    """Replicas that are ready when the simulation starts."""
+    start: int = Field(ge=0, le=100_000)
+    """Replicas that are ready when the simulation starts. 0 needs a queue at the gateway."""
     # Any: of a plug-in, too, as the autoscaler
     start_up: Annotated[Any, Component(START_UPS), _ByTotal()]
     """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
@@ -67,7 +67,8 @@ class FleetConfig(ConfigModel):
     probe: Probe = Probe()
     """How routers notice a crash."""
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
-    """What decides how many replicas there are. Left out, as many as at the start."""
+    """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
+    scenario says for this group."""
 
     @model_validator(mode="after")
     def _fits_the_pool(self) -> Self:
@@ -76,3 +77,13 @@ class FleetConfig(ConfigModel):
             raise InputError(f"at least {self.start + pool.nodes}, the nodes at the start (`start` and `pool.nodes`)",
                              pool.most, field="start_up.pool.most")
         return self
+
+
+class SharedAutoscaler(ConfigModel):
+    """An autoscaler that scales several groups of clients together."""
+
+    groups: list[Name] = Field(min_length=1, max_length=1000)
+    """Names of groups of clients that have a `fleet` without an autoscaler."""
+    # Any: of a plug-in, too
+    autoscaler: Annotated[Any, Component(AUTOSCALERS)]
+    """What decides how many replicas each of the groups has: `wva` or `dynamo_planner`."""

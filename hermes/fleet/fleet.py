@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,9 @@ from hermes.core.gateway import Gateway
 from hermes.core.router import Router
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, inside
+from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig, Probe
+from hermes.fleet.observations import GroupFacts
 from hermes.fleet.replicas import Replicas
 from hermes.fleet.start_ups import EngineStart, Place
 from hermes.units import s_to_ns
@@ -25,16 +27,20 @@ class Group(NamedTuple):
     """A group whose replicas come and go.
 
     Attributes:
+        name: Its name.
+        field: Key of the scenario at which it stands.
         config: Its `fleet`.
         clients: Its clients, each a slot.
-        place: Key of the scenario at which it stands.
+        facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
         slow_first: Makes the first step of a client longer by so many ns.
     """
 
+    name: str
+    field: str
     config: FleetConfig
-    clients: list[Any]   # Any: each a replica
-    place: str
+    clients: list[Any]   # Any: each a `Replica` that is a `Client`
+    facts: Callable[[], GroupFacts]
     engine: Callable[[str], EngineStart]
     slow_first: Callable[[Any, int], None]
 
@@ -52,6 +58,8 @@ class Fleet:
 
     Args:
         groups: Those whose replicas come and go.
+        shared: Autoscalers of several groups, and the groups' names.
+        kv_waits: Tokens of sequences whose KV waits for memory of a client.
         holds: Whether KV of a client is still to move.
         left: Returns the number of requests that have not ended.
         gateway: Makes attempts at what they serve; None if nothing can go wrong.
@@ -61,25 +69,46 @@ class Fleet:
         log: Rows of the record's table `membership`.
     """
 
-    def __init__(self, env: Clock, groups: Iterable[Group], holds: Callable[[Client], bool],
-                 left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:
+    def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
+                 holds: Callable[[Client], bool], kv_waits: Callable[[Client], int], left: Callable[[], int],
+                 gateway: Gateway | None, seed: int) -> None:
         self._env, self._gateway, self._seed = env, gateway, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
+        by_name: dict[str, Replicas] = {}
         for group in groups:
             config, clients = group.config, group.clients
-            with inside(f"{group.place}.start_up"):
+            with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
                                 self._down)
-            for crash in config.crashes:
+            if gateway is not None:
+                gateway.covered |= {client.index for client in clients if client.role == "service"}
+            replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
+            replicas.kv_waits = kv_waits
+            by_name[group.name] = replicas
+            if gateway is not None and gateway.policy.queue_ns is not None:
+                replicas.least = 0
+                replicas.waiting = partial(self._queued, gateway, replicas)
+            for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
+            if isinstance(config.autoscaler, GroupsAutoscaler):
+                with inside(f"{group.field}.fleet.autoscaler"):
+                    config.autoscaler.check_groups([replicas])
+        self._shared = [(autoscaler, [by_name[name] for name in names]) for autoscaler, names in shared]
+        for number, (several, views) in enumerate(self._shared):
+            with inside(f"autoscalers.{number}.autoscaler"):
+                several.check_groups(views)
+
+    def _queued(self, gateway: Gateway, replicas: Replicas) -> int:
+        return gateway.num_waiting([seen.members for seen in self._seen
+                                    if any(replicas is self._of.get(client.index) for client in seen.candidates)])
 
     def watch(self, members: list[Client], router: Router) -> None:
         """Keep a list of candidates, and a router over them, at the clients that are ready. Raises `InputError` for a
@@ -96,11 +125,15 @@ class Fleet:
         self._changed()
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
+        for several, views in self._shared:
+            Acting(self._env, several.run_groups(views))
 
     def observe(self, event: str, client: Client, stage: Stage) -> None:
         """Note that a stage has ended at a client, or moved away. Called as routers' `observe` is."""
         replicas = self._of.get(client.index)
         if replicas is not None:
+            if event == "done":
+                replicas.count(stage)
             replicas.check(client)
 
     def _changed(self) -> None:

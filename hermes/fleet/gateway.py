@@ -32,7 +32,7 @@ class GatewayConfig(ConfigModel):
     """What stands before the engines: it makes attempts, and ends those that take too long.
 
     Without it an attempt that fails ends its request, and so does a lack of ready replicas. It applies to each
-    generation and embedding of a request that an engine serves."""
+    generation and embedding of a request that an engine serves, and to stages of services that have a `fleet`."""
 
     retries: int = Field(default=0, ge=0, le=100)
     """Attempts after the first one has failed: its replica went down or could not be reached, no replica was ready, or

@@ -11,7 +11,8 @@ is not ready.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -29,7 +30,7 @@ from hermes.fleet.hpa_rules import (
 )
 from hermes.units import s_to_ns
 
-__all__ = ["Controller", "Hpa", "Metric", "ScaleDown", "ScaleUp"]
+__all__ = ["Behaviour", "Controller", "Hpa", "Metric", "ScaleDown", "ScaleUp", "Settling"]
 
 
 class Metric(ConfigModel):
@@ -160,30 +161,53 @@ class Hpa(Autoscaler):
             yield view.until(rounds * self.period)
 
 
-class Controller:
-    """The decisions of one autoscaler. count: The group's."""
+class Behaviour(Protocol):
+    """Fields of a configuration that says how a horizontal pod autoscaler acts."""
 
-    def __init__(self, config: Hpa, count: int) -> None:
-        self._config, self._most = config, config.max or count
+    @property
+    def max(self) -> int | None:
+        """Most replicas; None for the group's `count`."""
+        ...
+
+    @property
+    def scale_up(self) -> ScaleUp:
+        """How fast replicas may rise."""
+        ...
+
+    @property
+    def scale_down(self) -> ScaleDown:
+        """How fast replicas may fall."""
+        ...
+
+
+class Settling:
+    """From what metrics ask for to the number of replicas: bounds, windows and limits per period.
+
+    Args:
+        count: The group's.
+        least: Fewest replicas.
+    """
+
+    def __init__(self, config: Behaviour, count: int, least: int) -> None:
+        self._most, self._least = config.max or count, least
         up, down = config.scale_up, config.scale_down
-        self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), config.min,
+        self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), least,
                                       self._most)
 
-    def decide(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
-        """Return the replicas that are wanted from now on, and why."""
+    def settle(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
+        """Return the replicas that are wanted from now on, and why, if each of these metrics asks for so many (None if
+        it has no value)."""
         self._stabiliser.begin(now_ns, current)
-        replicas, reason = self._wanted(now_ns, current, pods)
+        replicas, reason = self._wanted(now_ns, current, asked)
         if replicas != current:
             self._stabiliser.changed(now_ns, replicas - current)
         return replicas, reason
 
-    def _wanted(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
-        config = self._config
+    def _wanted(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
         if current > self._most:
             return self._most, "above max"
-        if current < config.min:
-            return config.min, "below min"
-        asked = [(metric.replicas(pods, current, config.tolerance), metric.metric) for metric in config.metrics]
+        if current < self._least:
+            return self._least, "below min"
         valid = [(replicas, name) for replicas, name in asked if replicas is not None]
         if not valid:
             return current, "no metric has a value"
@@ -192,3 +216,18 @@ class Controller:
             return current, "a metric has no value"
         replicas = self._stabiliser.moved(now_ns, current, recommended)
         return replicas, f"{name} above target" if replicas > current else "all metrics below target"
+
+
+class Controller(Settling):
+    """The decisions of one autoscaler. count: The group's."""
+
+    def __init__(self, config: Hpa, count: int) -> None:
+        super().__init__(config, count, config.min)
+        self._config = config
+
+    def decide(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
+        """Return the replicas that are wanted from now on, and why."""
+        if not current:   # as Kubernetes: the first replica is another controller's
+            return 0, "off without a replica"
+        return self.settle(now_ns, current, [(metric.replicas(pods, current, self._config.tolerance), metric.metric)
+                                             for metric in self._config.metrics])

@@ -83,7 +83,8 @@ def replicas_by_value(total: int, target: int, current: int, ready: int, toleran
 
 def replicas_by_average(total: int, target: int, current: int, tolerance: float) -> int:
     """Return the replicas for an Object or External metric with a target of type AverageValue."""
-    return current if _within(total / (target * current), tolerance) else math.ceil(total / target)
+    near = current > 0 and _within(total / (target * current), tolerance)
+    return current if near else math.ceil(total / target)
 
 
 class Limits(NamedTuple):

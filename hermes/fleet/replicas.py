@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, SETTLED, Clock, Tick
 from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
-from hermes.core.scraped import Sample, Scraper, scrape
+from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
+from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
+from hermes.fleet.observations import Observations
 from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["Replica", "Replicas"]
+__all__ = ["Engine", "Replica", "Replicas"]
 
 
 _WANTED = (STARTING, READY, DOWN)
@@ -38,10 +40,6 @@ class Replica(Protocol):
         """Whether nothing runs or is about to start."""
         ...
 
-    def scraper(self, period_ns: int, offset_ns: int) -> Scraper:
-        """See `hermes.core.scraped.Scrapable`."""
-        ...
-
     @property
     def free_at_ns(self) -> int:
         """When the step in flight ends; now without one."""
@@ -49,6 +47,22 @@ class Replica(Protocol):
 
     def renew(self) -> None:
         """Start again with empty memory. Called while it is idle, without stages."""
+        ...
+
+
+class Engine(Replica, Protocol):
+    """A replica whose steps and queue an autoscaler may see."""
+
+    def watch_passes(self) -> None:
+        """Keep the last step that has ended, for `engine_state`."""
+        ...
+
+    def engine_state(self) -> EngineState:
+        """Return its last step and its queue as of now."""
+        ...
+
+    def engine_limits(self) -> EngineLimits:
+        """Return its limits."""
         ...
 
 
@@ -75,7 +89,7 @@ class _Slot:
         return None if sample is None or sample.at_ns < self.up_ns else sample
 
 
-class Replicas:
+class Replicas(Observations):
     """Slots of one group. It is the `AutoscalerView` of the group's autoscaler.
 
     Args:
@@ -92,6 +106,7 @@ class Replicas:
     def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
                  seed: int, down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
+        super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
         self._down = down
         self._slots = [_Slot(client) for client in clients]
@@ -124,9 +139,17 @@ class Replicas:
     def most(self) -> int:
         return len(self._slots)
 
-    def watch(self, period_s: float) -> None:
+    def watch(self, period_s: float, offset_s: float | None = None) -> None:
         for slot in self._slots:
-            slot.scraper = scrape(slot.client, self._seed, "autoscaler", period_s)
+            client = slot.client
+            if not isinstance(client, Scrapable):
+                raise InputError(Verbatim("it looks at the metrics of LLM engines, which these clients have not; take "
+                                          "`schedule`"), field="autoscaler")
+            slot.scraper = (scrape(client, self._seed, "autoscaler", period_s) if offset_s is None else
+                            client.scraper(max(1, s_to_ns(period_s)), s_to_ns(offset_s)))
+
+    def serving(self) -> list[Engine]:
+        return [cast(Engine, slot.client) for slot in self._slots if slot.state in (READY, DRAINING)]
 
     def pods(self) -> list[Pod]:
         found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
@@ -141,7 +164,7 @@ class Replicas:
     def scale(self, replicas: int, reason: str) -> None:
         if not self._left():
             return
-        more = min(max(replicas, 1), len(self._slots)) - self.wanted
+        more = min(max(replicas, self.least), len(self._slots)) - self.wanted
         if more > 0:
             self._owed += more
             self._fill(reason)

@@ -121,6 +121,11 @@ class Store:
         self.policy.added(key, num_bytes)
         return evicted
 
+    def clear(self) -> None:
+        """Remove all entries; they do not count as evicted."""
+        for key in list(self.entries):
+            self._remove(key)
+
     def _remove(self, key: Hashable) -> None:
         self.used_bytes -= self.entries.pop(key)
         self.policy.removed(key)

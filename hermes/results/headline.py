@@ -78,17 +78,19 @@ def _inside(times: IntArray, start: int, end: int) -> BoolArray:
 
 
 def _output_tokens(record: RunRecord, start: int, end: int) -> int:
-    """Return the tokens of steps that end in the window, and of stages without steps that end in it."""
+    """Return the tokens of steps that end in the window, and of stages without steps that end in it, without those of
+    attempts that came to nothing."""
     stages = record.stages
     stepless = (stages["first_step"] < 0) & (stages["first_token_ns"] >= 0) & _inside(stages["end_ns"], start, end)
+    wasted = tokens_within(record, np.flatnonzero(~record.kept & (stages["output_tokens"] > 0)), start, end)
     return int((streamed(record) * steps_within(record, start, end)).sum()) + int(
-        stages["output_tokens"][stepless].sum())
+        stages["output_tokens"][stepless & record.kept].sum()) - wasted
 
 
 def _beside_answers(record: RunRecord, parts: Answer, start: int, end: int) -> int:
     """Return the tokens of the window that are no answer's: of other stages, and of requests that were given up. A
     stage that the end of the simulation cuts off leaves no row, and counts as an answer."""
-    others = np.flatnonzero(~parts.member & (record.stages["output_tokens"] > 0))
+    others = np.flatnonzero(~parts.member & record.kept & (record.stages["output_tokens"] > 0))
     return tokens_within(record, others, start, end)
 
 

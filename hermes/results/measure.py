@@ -17,6 +17,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.core.record import RunRecord
 from hermes.errors import InputError
 from hermes.results.distribution import Distribution
+from hermes.results.metrics import tokens_within
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within", "streamed"]
@@ -70,7 +71,8 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     steps = steps_within(record, start, end)
     busy = busy_ns(record, start, end)
     stepping = [c for c in range(len(record.clients)) if (runs["client"] == c).any()]
-    tokens, joules = int((streamed(record) * steps).sum()), energy_within(record, start, end)
+    wasted = tokens_within(record, np.flatnonzero(~record.kept & (stages["output_tokens"] > 0)), start, end)
+    tokens, joules = int((streamed(record) * steps).sum()) - wasted, energy_within(record, start, end)
     return {
         "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
         "served": served,
@@ -90,7 +92,7 @@ def streamed(record: RunRecord) -> IntArray:
     prefills whose decode client computes the first token again."""
     stages, runs = record.stages, record.runs
     codes = [code for code, kind in enumerate(record.stage_kinds) if kind == "prefill"]
-    thrown = np.isin(stages["kind"], codes) & (stages["output_tokens"] == 0)
+    thrown = np.isin(stages["kind"], codes) & (stages["output_tokens"] == 0) & (stages["first_token_ns"] >= 0)
     if not thrown.any():
         return runs["sampled"]
     tokens = runs["sampled"].astype(np.int64)

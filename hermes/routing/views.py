@@ -36,6 +36,8 @@ class ScrapedView(ConfigModel):
     """Time between two scrapes of a client. When in it a client is scraped is drawn once for each client."""
 
 
+_COUNTS = ("waiting", "running", "requests")
+
 View = Literal["exact"] | ScrapedView
 
 
@@ -74,7 +76,7 @@ class ScrapedLoads:
                 raise InputError(Verbatim(f"{client.name} is no LLM engine and cannot be scraped; give its kind of "
                                           "stage another router under `routers`, or leave out `view`"), field="view")
             scraper = scrape(client, context.seed, "router", view.period)
-            scraper.alarm = partial(self._wake, place)
+            scraper.alarm, scraper.counts = partial(self._wake, place), load in _COUNTS
             self._scrapers.append(scraper)
             self._measures.append(_measure(load, client))
 

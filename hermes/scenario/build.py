@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,10 @@ from hermes.workload.pipelines import fields_of
 if TYPE_CHECKING:
     from hermes.core.gateway import Gateway
     from hermes.core.kv_transfer import Handoff
-    from hermes.fleet.fleet import Fleet
+    from hermes.fleet.autoscalers import GroupsAutoscaler
+    from hermes.fleet.fleet import Fleet, Group
+    from hermes.fleet.observations import GroupFacts
+    from hermes.fleet.start_ups import EngineStart
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -81,8 +84,30 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
     return list(found)
 
 
+def _no_engine(times: str) -> EngineStart:
+    raise InputError(Verbatim("these clients are no LLM engines, whose phases are known: give the `total`"))
+
+
 def _moves_nothing(client: Any) -> bool:
     return False
+
+
+def _none_wait(client: Any) -> int:
+    return 0
+
+
+def _need_queue(queued: bool, field: str) -> None:
+    """Raise `InputError` where a group may have no replica (at `field`, unless it is empty) and no request can wait."""
+    if field and not queued:
+        raise InputError(Verbatim("without a replica no request could wait; give `gateway.queue`, or keep one replica"),
+                         field=field)
+
+
+def _group_facts(config: Any, client: Any, base_dir: Path) -> GroupFacts:   # Any: of a group of LLM clients
+    from hermes.fleet.observations import GroupFacts
+
+    resources = config.resources(client.hardware, base_dir)
+    return GroupFacts(resources.devices, resources.devices * resources.dollars_per_hour)
 
 
 class _Builder:
@@ -166,6 +191,12 @@ class _Builder:
     def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None,
                      gateway: Gateway | None) -> Fleet | None:
         """Return what lets clients come and go, None if all serve throughout."""
+        if not self.scenario.autoscalers and all(config.value_of("fleet") is None for config in self.scenario.clients):
+            return None
+        from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
+        from hermes.fleet.fleet import Fleet, Group
+
+        queued = gateway is not None and gateway.policy.queue_ns is not None
         groups, first = [], 0
         for i, config in enumerate(self.scenario.clients):
             clients = self.clients[first:first + len(config.names)]
@@ -176,31 +207,62 @@ class _Builder:
                     if own.start > len(clients):
                         raise InputError(f"at most {len(clients)} replicas, the group's count", own.start,
                                          field="start")
+                    if not own.start:
+                        _need_queue(queued, "start")
                     for place, crash in enumerate(own.crashes):
                         if crash.replica >= len(clients):
                             raise InputError(f"a slot below {len(clients)}, the group's count", crash.replica,
                                              field=f"crashes.{place}.replica")
                     with inside("autoscaler"):
                         own.autoscaler.check(len(clients))
-                groups.append((i, own, clients))
-        if not groups:
-            return None
-        from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
-        from hermes.fleet.fleet import Fleet, Group
-
-        if any(own.crashes for _, own, _ in groups):
+                        _need_queue(queued, own.autoscaler.to_zero())
+                facts = partial(_group_facts, config, clients[0], self.base_dir)
+                engine = (partial(engine_start, config, clients[0].hardware, self.base_dir) if config.serves_llm
+                          else _no_engine)
+                groups.append(Group(config.name, f"clients.{i}", own, clients, facts, engine, slow_first))
+        shared = self._shared_autoscalers({group.name: group for group in groups}, queued=queued)
+        if any(group.config.crashes for group in groups):
             used = [self.network, *([] if handoff is None else [handoff.network])]
             if not all(can_cancel(network) for network in used):
                 raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, "
                                           "or leave out `crashes`"), field="network")
-        made = [Group(own, clients, f"clients.{i}.fleet",
-                      partial(engine_start, self.scenario.clients[i], clients[0].hardware, self.base_dir), slow_first)
-                for i, own, clients in groups]
-        fleet = Fleet(self.env, made, _moves_nothing if handoff is None else handoff.holds, self._events_left,
-                      gateway, self.scenario.seed)
+        fleet = Fleet(self.env, groups, shared, _moves_nothing if handoff is None else handoff.holds,
+                      _none_wait if handoff is None else handoff.waiting_tokens, self._events_left, gateway,
+                      self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)
         return fleet
+
+    def _shared_autoscalers(self, groups: Mapping[str, Group], *, queued: bool,
+                            ) -> list[tuple[GroupsAutoscaler, list[str]]]:
+        """Return the autoscalers of several groups, each with their names."""
+        from hermes.fleet.autoscalers import GroupsAutoscaler
+
+        found: list[tuple[GroupsAutoscaler, list[str]]] = []
+        taken: set[str] = set()
+        for number, shared in enumerate(self.scenario.autoscalers):
+            with inside(f"autoscalers.{number}"):
+                for place, name in enumerate(shared.groups):
+                    field = f"groups.{place}"
+                    if name not in groups:
+                        there = ", ".join(groups) or "none has one"
+                        raise InputError(f"a group of clients that has a `fleet`: {there}", name, field=field,
+                                         suggestion=suggest(name, list(groups)))
+                    if name in taken:
+                        raise InputError(Verbatim(f"{name!r} has an autoscaler already"), field=field)
+                    if groups[name].config.autoscaler.kind != "static":
+                        raise InputError(Verbatim(f"{name!r} has an autoscaler in its `fleet`; leave one of the two "
+                                                  "out"), field=field)
+                    taken.add(name)
+                    with inside("autoscaler"):
+                        shared.autoscaler.check(len(groups[name].clients))
+                with inside("autoscaler"):
+                    if not isinstance(shared.autoscaler, GroupsAutoscaler):
+                        raise InputError(Verbatim(f"`{shared.autoscaler.kind}` scales one group; write it under the "
+                                                  "group's `fleet`"), field="kind")
+                    _need_queue(queued, shared.autoscaler.to_zero())
+                found.append((shared.autoscaler, shared.groups))
+        return found
 
     def _events_left(self) -> int:
         return self._events.left()

@@ -12,6 +12,7 @@ from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, Name, quantity
 from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
+from hermes.fleet.config import SharedAutoscaler
 from hermes.fleet.gateway import GatewayConfig
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
@@ -123,6 +124,9 @@ class Scenario(ConfigModel):
     gateway: GatewayConfig | None = None
     """What stands before the engines: attempts, time-outs, a queue while no replica is ready. Left out, requests go to
     the engines at once, once each."""
+    autoscalers: list[SharedAutoscaler] = []
+    """Autoscalers that scale several groups of clients together. One that scales a single group stands in the group's
+    `fleet`."""
     slo: SloConfig = SloConfig()
     """Service-level objectives."""
     measure: MeasureConfig | None = None

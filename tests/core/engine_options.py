@@ -160,6 +160,12 @@ def window_blocks_freed(outcome: Outcome) -> int:
     return freed
 
 
+def _retrying(per_try: str) -> Option:
+    """Return the option by which attempts that take longer are made again, while their engine goes on."""
+    own = {"retries": 1, "per_try": per_try, "cancel_delay": "20ms", "begun": "restart"}
+    return Option("retrying", {"gateway": own}, keys=("gateway",), acted=_retries)
+
+
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 OPTIONS: tuple[Option, ...] = (
@@ -210,8 +216,7 @@ OPTIONS: tuple[Option, ...] = (
                            "crashes": [{"at": "150ms", "replica": 0}, {"at": "200ms", "replica": 1},
                                        {"at": "400ms", "replica": 2}, {"at": "600ms", "replica": 0}]}},
            keys=("fleet", "count"), acted=_failures),
-    Option("retrying", {"gateway": {"retries": 1, "per_try": "350ms", "cancel_delay": "20ms", "begun": "restart"}},
-           keys=("gateway",), acted=_retries),
+    _retrying("350ms"),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),
@@ -255,7 +260,9 @@ EXPERTS = (
 HYBRID = Option("hybrid", {"client.memory.hybrid": True}, acted=window_blocks_freed)
 WHOLE = Option("whole", {"client.memory.hybrid": False})
 SGLANG = OPTIONS[-1]
-OF_ANY_MODEL = tuple(option for option in OPTIONS if option.name != "ranks")   # that names a mixture of its own
+# "ranks" names a mixture of its own, and larger models take longer
+OF_ANY_MODEL = tuple(_retrying("600ms") if option.name == "retrying" else option
+                     for option in OPTIONS if option.name != "ranks")
 SGLANG_WHOLE = Option("sglang", SGLANG.settings | WHOLE.settings, keys=("scheduler", "sglang", "hybrid"))
 
 
@@ -385,11 +392,13 @@ NO_EFFECT_ON_WINDOWS = NO_EFFECT | {frozenset(("whole", other)): "every layer ke
                                     for other in WITHOUT_WINDOWS - {"whole", "sglang"}} | {
     frozenset(("unchunked", "scheduled_tokens")): "no request of more than 64 tokens is served: none leaves its window"}
 
+GIVEN_UP = {frozenset(("retrying", "patience")): "its client gives up before an attempt times out"}
+
 BASES = {base.name: base for base in (
     Base("dense", {}, LOADS, OPTIONS, NO_EFFECT),
-    Base("mixture", {"client.model": "qwen3-30b-a3b"}, LOADS, (*OF_ANY_MODEL, *EXPERTS), NO_EFFECT),
+    Base("mixture", {"client.model": "qwen3-30b-a3b"}, LOADS, (*OF_ANY_MODEL, *EXPERTS), NO_EFFECT | GIVEN_UP),
     Base("windows", {"client.model": "gpt-oss-120b"}, (*_loads_with(1.7), *LOADS_OF_WINDOWS),
-         (*OF_ANY_MODEL[:-1], EXPERTS[0], SGLANG_WHOLE, HYBRID, WHOLE), NO_EFFECT_ON_WINDOWS, windows=True),
+         (*OF_ANY_MODEL[:-1], EXPERTS[0], SGLANG_WHOLE, HYBRID, WHOLE), NO_EFFECT_ON_WINDOWS | GIVEN_UP, windows=True),
     Base("enough", {}, _loads_with(60), tuple(option for option in OPTIONS if option.name not in ACT_IN_LITTLE_MEMORY),
          NO_EFFECT, enough=True),
 )}

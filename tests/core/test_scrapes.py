@@ -287,7 +287,8 @@ def check_option(scenario: Data, *, from_log: bool = True) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_scrapes_with_every_option(option: Option) -> None:
-    check_option(scenario_with(option), from_log=option.name != "fleet")   # new replicas have no samples at first
+    # the log has no starts and crashes
+    check_option(scenario_with(option), from_log=option.name not in ("fleet", "failing"))
 
 
 @pytest.mark.parametrize("base", ["mixture", "windows", "enough"])

@@ -29,7 +29,8 @@ NOT_RUN = {
     r"hermes fit (steps/qwen-l40s|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
         "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
-    r"python scripts/(server_causes|llm_d_causes|step_residuals)\.py DIR": "needs recorded servers, and takes minutes",
+    r"python scripts/(server_causes|llm_d_causes|lmbench_causes|step_residuals)\.py DIR":
+        "needs recorded servers, and takes minutes",
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, tests/study/test_datastructures.py",

@@ -32,6 +32,7 @@ def assert_nothing_leaks(simulation: Simulation) -> None:
             assert scheduler.pool.free_blocks == scheduler.pool.num_blocks, f"{client.name} holds blocks"
             assert not scheduler.running, client.name
             assert not scheduler.num_waiting, client.name
+        assert not any(tier._active for tier in client.tiers), f"{client.name}: flows of a tier"
     assert not coordinator._bringing
     assert not coordinator._serving
     assert coordinator.gateway is None or coordinator.gateway.idle()

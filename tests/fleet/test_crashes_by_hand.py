@@ -12,9 +12,7 @@ from collections.abc import Iterator
 import hand_parts
 import numpy as np
 import pytest
-from hand_parts import MODES, Data, Run, ask, client, fleet, s
-
-from hermes.config.streams import stream
+from hand_parts import MODES, Run, ask, client, fleet, s
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 ONCE = {"retries": 0}
@@ -59,8 +57,33 @@ def test_a_crash_cuts_a_run_of_decode_steps_and_the_request_starts_again(mode: s
 
 
 @each_mode
+@pytest.mark.parametrize("kind", ["continuous", "static", "mixed", "sglang"])
+@pytest.mark.parametrize(("crash", "tokens"), [(5000, 3), (5500, 3), (9999, 7), (10000, 8)])
+def test_all_schedulers_lose_and_keep_the_same(mode: str, kind: str, crash: int, tokens: int) -> None:
+    """As in the test before: tokens at 3,000, 4,000, ..., 10,000, that of the crash's instant included. With all 8 the
+    request is complete; otherwise it is done 9,000 after the crash."""
+    llm = client(fleet((crash, 0))) | {"scheduler": {"kind": kind}}
+    found = Run([llm], [ask(1000)], mode)
+    assert found.stages[0] == (0, "generate", 0, 1000, 1000, 3000, crash, tokens)
+    assert found.busy_ns(0) == crash - 1000
+    assert found.finish == [crash + (9000 if tokens < 8 else 0)]
+    assert found.wasted() == ((1, 10, tokens) if tokens < 8 else (0, 0, 0))
+
+
+@each_mode
+def test_a_static_batch_loses_the_answer_that_waits_for_the_others_too(mode: str) -> None:
+    """Prompts of 10 and 5 tokens, both computed as 10: until 4,000. Outputs of 2 and 8: the first has its tokens at
+    4,000 and 5,000 and comes back with the batch. The crash at 6,500 loses 2 and 3."""
+    llm = client(fleet((6500, 0), start=1), count=1) | {"scheduler": {"kind": "static"}}
+    found = Run([llm], [ask(1000, 10, 2), ask(1000, 5, 8)], mode, gateway=ONCE)
+    assert found.stages == [(0, "generate", 0, 1000, 1000, 4000, 6500, 2),
+                            (1, "generate", 0, 1000, 1000, 4000, 6500, 3)]
+    assert found.wasted() == (2, 15, 5)
+
+
+@each_mode
 def test_a_stream_that_has_begun_may_not_be_made_again(mode: str) -> None:
-    """As above with `begun: fail`: the request ends at 5,500, without a second attempt."""
+    """As in the first test, with `begun: fail`: the request ends at 5,500, without a second attempt."""
     found = Run([client(fleet((5500, 0)))], [ask(1000)], mode, gateway={"begun": "fail"})
     assert found.attempts == [(0, 1, 0, 1000, 5500, "failed")]
     assert found.stages == [(0, "generate", 0, 1000, 1000, 3000, 5500, 3)]
@@ -164,144 +187,38 @@ def test_a_request_whose_last_token_comes_at_the_instant_of_a_crash_is_complete(
     assert found.wasted() == (1, 10, 7)
 
 
-# -- d. KV between a prefill and a decode client -----------------------------------------------------------------------
-
-# 10,000 bytes of KV at a byte a ns: 10,000 ns. The decode client's first step computes the prompt's last token once
-# more, in a step like any other: 1,000 ns. Clients 0 and 1 prefill, client 2 and 3 decode.
-LINK = {"kind": "link", "bandwidth": 1e9, "latency": 0.0, "shared": False}
-
-
-def halves(prefill: Data | None, decode: Data | None, *, decoders: int = 1, blocks: tuple[int, int] = (1000, 12),
-           prefillers: int = 2, scheduler: Data | None = None) -> list[Data]:
-    return [client(prefill, name="p", role="prefill", count=prefillers, blocks=blocks[0], scheduler=scheduler),
-            client(decode, name="d", role="decode", count=decoders, blocks=blocks[1])]
+# -- d. around the engine ----------------------------------------------------------------------------------------------
 
 
 @each_mode
-def test_the_source_dies_while_its_kv_waits_for_memory(mode: str) -> None:
-    """The decode client has 12 blocks of a token. Requests of 10, 10 and 1 prompt tokens at 1,000, 1,500 and 3,200, the
-    third's output 2, to p-0, p-1 and p-0 in turn.
-
-    First: prompt until 3,000, KV until 13,000, tokens at 14,000 and 15,000 (its end: output 2).
-    Second: prompt until 3,500 on p-1, and then it waits for 10 blocks, where 2 are free.
-    Third: prompt 3,200 to 4,300. It waits behind the second, until p-1 crashes at 5,000; then its KV moves for 1,000.
-    Its tokens: 7,000 and 8,000.
-    The second is tried again at 5,000: it is p-1's turn, which cannot be reached. Its attempts are used up.
-    """
-    found = Run(halves(fleet((5000, 1)), None), [ask(1000, 10, 2), ask(1500, 10, 2), ask(3200, 1, 2)], mode,
-                network=LINK)
-    assert found.moves == [(2, 0, 2, 1000, 5000, 6000), (0, 0, 2, 10000, 3000, 13000)]
-    assert found.finish == [15000, -1, 8000]
-    assert [row for row in found.attempts if row[0] == 1] == [(1, 1, 2, 1500, 5000, "failed"),
-                                                              (1, 2, 1, 5000, 5000, "failed")]
+@pytest.mark.parametrize("crash", [1500, 1700])
+def test_a_crash_while_a_request_is_in_the_front_end(mode: str, crash: int) -> None:
+    """700 ns before the engine, and 300 after it. A request of 1,000 would be in the engine at 1,700; failures come
+    before arrivals. It never starts there. On the other replica it is in the engine 700 after the crash, its first
+    token is computed 2,000 and delivered 2,300 later, and its third 2,000 after that."""
+    llm = client(fleet((crash, 0)), frontend={"before": s(700), "after": s(300)})
+    found = Run([llm], [ask(1000, 10, 3)], mode)
+    assert found.stages == [(0, "generate", 0, 1000, -1, -1, crash, 0),
+                            (0, "generate", 1, crash, crash + 700, crash + 2700, crash + 4700, 3)]
+    assert found.finish == [crash + 5000]
+    assert found.results.requests["ttft_s"].iloc[0] == pytest.approx(s(crash + 2000), abs=1e-15)
+    assert found.wasted() == (1, 0, 0)
 
 
 @each_mode
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_source_dies_while_its_kv_is_on_the_network(mode: str, shared: bool) -> None:
-    """The decode client has 12 blocks. Two requests at 1,000 and 1,500, prompts until 3,000 (p-0) and 3,500 (p-1).
-
-    The first's KV moves from 3,000; p-0 dies at 7,000, when 4,000 bytes have left. Its 10 blocks at the decode client
-    are free at that instant, so the second's KV moves from 7,000 to 17,000; its tokens come at 18,000 and 19,000.
-    The first is tried again on p-1 (p-0 and p-1 in turn: the third choice is p-0, which cannot be reached; the fourth
-    is p-1) at 7,000: prompt until 9,000; memory at 19,000; KV until 29,000, tokens at 30,000 and 31,000.
-    """
-    found = Run(halves(fleet((7000, 0)), None), [ask(1000, 10, 2), ask(1500, 10, 2)], mode,
-                network=LINK | {"shared": shared}, gateway={"retries": 2})
-    assert found.moves == [(0, 0, 2, 4000, 3000, 7000), (1, 1, 2, 10000, 7000, 17000), (0, 1, 2, 10000, 19000, 29000)]
-    assert found.attempts == [(0, 1, 2, 1000, 7000, "failed"), (1, 1, 2, 1500, 19000, "completed"),
-                              (0, 2, 0, 7000, 7000, "failed"), (0, 3, 2, 7000, 31000, "completed")]
-    assert found.finish == [31000, 19000]
-    assert found.wasted() == (1, 10, 0)
-    assert [row for row in found.stages if row[6] == 7000] == [(0, "decode", 2, 3000, -1, -1, 7000, 0)]
-    network = found.simulation.coordinator.handoff.network
-    assert (network.bytes_sent, network.bytes_received, network.bytes_cancelled) == (30000, 20000, 10000)
-
-
-@each_mode
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_target_dies_while_kv_is_on_the_network(mode: str, shared: bool) -> None:
-    """One prefill client with 12 blocks, two decode clients (1 and 2 here) that start within 500 ns.
-
-    First at 1,000: prompt until 3,000, KV to d-0 from 3,000. Second at 4,000 waits for blocks. d-0 dies at 7,000, when
-    4,000 bytes have left: the source's blocks are free, and the second's prompt runs from 7,000 to 9,000; its KV goes
-    to d-1 until 19,000, tokens at 20,000 and 21,000.
-    The first is behind it in the queue again from 7,000. It gets blocks at 19,000: prompt until 21,000, KV to d-0 (in
-    turn) until 31,000, tokens at 32,000 and 33,000.
-    """
-    clients = halves(None, fleet((7000, 0), up=500), prefillers=1, decoders=2, blocks=(12, 1000))
-    found = Run(clients, [ask(1000, 10, 2), ask(4000, 10, 2)], mode, network=LINK | {"shared": shared})
-    assert found.moves == [(0, 0, 1, 4000, 3000, 7000), (1, 0, 2, 10000, 9000, 19000), (0, 0, 1, 10000, 21000, 31000)]
-    assert found.finish == [33000, 21000]
-    assert found.attempts == [(0, 1, 1, 1000, 7000, "failed"), (1, 1, 2, 4000, 21000, "completed"),
-                              (0, 2, 1, 7000, 33000, "completed")]
-    assert found.runs(0) == [(1000, 3000, 1), (7000, 9000, 1), (19000, 21000, 1)]
-    assert found.members(1) == [(0, 7000, "down", "crashed"), (1, 7000, "starting", "restart"),
-                                (1, 7500, "ready", "started")]
-
-
-@each_mode
-def test_the_target_dies_while_kv_waits_for_its_memory(mode: str) -> None:
-    """One prefill client with 22 blocks, one decode client with 12. Two requests at 1,000 and 1,500.
-
-    First: prompt until 3,000, KV from 3,000. Second: prompt 3,000 to 5,000, then it waits for memory. The decode client
-    dies at 6,000, when 3,000 bytes of the first have left; it is ready at 6,500. Both are tried again at 6,000, in
-    order of their first attempts: one step for both prompts until 9,000. The first's KV moves until 19,000; tokens at
-    20,000 and 21,000. The second's then: until 31,000, tokens at 32,000 and 33,000.
-    """
-    clients = halves(None, fleet((6000, 0), start=1, up=500), prefillers=1, blocks=(22, 12))
-    found = Run(clients, [ask(1000, 10, 2), ask(1500, 10, 2)], mode, network=LINK)
-    assert found.moves == [(0, 0, 1, 3000, 3000, 6000), (0, 0, 1, 10000, 9000, 19000), (1, 0, 1, 10000, 21000, 31000)]
-    assert found.runs(0) == [(1000, 3000, 1), (3000, 5000, 1), (6000, 9000, 1)]
-    assert found.finish == [21000, 33000]
-    assert found.wasted() == (2, 20, 0)
-
-
-# A model of 32 layers. Chunks of 4, 4 and 2 tokens take 1,400, 1,400 and 1,200 ns. A chunk of T ns and V bytes has its
-# first layer after T / 32 (44 ns, 38 ns for the third). From then on V x 31 / 32 bytes (3,875; 1,937 for the third)
-# move at a byte a ns. The last layer is ready at the chunk's end.
-LAYERWISE: Data = {"network": LINK, "kv_transfer": "layerwise"}
-LAYERS: Data = {"model": "llama-3.1-8b", "allow_mismatch": True}
-
-
-@each_mode
-def test_the_source_dies_while_layers_move(mode: str) -> None:
-    """p-0's first chunk runs from 1,000 to 2,400. Its KV moves from 1,044 on; p-0 dies at 3,000, when 1,956 of 3,875
-    bytes have left.
-
-    On p-1 from 3,000: chunks until 4,400, 5,800 and 7,000. The first 3,875 bytes move from 3,044 to 6,919. By then the
-    third chunk has all but its last 63 bytes ready or on the way: 9,937 - 3,875 = 6,062 move until 12,981, and the last
-    63 until 13,044. Tokens at 14,044 and 15,044.
-    """
-    clients = halves(fleet((3000, 0)), None, blocks=(1000, 1000), scheduler={"max_num_batched_tokens": 4})
-    found = Run([one | LAYERS for one in clients], [ask(1000, 10, 2)], mode, **LAYERWISE)
-    assert found.moves == [(0, 0, 2, 1956, 3000, 3000), (0, 1, 2, 10000, 7000, 13044)]
-    assert found.finish == [15044]
-    assert found.record.attempts["computed"].tolist() == [8, 0]
-    assert found.runs(0) == [(1000, 2400, 1), (2400, 3000, 0)]
-
-
-@each_mode
-def test_the_target_dies_while_layers_move(mode: str) -> None:
-    """d-0 (client 1) dies at 3,000, when 1,956 bytes have left. The prefill client goes on with the first attempt until
-    the abort arrives at 4,500, that is to the end of its third chunk.
-
-    The second attempt comes at 3,000, in the chunk until 3,800, and has 2 of the next step's 4 tokens: 3,800 to 5,200.
-    Alone then: 4 until 6,600 and 4 until 8,000. Its KV goes to d-1: the first step's 2,000 bytes have their first layer
-    at 3,844; 2,000 - 63 = 1,937 move until 5,781. The second step's offer waits since 5,201 (63 bytes), and since
-    5,244 for all but its last layer: 6,000 - 125 = 5,875. So 3,938 move from 5,781 until 9,719. The third step's
-    9,875 were ready at 8,000, but its prefill has ended then: the rest, 10,000 - 5,875 = 4,125, moves until 13,844.
-    Tokens at 14,844 and 15,844.
-    """
-    clients = halves(None, fleet((3000, 0)), decoders=2, prefillers=1, blocks=(1000, 1000),
-                     scheduler={"max_num_batched_tokens": 4})
-    found = Run([one | LAYERS for one in clients], [ask(1000, 10, 2)], mode, gateway={"cancel_delay": s(1500)},
-                **LAYERWISE)
-    assert found.runs(0) == [(1000, 2400, 1), (2400, 3800, 1), (3800, 5200, 1), (5200, 6600, 1), (6600, 8000, 1)]
-    assert found.stages[0] == (0, "prefill", 0, 1000, 1000, 5200, 5200, 0)
-    assert found.moves == [(0, 0, 1, 1956, 3000, 3000), (0, 0, 2, 10000, 8000, 13844)]
-    assert found.attempts == [(0, 1, 0, 1000, 3000, "failed"), (0, 2, 2, 3000, 15844, "completed")]
-    assert found.wasted() == (1, 10, 0)
+def test_a_crash_while_inputs_are_on_their_way(mode: str, shared: bool) -> None:
+    """`two` on replica 1 waits for 10,000 bytes from replica 0, a byte a ns, from 5,000 to 15,000. Replica 1 crashes at
+    9,000, when 4,000 have left. `two` again, on replica 0, where the bytes are: 9,000 to 11,000, 12,000, 13,000."""
+    pipelines = {"chain": {"stages": {
+        "one": {"kind": "generate"}, "two": {"kind": "generate", "after": "one", "input_bytes": 10000}}}}
+    found = Run([client(fleet((9000, 1)))], [ask(1000, 10, 3, pipeline="chain")], mode, pipelines=pipelines,
+                network={"kind": "link", "bandwidth": 1e9, "latency": 0.0, "shared": shared})
+    assert found.moves == [(0, 0, 1, 4000, 5000, 9000)]
+    assert found.stages[1] == (0, "generate", 1, 5000, -1, -1, 9000, 0)
+    assert found.finish == [13000]
+    network = found.simulation.network
+    assert (network.bytes_sent, network.bytes_cancelled) == (10000, 10000)
 
 
 # -- e. while a replica drains -----------------------------------------------------------------------------------------
@@ -359,71 +276,7 @@ def test_a_crash_after_the_split(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert request["emitted_tokens"] == 10
 
 
-# -- g. a retry that meets the attempt before it -----------------------------------------------------------------------
-
-
-@each_mode
-def test_a_retry_meets_the_attempt_before_it_on_the_same_client(mode: str) -> None:
-    """One client with prefix caching, blocks of 4 tokens; prompt 41, output 8, at 1,000.
-
-    The first attempt: prompt until 1,000 + 5,100 = 6,100, tokens at 6,100, 7,100, ..., 10,100. Its time-out is 9,000:
-    late at 10,000. The second joins at 10,100. It finds the 10 full blocks before the prompt's last token and computes
-    one token: a step of 1,100 for both, until 11,200. The abort of the first arrives at 10,500 and takes it out at
-    11,200, with 6 tokens. The second has its eighth token at 18,200, within its own time-out of 19,000.
-    The user has the first token from the first attempt: TTFT 5,100.
-    """
-    found = Run([client(count=1, size=4, caching=True)], [ask(1000, 41, 8)], mode,
-                gateway={"per_try": s(9000), "cancel_delay": s(500)})
-    assert found.attempts == [(0, 1, 0, 1000, 10000, "timed out"), (0, 2, 0, 10000, 18200, "completed")]
-    assert found.stages == [(0, "generate", 0, 1000, 1000, 6100, 11200, 6),
-                            (0, "generate", 0, 10000, 10100, 11200, 18200, 8)]
-    assert found.record.stages["cached_tokens"].tolist() == [0, 40]
-    assert found.wasted("timed_out") == (1, 41, 6)
-    assert found.results.requests["ttft_s"].iloc[0] == pytest.approx(s(5100), abs=1e-15)
-
-
-@each_mode
-@pytest.mark.parametrize("caching", [False, True])
-def test_an_attempt_that_nobody_waits_for_may_be_complete_before_its_abort_arrives(mode: str, caching: bool) -> None:
-    """As above with output 5, time-outs of 8,000 and 2,000 until the abort arrives.
-
-    The first attempt: tokens at 6,100, ..., 9,100; late at 9,000. The second joins at 9,100. With caching the step ends
-    at 10,200 and gives the first its fifth token: complete, before the abort would arrive at 11,000, and wasted. The
-    second's fifth comes at 14,200, before its time-out at 17,000.
-    Without caching that step takes 5,100, until 14,200. The abort has arrived by then, and the first leaves with its
-    fifth token. The second has its fifth at 18,200: too late at 17,000, and complete before its abort at 19,000.
-    """
-    found = Run([client(count=1, size=4, caching=caching)], [ask(1000, 41, 5)], mode,
-                gateway={"per_try": s(8000), "cancel_delay": s(2000)})
-    joined = 10200 if caching else 14200
-    assert found.stages == [(0, "generate", 0, 1000, 1000, 6100, joined, 5),
-                            (0, "generate", 0, 9000, 9100, joined, joined + 4000, 5)]
-    if caching:
-        assert found.attempts == [(0, 1, 0, 1000, 9000, "timed out"), (0, 2, 0, 9000, 14200, "completed")]
-        assert found.finish == [14200]
-        assert found.wasted("timed_out") == (1, 41, 5)
-    else:
-        assert found.attempts == [(0, 1, 0, 1000, 9000, "timed out"), (0, 2, 0, 9000, 17000, "timed out")]
-        assert found.ends == [17000]
-        assert found.fates == {0: "timed out"}
-        assert found.wasted("timed_out") == (2, 82, 10)
-
-
-@each_mode
-def test_a_retry_within_a_conversation_leaves_its_answer_to_the_next_turn(mode: str) -> None:
-    """A conversation of two turns with messages of 41 tokens and answers of 8, blocks of 4. The first turn's first
-    attempt is late as above, and its second is done at 18,200. The next turn comes at 19,200 with 41 + 8 + 41 tokens.
-    Of the first 49 the last has no KV: 48 are 12 full blocks, and all of these are found."""
-    turns = ask(1000) | {"requests": 2, "lengths": {
-        "kind": "conversations", "turns": 2, "message": 41, "output": 8, "think_time": s(1000)}}
-    found = Run([client(count=1, size=4, caching=True)], [turns], mode,
-                gateway={"per_try": s(9000), "cancel_delay": s(500)})
-    assert found.attempts[:2] == [(0, 1, 0, 1000, 10000, "timed out"), (0, 2, 0, 10000, 18200, "completed")]
-    assert found.attempts[2][:4] == (1, 1, 0, 19200)
-    assert found.record.stages["cached_tokens"][:3].tolist() == [0, 40, 48]
-
-
-# -- h. when routers notice --------------------------------------------------------------------------------------------
+# -- g. when routers notice --------------------------------------------------------------------------------------------
 
 
 # Probes every 10,000, the first at 3,000. A crash at 14,000 fails those at 23,000 and 33,000. Routers know 500 later.
@@ -470,60 +323,7 @@ def test_each_crash_has_a_notice_of_its_own(mode: str) -> None:
         (0, "completed"), (1, "completed")]
 
 
-# -- i. the gateway's queue --------------------------------------------------------------------------------------------
-
-
-# The only replica crashes at 2,000, at once noticed, and is ready at 12,000.
-def lone(up: int = 10000, **more: Data) -> list[Data]:
-    return [client(fleet((2000, 0), start=1, up=up, probe=(1, 1, 0, 0)), count=1, **more)]
-
-
-@each_mode
-def test_requests_wait_for_a_replica_and_go_out_in_order(mode: str) -> None:
-    """One seat. Prompts of 10 and an output token: 2,000 each. Requests at 4,000, 3,000, 12,000 and 12,001. At 12,000
-    those of 3,000 and 4,000 go out, then that of 12,000, which has come to the queue before they left. They are done at
-    14,000, 16,000 and 18,000, and that of 12,001 at 20,000. An attempt starts when it goes out."""
-    found = Run(lone(scheduler={"max_num_seqs": 1}), [ask(at, 10, 1) for at in (4000, 3000, 12000, 12001)], mode,
-                gateway={"queue": {"ttl": 1.0}})
-    by_arrival = sorted(zip(found.record.arrival_ns.tolist(), found.finish, strict=True))
-    assert by_arrival == [(3000, 14000), (4000, 16000), (12000, 18000), (12001, 20000)]
-    assert [row[3:5] for row in found.attempts] == [(12000, 14000), (12000, 16000), (12000, 18000), (12001, 20000)]
-    waits = found.results.requests.sort_values("arrival_s")["ttft_s"].tolist()
-    assert waits == pytest.approx([s(n) for n in (11000, 12000, 6000, 7999)], abs=1e-15)
-
-
-@each_mode
-def test_a_request_expires_at_its_time_to_live(mode: str) -> None:
-    """Time to live 8,000. That of 3,000 expires at 11,000, that of 4,000 at 12,000, where the replica is ready: expiry
-    comes before what a gateway sends out. That of 4,001 goes out at 12,000."""
-    found = Run(lone(), [ask(at, 10, 1) for at in (3000, 4000, 4001)], mode, gateway={"queue": {"ttl": s(8000)}})
-    assert found.ends == [11000, 12000, 14000]
-    assert found.fates == {0: "expired", 1: "expired"}
-    assert set(found.reasons.values()) == {"expired: no replica was ready within 8e-06 s"}
-    assert [row[0] for row in found.attempts] == [2], "a request that expired had no attempt"
-
-
-@each_mode
-def test_a_full_queue_refuses_and_a_place_is_free_again_after_an_expiry(mode: str) -> None:
-    """A queue of one. That of 3,000 waits until 6,000; one at 5,999 is refused; one at 6,000 finds the place free, as
-    expiry comes before arrivals, and expires at 9,000; one at 9,500 goes out at 12,000."""
-    found = Run(lone(), [ask(at, 10, 1) for at in (3000, 5999, 6000, 9500)], mode,
-                gateway={"queue": {"ttl": s(3000), "max": 1}})
-    assert found.ends == [6000, 5999, 9000, 14000]
-    assert found.fates == {0: "expired", 1: "unavailable", 2: "expired"}
-    assert found.reasons[1] == "unavailable: the gateway's queue is full (1 requests)"
-
-
-@each_mode
-def test_without_a_queue_a_request_that_finds_no_replica_is_tried_again_at_once(mode: str) -> None:
-    """Attempts of no client at 3,000: as many as there may be, two, without back-off."""
-    found = Run(lone(), [ask(3000), ask(20000, 10, 1)], mode)
-    assert found.attempts[:2] == [(0, 1, -1, 3000, 3000, "failed"), (0, 2, -1, 3000, 3000, "failed")]
-    assert found.fates == {0: "unavailable"}
-    assert found.finish == [-1, 22000]
-
-
-# -- j. order at equal times -------------------------------------------------------------------------------------------
+# -- h. order at equal times -------------------------------------------------------------------------------------------
 
 
 @each_mode
@@ -564,96 +364,51 @@ def test_a_request_at_the_instant_of_a_crash_finds_its_replica_dead(mode: str) -
 
 
 @each_mode
-def test_a_time_out_at_the_instant_of_a_crash_comes_too_late(mode: str) -> None:
-    """The attempt of 1,000 has 4,500 ns, until 5,500, when its replica crashes: it failed. The time-out of the whole
-    call, 4,500 too, ends the request at that instant, before its retry."""
-    crash = [client(fleet((5500, 0)))]
-    found = Run(crash, [ask(1000, 10, 8)], mode, gateway={"per_try": s(4500), **ONCE})
-    assert found.attempts == [(0, 1, 0, 1000, 5500, "failed")]
-    assert found.fates == {0: "failed"}
-    whole = Run(crash, [ask(1000, 10, 8)], mode, gateway={"timeout": s(4500)})
-    assert whole.attempts == [(0, 1, 0, 1000, 5500, "failed")]
-    assert whole.fates == {0: "timed out"}
+def test_a_replica_that_is_ready_at_the_instant_of_its_crash_serves_the_retry(mode: str) -> None:
+    """The only replica starts in no time. Failures, membership, retries: as in a., on the same client."""
+    found = Run([client(fleet((5500, 0), start=1, up=0), count=1)], [ask(1000)], mode)
+    assert found.members(0) == [(0, 5500, "down", "crashed"), (1, 5500, "starting", "restart"),
+                                (1, 5500, "ready", "started")]
+    assert found.attempts == [(0, 1, 0, 1000, 5500, "failed"), (0, 2, 0, 5500, 14500, "completed")]
+    assert found.runs(0)[-1][1] == 14500
+    assert found.busy_ns(0) == 13500
 
 
 @each_mode
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("end", ["source", "target"])
-def test_kv_arrives_before_a_crash_of_its_instant(mode: str, shared: bool, end: str) -> None:
-    """Prompt until 3,000, KV until 13,000. If the source crashes at 13,000, the decode client has the KV: tokens at
-    14,000 and 15,000. If the target does, all 10,000 bytes have moved in vain; it is ready at 13,500. Again from
-    13,000: prompt until 15,000, KV until 25,000, tokens at 26,000 and 27,000."""
-    crash = fleet((13000, 0), start=1, up=500)
-    clients = halves(crash if end == "source" else None, crash if end == "target" else None, prefillers=1)
-    found = Run(clients, [ask(1000, 10, 2)], mode, network=LINK | {"shared": shared})
-    assert found.moves[0] == (0, 0, 1, 10000, 3000, 13000)
-    if end == "source":
-        assert found.finish == [15000]
-        assert found.attempts == [(0, 1, 1, 1000, 15000, "completed")]
-    else:
-        assert found.moves[1:] == [(0, 0, 1, 10000, 15000, 25000)]
-        assert found.finish == [27000]
-        assert found.attempts == [(0, 1, 1, 1000, 13000, "failed"), (0, 2, 1, 13000, 27000, "completed")]
-
-
-# -- k. patience, and stages side by side ------------------------------------------------------------------------------
+def test_two_crashes_at_one_instant_are_two_starts_of_which_the_second_counts(mode: str) -> None:
+    """Both at 5,500: the second hits the replica while it starts. It is ready once, at 5,500 + 3,000, by its third
+    incarnation."""
+    found = Run([client(fleet((5500, 0), (5500, 0), up=3000))], [ask(1000), ask(20000, 1, 1)], mode)
+    assert found.members(0) == [
+        (0, 5500, "down", "crashed"), (1, 5500, "starting", "restart"), (1, 5500, "down", "crashed"),
+        (2, 5500, "starting", "restart"), (2, 8500, "ready", "started")]
+    assert found.finish[0] == 14500
 
 
 @each_mode
-def test_a_client_gives_up_while_its_request_waits_for_a_back_off(mode: str) -> None:
-    """The attempt fails at 5,500. The first draw of the stream `backoff/0` times a millisecond is the wait. The
-    client's patience ends at 1,000 + 9,000, before that. No second attempt is made, and the engines are at rest."""
-    wait = int(stream(0, "backoff/0").random() * 10**6)
-    assert wait > 4500
-    found = Run([client(fleet((5500, 0)))], [ask(1000, patience={"total": s(9000)}), ask(10**7, 10, 1)], mode,
-                gateway={"backoff": 0.001, "max_backoff": 1.0}, seed=0)
-    assert found.attempts == [(0, 1, 0, 1000, 5500, "failed"), (1, 1, 1, 10**7, 10**7 + 2000, "completed")]
-    assert found.ends[0] == 10000
-    assert found.reasons == {0: "its client gave up: not answered within 9e-06 s"}
-    assert found.fates == {}
-    patient = Run([client(fleet((5500, 0)))], [ask(1000)], mode, gateway={"backoff": 0.001, "max_backoff": 1.0}, seed=0)
-    assert patient.attempts[1][3:5] == (5500 + wait, 5500 + wait + 9000)
+def test_replicas_that_crash_at_one_instant_do_so_in_order(mode: str) -> None:
+    """Replicas 1 and 0 crash at 5,500, named in this order. Ties go by client, so the request of replica 0 is tried
+    again first. It is the turn of replica 2, with one seat: first token at 7,500, done at 14,500. That of replica 1
+    finds 0, then 1, which cannot be reached, and then 2: prompt from 14,500, done at 23,500."""
+    llm = client(fleet((5500, 1), (5500, 0), start=3), count=3, scheduler={"max_num_seqs": 1})
+    found = Run([llm], [ask(1000), ask(1000)], mode, gateway={"retries": 3})
+    assert found.attempts[2:] == [(0, 2, 2, 5500, 14500, "completed"), (1, 2, 0, 5500, 5500, "failed"),
+                                  (1, 3, 1, 5500, 5500, "failed"), (1, 4, 2, 5500, 23500, "completed")]
 
 
 @each_mode
-def test_a_client_gives_up_while_its_request_waits_in_the_queue(mode: str) -> None:
-    """A queue of one. That of 3,000 gives up at 7,000: its place is free for one at 7,001, which is sent out at 12,000
-    and done at 14,000. Its time to live, until 13,000, ends nothing any more."""
-    found = Run(lone(), [ask(3000, patience={"total": s(4000)}), ask(7001, 10, 1)], mode,
-                gateway={"queue": {"ttl": s(10000), "max": 1}})
-    assert found.ends == [7000, 14000]
-    assert found.reasons == {0: "its client gave up: not answered within 4e-06 s"}
-    assert found.attempts == [(1, 1, 0, 12000, 14000, "completed")]
+def test_requests_of_one_replica_are_tried_again_in_their_order(mode: str) -> None:
+    """The first request, at 1,000 on replica 0, fails at 2,000; its second attempt, too (0 in turn); its third is on 1,
+    where the second request is since 1,100. Replica 0 is ready at 2,500, and 1 crashes at 2,600. Ties go by request:
+    the first goes to 0 (in turn) although the other was at 1 before it. That finds 1, and then 0, in the same step.
+    Both are done at 2,600 + 3,000 + 7,000 = 12,600."""
+    found = Run([client(fleet((2000, 0), (2600, 1), up=500))], [ask(1000), ask(1100)], mode, gateway={"retries": 4})
+    assert found.attempts[3:] == [
+        (0, 3, 1, 2000, 2600, "failed"), (0, 4, 0, 2600, 12600, "completed"), (1, 2, 1, 2600, 2600, "failed"),
+        (1, 3, 0, 2600, 12600, "completed")]
 
 
-@each_mode
-def test_patience_for_the_first_token_ends_with_that_of_a_failed_attempt(mode: str) -> None:
-    """The user has the first token at 3,000 from the attempt that fails at 5,500; the second attempt's comes at 7,500.
-    A client that waits 5,000 for the first token, until 6,000, has had it."""
-    found = Run([client(fleet((5500, 0)))], [ask(1000, patience={"first_token": s(5000)})], mode)
-    assert found.finish == [14500]
-
-
-@each_mode
-@pytest.mark.parametrize("delay", [0, 1200])
-def test_one_of_two_stages_side_by_side_fails_for_good(mode: str, delay: int) -> None:
-    """`left` and `right` start at 1,000 on replicas 0 and 1; 0 crashes at 5,500, and there is no retry. The request has
-    failed at 5,500, `right` is cancelled. Its abort arrives at once, or at 6,700. It leaves at the end of its step,
-    6,000 or 7,000, with 4 or 5 tokens: 3,000 to 6,000 or 7,000. `join` is never asked for."""
-    pipelines = {"pair": {"stages": {"left": {"kind": "generate"}, "right": {"kind": "generate"},
-                                     "join": {"kind": "generate", "after": ["left", "right"]}}}}
-    found = Run([client(fleet((5500, 0)))], [ask(1000, pipeline="pair")], mode, pipelines=pipelines,
-                gateway=ONCE | {"cancel_delay": s(delay)})
-    assert found.attempts == [(0, 1, 0, 1000, 5500, "failed"), (0, 1, 1, 1000, 5500, "cancelled")]
-    end = 7000 if delay else 6000
-    assert found.stages == [(0, "generate", 0, 1000, 1000, 3000, 5500, 3),
-                            (0, "generate", 1, 1000, 1000, 3000, end, 5 if delay else 4)]
-    assert found.ends == [5500]
-    assert found.fates == {0: "failed"}
-    assert found.wasted("cancelled") == (1, 10, 5 if delay else 4)
-
-
-# -- device-hours, dollars, joules -------------------------------------------------------------------------------------
+# -- i. figures --------------------------------------------------------------------------------------------------------
 
 
 @each_mode
@@ -690,3 +445,20 @@ def test_devices_of_a_replica_that_crashed_while_it_drained_are_not_held(mode: s
     assert summary["fleet"]["llm"]["held_device_hours"] == pytest.approx(16.5e-6 / 3600, rel=1e-12, abs=0)
     assert summary["cost"]["total_dollars"] == pytest.approx(16.5e-9, rel=1e-12, abs=0)
     assert summary["fleet"]["llm"]["crashed"] == 1
+
+
+@each_mode
+def test_blocks_in_use_count_to_the_crash(mode: str) -> None:
+    """As in a., blocks of a token: 10 in the prompt's step of 2,000, 11 and 12 in the next two, and 13 in the 500 ns of
+    the step that was cut: 20,000 + 11,000 + 12,000 + 6,500 = 49,500 blocks x ns."""
+    record = Run([client(fleet((5500, 0)))], [ask(1000)], mode).record
+    mine = record.runs["client"] == 0
+    assert int(record.runs["kv_block_ns"][mine].sum()) == 49500
+
+
+@each_mode
+def test_the_parts_of_a_latency_add_up_with_the_attempt_that_failed(mode: str) -> None:
+    """As in a.: 4,500 on replica 0, and 9,000 on replica 1, 13,500 in all, without a wait."""
+    request = Run([client(fleet((5500, 0)))], [ask(1000)], mode).results.requests.iloc[0]
+    parts = [request[f"path_{cause}_s"] for cause in ("queue", "communication", "compute")]
+    assert parts == pytest.approx([0, 0, s(13500)], abs=1e-15)

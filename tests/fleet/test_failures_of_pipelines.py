@@ -18,7 +18,7 @@ from hermes.scenario import load_scenario
 
 FOLDER = resource_dir("scenarios")
 SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if "sweeps" not in path.parts)
-CANNOT = ("come and go", "replicas of several", "when its replica is gone", "serves no branches")
+CANNOT = ("come and go", "replicas of several", "serves no branches")
 
 
 def shortened(path: Path, requests: int) -> list[str]:
@@ -46,7 +46,10 @@ def disturbed(path: Path, requests: int, seed: int) -> list[str]:
                "queue": {"ttl": took_s} if rng.random() < 0.5 else None}
     overrides = [*shortened(path, requests), f"gateway={json.dumps(gateway)}"]
     for number, client in enumerate(load_scenario(path, shortened(path, requests)).clients):
-        if not client.serves_llm or client.tiers is not None or client.parallel.dp > 1 or client.parallel.pp > 1:
+        if client.serves_llm:
+            if client.parallel.dp > 1 or client.parallel.pp > 1:
+                continue
+        elif client.kind not in ("rag", "processing"):
             continue
         slots = len(client.names)
         crashes = [{"at": float(rng.random()) * end_s, "replica": int(rng.integers(0, slots))}

@@ -179,7 +179,7 @@ def test_without_changes_a_fleet_is_as_its_clients_are():
     (fleet(4), "at most 3 replicas", "clients.0.fleet.start"),
     (fleet(1, (1.0, 4)), "at most 3 replicas", "clients.0.fleet.autoscaler.changes.0.replicas"),
     (fleet(1, (2.0, 2), (1.0, 3)), "a time after 2 s", "clients.0.fleet.autoscaler.changes.1.at"),
-    (fleet(1, (1.0, 0)), "at least 1", "clients.0.fleet.autoscaler.changes.0.replicas"),
+    (fleet(1, (1.0, 0)), "no request could wait", "clients.0.fleet.autoscaler.changes.0.replicas"),
     ({"start": 1, "start_up": {"total": 1}, "autoscaler": {"kind": "schedul", "changes": []}}, "schedule",
      "clients.0.fleet.autoscaler.kind"),
 ])

@@ -47,6 +47,7 @@ WITH: dict[str, dict[str, Any]] = {
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
     "Links.device": {"device": "cuda"}, "Metric.average": {"type": "external", "average": False},
+    "Keda.idle": {"min": 2, "idle": 0},
     "LeastLoadedConfig.view": {"load": "requests", "view": {"kind": "scraped"}},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
     "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},

@@ -120,10 +120,11 @@ def read_rows(
 def replay(
     client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[str, Any] | None = None,
     router: Mapping[str, Any] | None = None, max_in_flight: int | None = None,
+    gateway: Mapping[str, Any] | None = None,
 ) -> Results:
     """Results of one client, or a group of equal ones behind `router`, that serves `requests`, a trace
     (`hermes.workload.traces`): its rows are served in order, at their `arrival_s` or as soon after as fewer than
-    `max_in_flight` are being served, or by `arrivals` where given."""
+    `max_in_flight` are being served, or by `arrivals` where given. `gateway`: the scenario's key, if any."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requests.csv"
         requests.to_csv(path, index=False)
@@ -136,6 +137,8 @@ def replay(
         scenario: dict[str, Any] = {"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]}
         if router is not None:
             scenario["router"] = dict(router)
+        if gateway is not None:
+            scenario["gateway"] = dict(gateway)
         return simulate(scenario)
 
 

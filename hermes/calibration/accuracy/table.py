@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
-from hermes.calibration.accuracy.llm_d import closed_loop, lmbench
+from hermes.calibration.accuracy.llm_d import closed_loop
+from hermes.calibration.accuracy.lmbench import lmbench
 from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules, splitwise
 from hermes.calibration.accuracy.served import Row
 from hermes.calibration.accuracy.steady import steady_decodes
@@ -34,7 +35,7 @@ __all__ = [
 CLASSES: tuple[Kind, ...] = ("measured", "near", "guess")
 WITHIN = {"times": 0.9, "times p99": 0.92, "ttft": 0.92, "ttft p99": 0.95}   # share of cells whose power is enough
 SEVERAL = 3   # folders of data on which a power of one class is found; with fewer, on the cells of all classes
-NO_TIME = ("identical steps", "watts", "joules per token")
+NO_TIME = ("identical steps", "timed out", "watts", "joules per token")
 SURVIVORS = "survivors"   # sets that hold only what was answered in time
 
 
@@ -87,7 +88,9 @@ SETS = {
     "lmbench": _Set("llm-d-lmbench", lmbench, given=(
         "engine vllm-0.15 for about 0.8.5, async_scheduling false; one server 8,192 tokens and 1,024 "
         "sequences, two 2,048 and 256 (inferred from the blocks that are left); routers random and "
-        "round_robin, least_loaded for llm-d's; utilization 0.95, max_model_len 20000")),
+        "round_robin, least_loaded for llm-d's; utilization 0.95, max_model_len 20000; sets called 30 s: a gateway "
+        "with this time-out; but for those as stated: 1,250 blocks, engines go on with what has timed out, and "
+        "prompts share the prefixes of their conversations")),
     "inferencex": _Set("inferencex", inferencex, given=(
         "scheduler sglang with chunks of 32,768 and no radix cache, utilization 0.82, lengths drawn between "
         "0.8 and 1.0 of the nominal; host times of the newest vLLM; the first wave is included")),

@@ -1,0 +1,158 @@
+"""lmbench: conversations found by lengths, and requests that time out at llm-d's router."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from outside import OUTSIDE
+
+from hermes.calibration.accuracy.lmbench import (
+    ONE,
+    PAIR,
+    ROUTED,
+    SEEN,
+    STATED,
+    Servers,
+    conversations,
+    lmbench,
+    of_rates,
+    send,
+    sent_to_router,
+    timed_out,
+    users_of,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = OUTSIDE / "data" / "llm-d-lmbench"
+needs_data = pytest.mark.outside("data/llm-d-lmbench")
+OUTPUTS = (10, 900, 20, 30)   # the second takes more than 30 s
+
+
+def asked_in_turn(rounds, messages, seed):
+    """Return (prompts, answers, users) of users who ask in turn, for so many rounds each."""
+    draw = np.random.default_rng(seed)
+    users = [user for turn in range(max(rounds)) for user, most in enumerate(rounds) if turn < most]
+    history = draw.integers(100, 1500, len(rounds))
+    prompts, answers = [], []
+    for user in users:
+        prompts.append(int(history[user]))
+        answers.append(int(draw.integers(10, 500)))
+        history[user] += answers[-1] + int(draw.integers(*messages))
+    return prompts, answers, users
+
+
+def test_users_who_ask_in_turn_are_told_apart_by_their_lengths():
+    # users 0 to 3 ask twice, user 0 and user 2 a third time: 500 + 40 + 9, 90 + 5 + 11 ...
+    prompts = [500, 100, 90, 300, 549, 160, 106, 412, 660, 131]
+    answers = [40, 50, 5, 100, 100, 10, 20, 10, 1, 1]
+    assert conversations(prompts, answers).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_prompts_are_taken_for_another_user_s(seed):
+    rounds = np.random.default_rng(seed).integers(2, 6, 40)
+    prompts, answers, users = asked_in_turn(rounds.tolist(), (3, 40), seed)
+    assert (conversations(prompts, answers) == np.array(users)).mean() > 0.95
+
+
+def test_prompts_that_repeat_nothing_are_a_user_each():
+    assert conversations([500, 100, 90, 80], [5, 5, 5, 5]).tolist() == [0, 1, 2, 3]
+    assert conversations([500], [5]).tolist() == [0]
+    assert conversations([50, 100, 20], [5, 5, 5]).tolist() == [0, 1, 2], "the third continues none"
+
+
+def rows(rate, outputs, places, workload="sharegpt"):
+    return pd.DataFrame({
+        "workload": workload, "rate": rate, "user": "", "launch_s": [place / rate for place in places],
+        "prompt_tokens": [100 + 50 * place for place in places], "generation_tokens": [outputs[at] for at in places],
+        "ttft_s": 0.2, "generation_s": [0.05 * outputs[at] for at in places]})
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A made-up set of two rates: the second request is not answered by llm-d's pair, the third with another length."""
+    folder = tmp_path / "llm-d-lmbench"
+    folder.mkdir()
+    every = pd.concat([rows(rate, OUTPUTS, range(4)) for rate in (0.5, 2.0)])
+    for file in (*ONE, PAIR):
+        pd.concat([every, rows(2.0, OUTPUTS, range(4), "short_input")]).to_csv(folder / f"{file}.csv", index=False)
+    answered = pd.concat([rows(rate, (10, 0, 25, 30), (0, 2, 3)) for rate in (0.5, 2.0)])
+    answered.to_csv(folder / f"{ROUTED}.csv", index=False)
+    return tmp_path
+
+
+def test_what_is_not_answered_has_timed_out(data):
+    counts = {(row.case.set, row.case.case): row for row in lmbench(data) if row.metric == "timed out"}
+    assert len(counts) == 2 * 4
+    assert {(row.measured, row.predicted) for row in counts.values()} == {(1.0, 1.0)}
+    assert ("lmbench x2, llm-d 30 s, random, below 2/s", "0.5/s") in counts
+    assert ("lmbench x2, llm-d 30 s, random", "2/s") in counts
+
+
+def test_what_was_answered_has_its_own_length_and_the_rest_that_of_the_plain_pair(data):
+    (_, sent, answered), _ = sent_to_router(data / "llm-d-lmbench")
+    assert sent["generation_tokens"].tolist() == [10, 900, 25, 30]
+    assert answered.index.tolist() == [0, 2, 3]
+
+
+def test_an_engine_that_is_not_told_computes_all_tokens_of_what_has_timed_out(data):
+    (_, sent, _), _ = sent_to_router(data / "llm-d-lmbench")
+    users = users_of(data / "llm-d-lmbench")
+    computed = {}
+    for name, servers in (("aborts", STATED), ("goes on", SEEN)):
+        results = send(sent, servers, users)
+        assert timed_out(results) == 1
+        assert "no answer within 30 s" in results.requests["reject_reason"].iloc[1]
+        computed[name] = results.summary_of_run["attempts"]["wasted"]["timed_out"]["output_tokens"]
+    assert computed["goes on"] == 900
+    assert 300 < computed["aborts"] < 800
+
+
+def test_the_causes_are_printed(data, tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("lmbench_causes", ROOT / "scripts" / "lmbench_causes.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main([str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    script.FROM_SEEN = {"as seen": SEEN}
+    assert script.main([str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "| recorded | 1 | 1 |  |" in out
+    assert "| as seen | 1 | 1 | +0% |" in out
+    users = np.array([0, 1, 0, 3])
+    sent = rows(1.0, (100, 100, 100, 100), range(4)).assign(ttft_s=[0.5, 0.5, 0.5, 9.0], generation_s=10.0)
+    assert script.held_blocks(sent, sent, users) == (3.0, 3, 13 + 11), "the two prompts of one user share blocks"
+    assert script.held_blocks(sent.iloc[:3], sent.iloc[:3], users) is None
+
+
+@needs_data
+def test_prompts_that_follow_their_conversation_at_once_have_short_first_tokens():
+    users = users_of(FOLDER)
+    assert len(set(users.tolist())) == 55
+    for file, hits in zip(ONE, (26, 28), strict=True):
+        rate, sent = next(of_rates(FOLDER / f"{file}.csv", "sharegpt"))
+        assert rate == 0.5
+        cold = send(sent, Servers(1, gateway=None)).requests["ttft_s"].to_numpy()
+        found = send(sent, Servers(1, gateway=None, conversations=True), users).requests
+        hit = (found["cached_tokens"] > 0.1 * found["prompt_tokens"]).to_numpy()
+        share = sent["ttft_s"].to_numpy() / cold
+        assert hit.sum() == hits
+        assert share[hit].max() < 0.5
+        assert np.median(share[~hit]) > 1.0
+
+
+@needs_data
+def test_counts_of_what_times_out_are_within_a_quarter_and_as_stated_they_are_not():
+    users = users_of(FOLDER)
+    errors = {"stated": {}, "least_loaded": {}, "round_robin": {}}
+    for rate, sent, answered in sent_to_router(FOLDER):
+        for name, servers in (("stated", STATED), ("least_loaded", SEEN),
+                              ("round_robin", SEEN._replace(router="round_robin"))):
+            errors[name][rate] = timed_out(send(sent, servers, users)) / (len(sent) - len(answered)) - 1
+    busy = {name: [error for rate, error in of.items() if rate >= 2] for name, of in errors.items()}
+    assert len(busy["stated"]) == 17
+    assert max(map(abs, busy["least_loaded"])) < 0.125
+    assert max(map(abs, busy["round_robin"])) < 0.19
+    assert min(busy["stated"]) < -0.45, "memory and aborts are what is missing"
