@@ -104,7 +104,7 @@ def _start_up(config: Any, clients: list[Any], base_dir: Path) -> dict[str, Any]
     waits = PhaseRow("probe", *(probe.period / 2 + probe.delay,) * 2,
                      f"half a period of {probe.period:g} s, and {probe.delay:g} s until routers know")
     with inside(f"clients.{config.name}.fleet.start_up"):
-        rows = list(config.fleet.start_up.rows(partial(engine_start, config, first.hardware, base_dir), waits))
+        rows = list(config.fleet.start_up.rows(partial(engine_start, config, first, base_dir), waits))
     return {"client": config.name, "phases": [row._asdict() for row in rows]}
 
 

@@ -33,7 +33,7 @@ class Group(NamedTuple):
         clients: Its clients, each a slot.
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
-        slow_first: Makes the first step of a client longer by so many ns.
+        slow_first: See `hermes.fleet.start_ups.Place`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Group(NamedTuple):
     clients: list[Any]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
     engine: Callable[[str], EngineStart]
-    slow_first: Callable[[Any, int], None]
+    slow_first: Callable[[Any, int], None] | None
 
 
 class _Seen(NamedTuple):

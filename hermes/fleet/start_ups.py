@@ -85,7 +85,7 @@ class Place(NamedTuple):
         env: The clock.
         clients: The group's.
         engine: Returns what the engine needs, by the name of its times; raises `InputError` if that is not known.
-        slow_first: Makes the first step of a client longer by so many ns.
+        slow_first: Makes the first step of a client longer by so many ns; None for clients that are no LLM engines.
         ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
         seed: Of the scenario.
     """
@@ -93,7 +93,7 @@ class Place(NamedTuple):
     env: Clock
     clients: list[Any]
     engine: Callable[[str], EngineStart]
-    slow_first: Callable[[Any, int], None]
+    slow_first: Callable[[Any, int], None] | None
     ready_ns: Callable[[str, int], int]
     seed: int
 
