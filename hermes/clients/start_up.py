@@ -55,7 +55,8 @@ def engine_start(config: Any, client: Any, base_dir: Path | None, times: str) ->
     engine = config.engine or NEWEST_ENGINE
     return EngineStart(
         {phase: cold for phase, (cold, _) in phases.items()}, {phase: warm for phase, (_, warm) in phases.items()},
-        weights * devices, found.weights.rate * devices, found.weights.fixed, engine, f"{model.name} {dtype}",
+        weights * devices, found.weights.rate * devices, found.weights.fixed,
+        device.host_bandwidth * devices, engine, f"{model.name} {dtype}",
         f"{model.name} {dtype} on {devices} {device.name} by {engine}",
         f"{found.name}: {found.engine} on {found.device}")
 

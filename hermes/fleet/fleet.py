@@ -85,6 +85,9 @@ class Fleet:
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
                                 self._down)
+            if config.spares is not None:
+                with inside(f"{group.field}.fleet.spares"):
+                    replicas.keep_spares(config.spares.waker(group.engine, seed))
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
             replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts

@@ -5,6 +5,7 @@ and is *gone* when its last one has ended. Devices are held from starting to gon
 slot. A replica that crashes is *down*, and starts again in its slot; one that was draining is gone. Routers choose a
 crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
+A *spare* has started and is kept back (`hermes.fleet.spares`): the next one that is wanted is a spare, if there is one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, cast
 
-from hermes.core.clock import AUTOSCALER, FAILURE, SETTLED, Clock, Tick
-from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
+from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
+from hermes.core.record import DOWN, DRAINING, GONE, READY, SPARE, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.observations import Observations
+from hermes.fleet.spares import Waker
 from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -69,7 +71,8 @@ class Engine(Replica, Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "state", "up_ns", "ups")
+    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "spare", "stale", "state",
+                 "up_ns", "ups")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -80,6 +83,8 @@ class _Slot:
         self.scraper: Scraper | None = None
         self.held = False   # whether the replica has devices
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
+        self.spare = False   # whether the replica is kept back, or will be when it has started
+        self.stale = False   # whether the engine still has what an earlier replica left
 
     def sample(self) -> Sample | None:
         """Return the replica's last sample; None before its first scrape."""
@@ -109,6 +114,7 @@ class Replicas(Observations):
         super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
         self._down = down
+        self._waker: Waker | None = None
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
@@ -120,6 +126,15 @@ class Replicas(Observations):
                 starter.is_ready(slot.client)
             else:
                 self._enter(slot, GONE, "free slot")
+
+    def keep_spares(self, waker: Waker) -> None:
+        """Keep started replicas back, from the start on. Called at most once, before the simulation starts."""
+        self._waker = waker
+        for slot in [slot for slot in self._slots if slot.state == GONE][:waker.count]:
+            self._begin(slot)
+            slot.spare = slot.held = True
+            self._enter(slot, SPARE, "start")
+            self._starter.is_ready(slot.client)
 
     # -- for the autoscaler ----------------------------------------------------------------------------------------
 
@@ -133,7 +148,7 @@ class Replicas(Observations):
 
     @property
     def wanted(self) -> int:
-        return sum(slot.state in _WANTED for slot in self._slots) + self._owed
+        return sum(slot.state in _WANTED and not slot.spare for slot in self._slots) + self._owed
 
     @property
     def most(self) -> int:
@@ -153,7 +168,7 @@ class Replicas(Observations):
 
     def pods(self) -> list[Pod]:
         found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
-                 for slot in self._slots if slot.state != GONE]
+                 for slot in self._slots if slot.state != GONE and not slot.spare]
         return found + [Pod("", False, pending=True)] * self._owed
 
     def until(self, seconds: float) -> Tick:
@@ -166,17 +181,19 @@ class Replicas(Observations):
             return
         more = min(max(replicas, self.least), len(self._slots)) - self.wanted
         if more > 0:
-            self._owed += more
+            self._owed += more - self._wake(more, reason)
             self._fill(reason)
             return
         spared = min(self._owed, -more)   # those that wait for a slot go first
         self._owed -= spared
-        going = sorted((slot for slot in self._slots if slot.state in _WANTED),
+        going = sorted((slot for slot in self._slots if slot.state in _WANTED and not slot.spare),
                        key=lambda slot: (slot.state == READY, -slot.since))
         for slot in going[:-more - spared]:
             if slot.state == READY:
                 self._enter(slot, DRAINING, reason)
                 self.check(slot.client)
+            elif self._lacks_spare():
+                slot.spare = True   # it goes on starting
             else:
                 self._go(slot, reason)
             self._choose(slot, False)
@@ -209,14 +226,18 @@ class Replicas(Observations):
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
-        self._go(slot, "drained")
+        if self._waker is not None and self._lacks_spare():
+            slot.spare, slot.stale = True, self._waker.forgets
+            self._enter(slot, SPARE, "drained")
+        else:
+            self._go(slot, "drained")
         self._fill("slot free")
 
     def _go(self, slot: _Slot, reason: str) -> None:
         """Let a replica be gone, ready or not."""
         self._stop_starting(slot)
         self._enter(slot, GONE, reason)
-        slot.held = False
+        slot.held = slot.spare = False
         self._starter.gone(slot.client)
 
     def _stop_starting(self, slot: _Slot) -> None:
@@ -225,14 +246,39 @@ class Replicas(Observations):
             slot.give_up = None
 
     def _fill(self, reason: str) -> None:
-        """Start replicas that are wanted, in the lowest free slots."""
+        """Start replicas that are wanted, then spares, in the lowest free slots."""
         for slot in self._slots:
-            if not self._owed:
+            if not self._owed and not self._lacks_spare():
                 return
             if slot.state == GONE:
-                self._owed -= 1
                 self._begin(slot)
-                self._start_up(slot, reason)
+                slot.spare = not self._owed
+                self._owed -= self._owed > 0
+                self._start_up(slot, "spare" if slot.spare else reason)
+
+    # -- spares ----------------------------------------------------------------------------------------------------
+
+    def _lacks_spare(self) -> bool:
+        return self._waker is not None and sum(slot.spare for slot in self._slots) < self._waker.count
+
+    def _wake(self, most: int, reason: str) -> int:
+        """Let up to `most` spares take requests, those that are up before those that start; return how many."""
+        if self._waker is None:
+            return 0
+        chosen = sorted((slot for slot in self._slots if slot.spare),
+                        key=lambda slot: (slot.state != SPARE, slot.since))[:most]
+        for slot in chosen:
+            slot.spare = False
+            if slot.state == SPARE:
+                self._started += 1
+                slot.since = self._started
+                self._enter(slot, STARTING, reason)
+                self._env.tick_at(self._env._now + self._waker.ns(slot.client.name, slot.ups), MEMBERSHIP,
+                                  partial(self._woken, slot, slot.incarnation))
+        return len(chosen)
+
+    def _woken(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+        self._up(slot, incarnation, "woken")
 
     def _start_up(self, slot: _Slot, reason: str, *, restart: bool = False) -> None:
         slot.state, number = STARTING, slot.incarnation
@@ -250,15 +296,20 @@ class Replicas(Observations):
 
     def _begin(self, slot: _Slot) -> None:
         slot.incarnation += 1
+        slot.stale = slot.incarnation > 0
         self._started += 1
         slot.since = self._started
 
     def _up(self, slot: _Slot, incarnation: int, reason: str) -> None:
         if slot.state != STARTING or slot.incarnation != incarnation or not self._left():
             return
-        if incarnation:
-            slot.client.renew()
         slot.give_up = None
+        if slot.stale:
+            slot.client.renew()
+            slot.stale = False
+        if slot.spare:
+            self._enter(slot, SPARE, reason)
+            return
         self._enter(slot, READY, reason)
         slot.ups += 1
         self._down(slot.client, False)

@@ -25,6 +25,7 @@ class EngineStart(NamedTuple):
         weight_bytes: Of all devices.
         load_rate: Most bytes/s that all devices load.
         load_fixed_s: Of the loading, whatever the bytes.
+        host_rate: Bytes/s between all devices and their hosts.
         image, weights, compiled: What a node keeps, by name: equal names are the same thing.
         source: Of the times.
     """
@@ -34,6 +35,7 @@ class EngineStart(NamedTuple):
     weight_bytes: float
     load_rate: float
     load_fixed_s: float
+    host_rate: float
     image: str
     weights: str
     compiled: str

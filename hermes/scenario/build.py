@@ -202,6 +202,9 @@ class _Builder:
                     if own.start > len(clients):
                         raise InputError(f"at most {len(clients)} replicas, the group's count", own.start,
                                          field="start")
+                    if own.spares is not None and own.start + own.spares.count > len(clients):
+                        raise InputError(f"at most {len(clients) - own.start}, the group's count less `start`",
+                                         own.spares.count, field="spares.count")
                     if not own.start:
                         _need_queue(queued, "start")
                     for place, crash in enumerate(own.crashes):
