@@ -90,7 +90,8 @@ def explain(
         parts.append(Section(
             f"{start['client']}: a replica is ready after {ready}",
             ["phase", "cold s", "warm s", "source"],
-            [[row["phase"], f"{row['cold_s']:.4g}", f"{row['warm_s']:.4g}", row["source"]] for row in start["phases"]]))
+            [[row["phase"], f"{row['cold_s']:.4g}", f"{row['warm_s']:.4g}", row["source"]] for row in start["phases"]],
+            f"a spare takes requests {start['wake_s']:.3g} s after it is wanted" if "wake_s" in start else ""))
     return Answer([*seen.values(), *starts], parts)
 
 
@@ -103,9 +104,11 @@ def _start_up(config: Any, clients: list[Any], base_dir: Path) -> dict[str, Any]
     first, probe = next(client for client in clients if client.name in config.names), config.fleet.probe
     waits = PhaseRow("probe", *(probe.period / 2 + probe.delay,) * 2,
                      f"half a period of {probe.period:g} s, and {probe.delay:g} s until routers know")
+    engine, spares = partial(engine_start, config, first, base_dir), config.fleet.spares
     with inside(f"clients.{config.name}.fleet.start_up"):
-        rows = list(config.fleet.start_up.rows(partial(engine_start, config, first.hardware, base_dir), waits))
-    return {"client": config.name, "phases": [row._asdict() for row in rows]}
+        rows = list(config.fleet.start_up.rows(engine, waits))
+    woken = {} if spares is None else {"wake_s": spares.waker(engine, 0).at(0.5)}
+    return {"client": config.name, "phases": [row._asdict() for row in rows], **woken}
 
 
 def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) -> None:

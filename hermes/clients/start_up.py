@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hermes.clients.memory import describe_model
 from hermes.clients.parts import StepPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.start_ups import EngineStart
-from hermes.hardware.base import HardwareModel
 from hermes.hardware.composed import captured_sizes
 from hermes.hardware.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
@@ -25,11 +24,20 @@ __all__ = ["engine_start", "slow_first"]
 GIVE = "give all of process, tokenizer, weights, compile, profiling and capture"
 
 
-def engine_start(config: LLMClientConfig, hardware: HardwareModel, base_dir: Path | None, times: str) -> EngineStart:
-    """Return what each of a group's engines needs to start. times: Name or file of the engine's times.
+def engine_start(config: Any, client: Any, base_dir: Path | None, times: str) -> EngineStart:
+    """Return what each of a group's engines needs to start.
 
-    Raises `InputError` for a model or a device without a description."""
-    info = hardware_info(hardware)
+    Args:
+        config: The group's configuration, of any kind.
+        client: One of its clients.
+        times: Name or file of the engine's times.
+
+    Raises `InputError` for clients that are no LLM engines, and for a model or a device without a description.
+    """
+    if not config.serves_llm:
+        raise InputError(Verbatim(f"these clients are no LLM engines, whose phases are known: give the `total`, or "
+                                  f"{GIVE}"))
+    info = hardware_info(client.hardware)
     name, device = config.memory_model(info, base_dir), config.device_of(info, base_dir)
     if not name or device is None:
         raise InputError(Verbatim(f"the times of its phases follow from a model and a device with descriptions; name "
@@ -47,7 +55,8 @@ def engine_start(config: LLMClientConfig, hardware: HardwareModel, base_dir: Pat
     engine = config.engine or NEWEST_ENGINE
     return EngineStart(
         {phase: cold for phase, (cold, _) in phases.items()}, {phase: warm for phase, (_, warm) in phases.items()},
-        weights * devices, found.weights.rate * devices, found.weights.fixed, engine, f"{model.name} {dtype}",
+        weights * devices, found.weights.rate * devices, found.weights.fixed,
+        device.host_bandwidth * devices, engine, f"{model.name} {dtype}",
         f"{model.name} {dtype} on {devices} {device.name} by {engine}",
         f"{found.name}: {found.engine} on {found.device}")
 

@@ -17,14 +17,15 @@ from hermes.core.network import LinkUse
 
 __all__ = [
     "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "DOWN", "DRAINING", "FATES", "GONE", "MEMBER_STATES", "READY",
-    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED",
-    "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
+    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED",
+    "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo",
+    "TierInfo",
 ]
 
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
-STARTING, READY, DRAINING, GONE, DOWN = 0, 1, 2, 3, 4
-MEMBER_STATES = ("starting", "ready", "draining", "gone", "down")
+STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
+MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled")
 FATES = ("failed", "timed out", "expired", "unavailable")   # why a gateway answered a request with an error
 

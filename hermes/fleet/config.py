@@ -11,6 +11,7 @@ from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
 from hermes.fleet.rolling import Update
+from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
 
 __all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler"]
@@ -65,6 +66,8 @@ class FleetConfig(ConfigModel):
     crashes: list[Crash] = []
     """Crashes at given times. All that the replica has fails; it starts again at once in its slot, with a whole
     start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
+    spares: Spares | None = None
+    """Started replicas kept back, in slots of the group. Left out, there are none."""
     probe: Probe = Probe()
     """How routers notice a crash."""
     updates: list[Update] = []
@@ -76,8 +79,9 @@ class FleetConfig(ConfigModel):
     @model_validator(mode="after")
     def _fits_the_pool(self) -> Self:
         pool = self.start_up.value_of("pool")
-        if pool is not None and pool.most is not None and pool.most < self.start + pool.nodes:
-            raise InputError(f"at least {self.start + pool.nodes}, the nodes at the start (`start` and `pool.nodes`)",
+        least = self.start + (0 if self.spares is None else self.spares.count) + (0 if pool is None else pool.nodes)
+        if pool is not None and pool.most is not None and pool.most < least:
+            raise InputError(f"at least {least}, the nodes at the start (`start`, `spares` and `pool.nodes`)",
                              pool.most, field="start_up.pool.most")
         return self
 

@@ -33,7 +33,7 @@ class Group(NamedTuple):
         clients: Its clients, each a slot.
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
-        slow_first: Makes the first step of a client longer by so many ns.
+        slow_first: See `hermes.fleet.start_ups.Place`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Group(NamedTuple):
     clients: list[Any]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
     engine: Callable[[str], EngineStart]
-    slow_first: Callable[[Any, int], None]
+    slow_first: Callable[[Any, int], None] | None
 
 
 class _Seen(NamedTuple):
@@ -85,6 +85,9 @@ class Fleet:
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
                                 self._down)
+            if config.spares is not None:
+                with inside(f"{group.field}.fleet.spares"):
+                    replicas.keep_spares(config.spares.waker(group.engine, seed))
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
             replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts

@@ -5,6 +5,7 @@ and is *gone* when its last one has ended. Devices are held from starting to gon
 slot. A replica that crashes is *down*, and starts again in its slot; one that was draining is gone. Routers choose a
 crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
+A *spare* has started and is kept back (`hermes.fleet.spares`): the next one that is wanted is a spare, if there is one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
-from hermes.core.record import DOWN, DRAINING, GONE, READY, STARTING
+from hermes.core.record import DOWN, DRAINING, GONE, READY, SPARE, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.observations import Observations
 from hermes.fleet.rolling import Update, moves
+from hermes.fleet.spares import Waker
 from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -70,8 +72,8 @@ class Engine(Replica, Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "state", "up_ns", "ups",
-                 "version")
+    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "spare", "stale", "state",
+                 "up_ns", "ups", "version")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -83,6 +85,8 @@ class _Slot:
         self.held = False   # whether the replica has devices
         self.version = 0    # how many updates there had been when it was first started
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
+        self.spare = False   # whether the replica is kept back, or will be when it has started
+        self.stale = False   # whether the engine still has what an earlier replica left
 
     def sample(self) -> Sample | None:
         """Return the replica's last sample; None before its first scrape."""
@@ -112,6 +116,7 @@ class Replicas(Observations):
         super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
         self._down = down
+        self._waker: Waker | None = None
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
@@ -124,6 +129,15 @@ class Replicas(Observations):
                 starter.is_ready(slot.client)
             else:
                 self._enter(slot, GONE, "free slot")
+
+    def keep_spares(self, waker: Waker) -> None:
+        """Keep started replicas back, from the start on. Called at most once, before the simulation starts."""
+        self._waker = waker
+        for slot in [slot for slot in self._slots if slot.state == GONE][:waker.count]:
+            self._begin(slot)
+            slot.spare = slot.held = True
+            self._enter(slot, SPARE, "start")
+            self._starter.is_ready(slot.client)
 
     # -- for the autoscaler ----------------------------------------------------------------------------------------
 
@@ -139,7 +153,7 @@ class Replicas(Observations):
     def wanted(self) -> int:
         if self._update is not None:
             return self._desired   # some more, or less, for the update
-        return sum(slot.state in _WANTED for slot in self._slots) + self._owed
+        return sum(slot.state in _WANTED and not slot.spare for slot in self._slots) + self._owed
 
     @property
     def most(self) -> int:
@@ -159,7 +173,7 @@ class Replicas(Observations):
 
     def pods(self) -> list[Pod]:
         found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
-                 for slot in self._slots if slot.state != GONE]
+                 for slot in self._slots if slot.state != GONE and not slot.spare]
         return found + [Pod("", False, pending=True)] * self._owed
 
     def until(self, seconds: float) -> Tick:
@@ -177,15 +191,19 @@ class Replicas(Observations):
             return
         more = replicas - self.wanted
         if more > 0:
-            self._owed += more
+            self._owed += more - self._wake(more, reason)
             self._fill(reason)
             return
         spared = min(self._owed, -more)   # those that wait for a slot go first
         self._owed -= spared
-        going = sorted((slot for slot in self._slots if slot.state in _WANTED),
+        going = sorted((slot for slot in self._slots if slot.state in _WANTED and not slot.spare),
                        key=lambda slot: (slot.state == READY, -slot.since))
         for slot in going[:-more - spared]:
-            self._let_go(slot, reason)
+            if slot.state != READY and self._lacks_spare():
+                slot.spare = True   # it goes on starting
+                self._choose(slot, False)
+            else:
+                self._let_go(slot, reason)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -197,12 +215,17 @@ class Replicas(Observations):
         if self._left():
             self._desired, self._update = self.wanted, update
             self._version += 1
+            for slot in self._slots:
+                if slot.spare:   # a new one takes its place
+                    slot.spare = False
+                    self._go(slot, "update")
             self._roll("update")
+            self._fill("update")
 
     def _roll(self, reason: str) -> None:
         """Start and let go what the update that goes on allows."""
         while self._update is not None:
-            alive = [slot for slot in self._slots if slot.state in _WANTED]
+            alive = [slot for slot in self._slots if slot.state in _WANTED and not slot.spare]
             old = sorted((slot for slot in alive if slot.version < self._version),
                          key=lambda slot: (slot.state == READY, -slot.since))
             ready = [slot for slot in alive if slot.state == READY]
@@ -217,7 +240,7 @@ class Replicas(Observations):
             gone = old[:found.not_ready] + old[len(old) - old_ready:][:found.ready]
             if not found.start and not gone:
                 return
-            self._owed += found.start
+            self._owed += found.start - self._wake(found.start, reason)
             for slot in gone:
                 self._let_go(slot, reason)
             self._fill(reason)
@@ -259,14 +282,18 @@ class Replicas(Observations):
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
-        self._go(slot, "drained")
+        if self._waker is not None and self._lacks_spare() and slot.version == self._version:
+            slot.spare, slot.stale = True, self._waker.forgets
+            self._enter(slot, SPARE, "drained")
+        else:
+            self._go(slot, "drained")
         self._fill("slot free")
 
     def _go(self, slot: _Slot, reason: str) -> None:
         """Let a replica be gone, ready or not."""
         self._stop_starting(slot)
         self._enter(slot, GONE, reason)
-        slot.held = False
+        slot.held = slot.spare = False
         self._starter.gone(slot.client)
 
     def _stop_starting(self, slot: _Slot) -> None:
@@ -275,15 +302,40 @@ class Replicas(Observations):
             slot.give_up = None
 
     def _fill(self, reason: str) -> None:
-        """Start replicas that are wanted, in the lowest free slots."""
+        """Start replicas that are wanted, then spares, in the lowest free slots."""
         for slot in self._slots:
-            if not self._owed:
+            if not self._owed and not self._lacks_spare():
                 return
             if slot.state == GONE:
-                self._owed -= 1
                 slot.version = self._version
                 self._begin(slot)
-                self._start_up(slot, reason)
+                slot.spare = not self._owed
+                self._owed -= self._owed > 0
+                self._start_up(slot, "spare" if slot.spare else reason)
+
+    # -- spares ----------------------------------------------------------------------------------------------------
+
+    def _lacks_spare(self) -> bool:
+        return self._waker is not None and sum(slot.spare for slot in self._slots) < self._waker.count
+
+    def _wake(self, most: int, reason: str) -> int:
+        """Let up to `most` spares take requests, those that are up before those that start; return how many."""
+        if self._waker is None:
+            return 0
+        chosen = sorted((slot for slot in self._slots if slot.spare),
+                        key=lambda slot: (slot.state != SPARE, slot.since))[:most]
+        for slot in chosen:
+            slot.spare = False
+            if slot.state == SPARE:
+                self._started += 1
+                slot.since = self._started
+                self._enter(slot, STARTING, reason)
+                self._env.tick_at(self._env._now + self._waker.ns(slot.client.name, slot.ups), MEMBERSHIP,
+                                  partial(self._woken, slot, slot.incarnation))
+        return len(chosen)
+
+    def _woken(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+        self._up(slot, incarnation, "woken")
 
     def _start_up(self, slot: _Slot, reason: str, *, restart: bool = False) -> None:
         slot.state, number = STARTING, slot.incarnation
@@ -301,15 +353,20 @@ class Replicas(Observations):
 
     def _begin(self, slot: _Slot) -> None:
         slot.incarnation += 1
+        slot.stale = slot.incarnation > 0
         self._started += 1
         slot.since = self._started
 
     def _up(self, slot: _Slot, incarnation: int, reason: str) -> None:
         if slot.state != STARTING or slot.incarnation != incarnation or not self._left():
             return
-        if incarnation:
-            slot.client.renew()
         slot.give_up = None
+        if slot.stale:
+            slot.client.renew()
+            slot.stale = False
+        if slot.spare:
+            self._enter(slot, SPARE, reason)
+            return
         self._enter(slot, READY, reason)
         slot.ups += 1
         self._down(slot.client, False)

@@ -25,6 +25,7 @@ class EngineStart(NamedTuple):
         weight_bytes: Of all devices.
         load_rate: Most bytes/s that all devices load.
         load_fixed_s: Of the loading, whatever the bytes.
+        host_rate: Bytes/s between all devices and their hosts.
         image, weights, compiled: What a node keeps, by name: equal names are the same thing.
         source: Of the times.
     """
@@ -34,6 +35,7 @@ class EngineStart(NamedTuple):
     weight_bytes: float
     load_rate: float
     load_fixed_s: float
+    host_rate: float
     image: str
     weights: str
     compiled: str
@@ -85,7 +87,7 @@ class Place(NamedTuple):
         env: The clock.
         clients: The group's.
         engine: Returns what the engine needs, by the name of its times; raises `InputError` if that is not known.
-        slow_first: Makes the first step of a client longer by so many ns.
+        slow_first: Makes the first step of a client longer by so many ns; None for clients that are no LLM engines.
         ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
         seed: Of the scenario.
     """
@@ -93,7 +95,7 @@ class Place(NamedTuple):
     env: Clock
     clients: list[Any]
     engine: Callable[[str], EngineStart]
-    slow_first: Callable[[Any, int], None]
+    slow_first: Callable[[Any, int], None] | None
     ready_ns: Callable[[str, int], int]
     seed: int
 

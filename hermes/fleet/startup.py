@@ -125,7 +125,7 @@ class PhaseStarter(Starter):
                 node.has.add(self._names[left])
         start.one.ready("started")
         more = s_to_ns(seconds(self._config.first_request, start.share["first_request"]))
-        if more:
+        if more and self._place.slow_first is not None:
             self._place.slow_first(start.one.client, more)
 
     def _image(self, start: _Start, node: Node) -> Acts:

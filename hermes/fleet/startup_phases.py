@@ -133,6 +133,10 @@ class Phases(StartUp):
     def build(self, place: Place) -> Starter:
         from hermes.fleet.startup import PhaseStarter  # explanations do not start anything
 
+        if self.first_request and place.slow_first is None:
+            raise InputError(Verbatim("these clients are no LLM engines and take no steps; leave it out"),
+                             field="first_request")
+
         return PhaseStarter(self, place, place.engine(self.times) if self.derived else None)
 
     def seconds_of(self, phase: str, engine: EngineStart | None, share: float, *, cold: bool) -> float:

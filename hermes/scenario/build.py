@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from hermes.fleet.autoscalers import GroupsAutoscaler
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
-    from hermes.fleet.start_ups import EngineStart
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -82,10 +81,6 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
 
                     found |= {line: None for line in [remark(folder, text, names)] if line}
     return list(found)
-
-
-def _no_engine(times: str) -> EngineStart:
-    raise InputError(Verbatim("these clients are no LLM engines, whose phases are known: give the `total`"))
 
 
 def _moves_nothing(client: Any) -> bool:
@@ -207,6 +202,9 @@ class _Builder:
                     if own.start > len(clients):
                         raise InputError(f"at most {len(clients)} replicas, the group's count", own.start,
                                          field="start")
+                    if own.spares is not None and own.start + own.spares.count > len(clients):
+                        raise InputError(f"at most {len(clients) - own.start}, the group's count less `start`",
+                                         own.spares.count, field="spares.count")
                     if not own.start:
                         _need_queue(queued, "start")
                     for place, crash in enumerate(own.crashes):
@@ -217,9 +215,9 @@ class _Builder:
                         own.autoscaler.check(len(clients))
                         _need_queue(queued, own.autoscaler.to_zero())
                 facts = partial(_group_facts, config, clients[0], self.base_dir)
-                engine = (partial(engine_start, config, clients[0].hardware, self.base_dir) if config.serves_llm
-                          else _no_engine)
-                groups.append(Group(config.name, f"clients.{i}", own, clients, facts, engine, slow_first))
+                engine = partial(engine_start, config, clients[0], self.base_dir)
+                groups.append(Group(config.name, f"clients.{i}", own, clients, facts, engine,
+                                    slow_first if config.serves_llm else None))
         shared = self._shared_autoscalers({group.name: group for group in groups}, queued=queued)
         if any(group.config.crashes for group in groups):
             used = [self.network, *([] if handoff is None else [handoff.network])]

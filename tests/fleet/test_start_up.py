@@ -376,3 +376,22 @@ clients:
     assert f"llm: a replica is ready after {cold:.3g} s on a cold node, {warm:.3g} s on a warm" in shown
     assert main(["explain", str(file), "--set", "clients.0.fleet.start_up={total: 30}"]) == 0
     assert "a replica is ready after 30 s" in " ".join(capsys.readouterr().out.split())
+
+
+def services(start_up: dict[str, Any]) -> Results:
+    return simulate({
+        "workload": {"requests": 40, "arrivals": {"kind": "uniform", "rate": 1.0, "spread": 0.0},
+                     "lengths": {"kind": "fixed", "prompt": 8, "output": 2}, "pipeline": "find"},
+        "pipelines": {"find": {"stages": {"find": {"kind": "find"}}}},
+        "clients": [{"kind": "processing", "name": "index", "count": 2,
+                     "serves": {"find": {"kind": "per_item", "fixed": "1 ms"}},
+                     "fleet": {"start": 1, "start_up": start_up, "autoscaler": {
+                         "kind": "schedule", "changes": [{"at": 3.0, "replicas": 2}]}}}]})
+
+
+def test_services_start_in_given_phases():
+    assert acts(services(NOTHING | {"image": 4, "process": 2}), 1)[-1] == (9.0, "started")
+    with pytest.raises(InputError, match=r"fleet\.start_up: these clients are no LLM engines, .* give the `total`, or"):
+        services({"image": 4})
+    with pytest.raises(InputError, match=r"fleet\.start_up\.first_request: these clients are no LLM engines"):
+        services(NOTHING | {"first_request": 4})
