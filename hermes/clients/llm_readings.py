@@ -16,6 +16,7 @@ from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
+from hermes.core.engine_readings import Adapters
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
@@ -169,6 +170,18 @@ class LLMReadings:
             scheduler.max_num_batched_tokens, limits.unreserved_kv_tokens,
             limits.max_model_len if limits.max_model_len < ANY_LENGTH else None,
         )
+
+    def adapters(self) -> Adapters:
+        """Return its LoRA adapters; see `hermes.core.engine_readings`."""
+        from hermes.schedulers.adapters import AdapterSlots, adapter_of  # few routers ask
+        from hermes.schedulers.parts import WithParts, part_of
+
+        scheduler = self.scheduler
+        slots = part_of(scheduler, AdapterSlots) if isinstance(scheduler, WithParts) else None
+        waiting = [*scheduler.holding, *scheduler.waiting, *(seq for _, seq in self._unseen.late)]
+        return Adapters({number for seq in scheduler.running if (number := adapter_of(seq))},
+                        {number for seq in waiting if (number := adapter_of(seq))},
+                        None if slots is None else slots.max_loras)
 
     def load(self, kind: str) -> int:
         """Return one of the loads `hermes.clients.base.LOADS`:
