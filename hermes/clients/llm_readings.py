@@ -17,11 +17,14 @@ from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
 from hermes.core.engine_readings import Adapters
+from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
+from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:
+    from hermes.clients.cache_events import ClientCacheLog
     from hermes.clients.kv_tier import Tier
     from hermes.clients.scrapes import Scrapes
 
@@ -49,6 +52,7 @@ class LLMReadings:
     emitted: int
     tiers: Iterable[Tier]   # stores of KV outside its devices
     scrapes: Scrapes | None
+    cache_log: ClientCacheLog | None
     out_of_range_tasks = 0
     _flight: Flight
     limits: Limits
@@ -170,6 +174,13 @@ class LLMReadings:
             scheduler.max_num_batched_tokens, limits.unreserved_kv_tokens,
             limits.max_model_len if limits.max_model_len < ANY_LENGTH else None,
         )
+
+    def cached_tokens(self, stage: Stage) -> int:
+        """Return the tokens of a prompt in its memory; see `hermes.core.engine_readings`."""
+        if not isinstance(stage, Generation):   # it embeds with an adapter: its blocks are its own
+            return 0
+        self._catch_up()
+        return self.scheduler.pool.held_tokens(stage)
 
     def adapters(self) -> Adapters:
         """Return its LoRA adapters; see `hermes.core.engine_readings`."""

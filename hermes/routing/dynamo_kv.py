@@ -31,7 +31,7 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.active_blocks import ActiveBlocks
-from hermes.routing.caches import ApproximateView, CacheView
+from hermes.routing.caches import ApproximateView, CacheView, view_of
 from hermes.routing.own import OwnBooks, continues
 from hermes.routing.prefixes import Hashed, Prompts
 from hermes.routing.ties import Draws
@@ -68,7 +68,7 @@ class DynamoKv:
         self.books, self.active = OwnBooks(context), ActiveBlocks(len(self._candidates))
         self._draws = Draws(context.rng)
         self._prompts = Prompts(self._candidates[0].view().block_tokens or DEFAULT_BLOCK)
-        self._caches = config.caches.build(context, self._prompts)
+        self._caches = view_of(config.caches, context, self._prompts)
         self._decodes = np.array([client.role != "prefill" for client in self._candidates])
         self.changed(context.candidates)
 

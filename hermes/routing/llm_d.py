@@ -25,7 +25,7 @@ Token counts are exact here; llm-d estimates them where it has no tokenizer (4 b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -39,6 +39,7 @@ from hermes.core.generation import Generation
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
+from hermes.routing.caches import EventsView, RealView, view_of
 from hermes.routing.own import continues
 from hermes.routing.prefixes import Hashed, Prompts, SentPrefixes
 from hermes.routing.ties import Draws
@@ -62,6 +63,8 @@ class ScorersConfig(ConfigModel):
     """Little used KV memory."""
     prefix: float = Field(default=3.0, ge=0, le=1e6)
     """Prefixes that the router has sent there."""
+    precise_prefix: float = Field(default=0.0, ge=0, le=1e6)
+    """Prefixes in the prefix cache, as `caches` sees it; llm-d's guide has 2, with queue 1, kv 1 and prefix 0."""
     load_aware: float = Field(default=0.0, ge=0, le=1e6)
     """A queue below `load_threshold`."""
     session: float = Field(default=0.0, ge=0, le=1e6)
@@ -94,6 +97,8 @@ class LlmDConfig(ConfigModel):
     """Weights of the scorers."""
     view: EngineView = ScrapedView()
     """What the scorers `queue`, `kv` and `load_aware` know of the clients: `exact`, or as last scraped."""
+    caches: RealView = EventsView()
+    """What the scorer `precise_prefix` knows of the prefix caches: `{kind: events}`, or `exact`."""
     load_threshold: int = Field(default=128, ge=1, le=2**40)
     """Waiting requests from which on `load_aware` gives 0."""
     session_ttl: Duration = Field(default=300.0, gt=0)
@@ -126,6 +131,9 @@ class LlmD:
         capacities = [view.kv_capacity_tokens // view.block_tokens if view.block_tokens else DEFAULT_CAPACITY
                       for view in views]
         self.prefixes = SentPrefixes(capacities, context.now_ns)
+        self._precise_prompts = Prompts(block or LEAST_BLOCK)
+        self._precise = view_of(config.caches, context, self._precise_prompts) if weights.precise_prefix else None
+        self._knows = weights.prefix > 0 or self._precise is not None or config.disaggregation is not None
         self._sessions = _Sessions(context, s_to_ns(config.session_ttl)) if weights.session else None
         if weights.lora_affinity:
             for client in self._candidates:
@@ -143,6 +151,8 @@ class LlmD:
         self._members = {self._place_of[client.index] for client in members}
         places = sorted(self._members)
         self._all = self._places(places)
+        if self._precise is not None:
+            self._precise.changed(self._members)
         if self._config.disaggregation is not None:
             self._decode = self._places([p for p in places if "decode" in self._candidates[p].stages])
             self._prefill = self._places([p for p in places if self._candidates[p].role == "prefill"])
@@ -163,42 +173,56 @@ class LlmD:
 
     def choose(self, stage: Stage) -> Client:
         self._sweep()
-        prompt = self.prompts.hashed(stage)
-        matches = self.prefixes.matches_with_gaps(prompt)
+        held = self.held(stage)
         split = self._config.disaggregation
         if split is None or not self._decode or not isinstance(stage, Generation):
-            place = self._pick(stage, prompt, matches, self._all)
-            return self._send(stage, prompt, matches, place, place)
-        prefill = decode = self._pick(stage, prompt, matches, self._decode)
+            place = self._pick(stage, held, self._all)
+            return self._send(stage, held, place, place)
+        prefill = decode = self._pick(stage, held, self._decode)
         if continues(stage):
-            return self._send(stage, prompt, matches, decode, decode)
+            return self._send(stage, held, decode, decode)
         client = self._candidates[decode]
-        uncached = prompt.tokens - self.prompts.tokens_of(matches.get(decode, 0), prompt)
-        wanted = 0 < split.uncached <= uncached and prompt.tokens >= split.prompt
+        uncached = stage.prompt_tokens - self._tokens(held, decode)
+        wanted = 0 < split.uncached <= uncached and stage.prompt_tokens >= split.prompt
         if self._prefill and (wanted or client.role == "decode"):
-            prefill = self._pick(stage, prompt, matches, self._prefill)
+            prefill = self._pick(stage, held, self._prefill)
         stage.decode_on = client
-        return self._send(stage, prompt, matches, prefill, decode)
+        return self._send(stage, held, prefill, decode)
 
-    def _send(self, stage: Stage, prompt: Hashed, matches: dict[int, int], place: int, decode: int) -> Client:
+    def held(self, stage: Stage) -> _Held:
+        """Return what the router knows of a prompt's blocks at the candidates."""
+        prompt = self.prompts.hashed(stage)
+        if self._precise is None:
+            return _Held(prompt, self.prefixes.matches_with_gaps(prompt), None, {})
+        precise = self._precise_prompts.hashed(stage)
+        return _Held(prompt, self.prefixes.matches_with_gaps(prompt), precise, self._precise.matches(stage, precise))
+
+    def _tokens(self, held: _Held, place: int) -> int:
+        """Return the tokens of a prompt that a candidate is believed to hold."""
+        if held.precise is not None:
+            return self._precise_prompts.tokens_of(held.in_caches.get(place, 0), held.precise)
+        return self.prompts.tokens_of(held.sent.get(place, 0), held.prompt)
+
+    def _send(self, stage: Stage, held: _Held, place: int, decode: int) -> Client:
         """Note that a stage goes to these clients, and return the first."""
-        self._context.believed(stage, self.prompts.tokens_of(matches.get(place, 0), prompt))
-        self.prefixes.sent(decode, prompt)
+        if self._knows and not continues(stage):
+            self._context.believed(stage, self._tokens(held, place))
+        self.prefixes.sent(decode, held.prompt)
         if place != decode:
-            self.prefixes.sent(place, prompt)
+            self.prefixes.sent(place, held.prompt)
         if self._sessions is not None:
             self._sessions.bind(stage.request.session, decode, self._members)
         return self._candidates[place]
 
-    def _pick(self, stage: Stage, prompt: Hashed, matches: dict[int, int], among: _Among) -> int:
+    def _pick(self, stage: Stage, held: _Held, among: _Among) -> int:
         """Return the place with the highest score, of several one at random."""
-        scores = self.scores(stage, prompt, matches, among)
+        scores = self.scores(stage, held, among)
         best = np.flatnonzero(scores == scores.max())
         return among.places[int(best[self._draws.below(len(best))])]
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def scores(self, stage: Stage, prompt: Hashed, matches: dict[int, int], among: _Among) -> FloatArray:
+    def scores(self, stage: Stage, held: _Held, among: _Among) -> FloatArray:
         """Return the weighted sum of the scores of some candidates."""
         weights, total = self._config.scorers, np.zeros(len(among.places))
         if self._loads is not None:
@@ -213,18 +237,25 @@ class LlmD:
                 total += (1.0 - kv_use) * weights.kv
             if weights.load_aware:
                 total += np.maximum(1.0 - waiting / self._config.load_threshold, 0.0) * (0.5 * weights.load_aware)
-        if weights.prefix and prompt.blocks:
-            place_in = among.place_in
-            for place, blocks in matches.items():
-                here = place_in[place]
-                if here >= 0:
-                    total[here] += weights.prefix * blocks / prompt.blocks
+        if weights.prefix and held.prompt.blocks:
+            among.add(total, held.sent, weights.prefix / held.prompt.blocks)
+        if held.precise is not None and held.precise.blocks:
+            among.add(total, held.in_caches, weights.precise_prefix / held.precise.blocks)
         if self._sessions is not None:
             total[self._sessions.bound(stage.request.session, among)] += weights.session
         if weights.lora_affinity:
             adapter = adapter_of(stage.content)
             total += [weights.lora_affinity * _lora(self._candidates[place], adapter) for place in among.places]
         return total
+
+
+class _Held(NamedTuple):
+    """What is known of a prompt's blocks, by place: those sent, and those in the caches of the engine's block size."""
+
+    prompt: Hashed
+    sent: dict[int, int]
+    precise: Hashed | None
+    in_caches: dict[int, int]
 
 
 class _Among:
@@ -239,6 +270,13 @@ class _Among:
 
     def __bool__(self) -> bool:
         return bool(self.places)
+
+    def add(self, total: FloatArray, blocks_of: dict[int, int], weight: float) -> None:
+        """Add so much for each block that these candidates hold."""
+        for place, blocks in blocks_of.items():
+            here = self.place_in[place]
+            if here >= 0:
+                total[here] += weight * blocks
 
     def of(self, rows: FloatArray) -> FloatArray:
         """Return the columns of these candidates."""

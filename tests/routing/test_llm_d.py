@@ -29,8 +29,7 @@ def pool(pods: int | list[Pod], **config: Any) -> Pool:
 
 def scores(made: Pool, **keys: Any) -> list[float]:
     router, stage = made.router, made.stage(**keys)
-    prompt = router.prompts.hashed(stage)
-    found = router.scores(stage, prompt, router.prefixes.matches_with_gaps(prompt), router._all)
+    found = router.scores(stage, router.held(stage), router._all)
     return [round(score, 9) for score in found.tolist()]
 
 
