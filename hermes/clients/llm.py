@@ -64,9 +64,10 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
-        "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
-        "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
+        "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
+        "kv_bytes_per_token", "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
+        "parts", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers",
+        "tracks",
     )
 
     def __init__(

@@ -93,7 +93,7 @@ class BlockPool:
         return 0 if common is None or seq.num_blocks or not common.ready else common.num_tokens
 
     def held_tokens(self, seq: BlockHolder) -> int:
-        """Return what `hit_tokens` returns for a sequence that nobody has sent here; the blocks do not count as used."""
+        """Return what `hit_tokens` returns for a sequence that is elsewhere; the blocks do not count as used."""
         return self.hit_tokens(seq)
 
     def cached_blocks(self) -> Iterator[tuple[Hashable, int, int]]:

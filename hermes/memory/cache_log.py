@@ -1,7 +1,8 @@
 """A log of what a prefix cache gains and loses, kept for routers that see a cache by its events.
 
-A pool without a log (`BlockPool.log` is None) notes nothing. Blocks that only one sequence can have are left out: nothing
-looks them up. A block taken during a run of steps is noted at the start of its step, whenever the pool takes it.
+A pool without a log (`BlockPool.log` is None) notes nothing. Blocks that only one sequence can have are left out, since
+no other looks them up. A block taken during a run of steps is noted at the start of its step, whenever the pool takes
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class CacheLog:
         self.step_ns = -1
         self.readers: list[deque[CacheEvent]] = []
 
-    def note(self, stored: bool, name: Hashable, lo: int, hi: int) -> None:   # noqa: FBT001  # one of two kinds
+    def note(self, stored: bool, name: Hashable, lo: int, hi: int) -> None:   # one of two kinds
         """Note blocks of a name."""
         if type(name) is not int and hi > lo:   # a number names a sequence
             time_ns = self._now_ns() if self.step_ns < 0 else self.step_ns

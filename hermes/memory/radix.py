@@ -107,7 +107,8 @@ class RadixTree:
         return node
 
     def reach(self, runs: Runs, limit: int) -> int:
-        """Return the block where the longest known beginning of a text ends, at most `limit`; nothing counts as used."""
+        """Return the block where the longest known beginning of a text ends, at most `limit`. No node counts as
+        used."""
         node, place = self.root, 0
         while node.hi < limit:
             while runs[place][1] <= node.hi:

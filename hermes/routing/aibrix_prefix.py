@@ -9,8 +9,8 @@ flight.
    mean and `deviations` standard deviations of all loads.
 3. Without such a client, to the least loaded.
 
-Ties go to one at random. The match is counted in whole blocks of 128 characters there, of 32 tokens here (4 characters a
-token), as whole percents of the prompt. What was not sent again for 20 minutes is forgotten.
+Ties go to one at random. The match is counted in whole blocks of 128 characters there, of 32 tokens here (4 characters
+a token), as whole percents of the prompt. What was not sent again for 20 minutes is forgotten.
 """
 
 from __future__ import annotations

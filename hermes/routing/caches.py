@@ -74,8 +74,8 @@ class SentCaches:
 
 
 class EventsView(ConfigModel):
-    """What the events of each prefix cache say: what it gained and lost, some time ago. What it held when the router first
-    asks is known at once."""
+    """What the events of each prefix cache say: what it gained and lost, some time ago. What it held when the router
+    first asks is known at once."""
 
     kind: Literal["events"] = "events"
     delay: Duration = Field(default=0.01, ge=0)
@@ -95,7 +95,7 @@ def view_of(view: CacheView, context: RouterContext, prompts: Prompts) -> Caches
     """
     if isinstance(view, ApproximateView):
         return SentCaches(view, context)
-    readable = []
+    readable: list[CacheReadable] = []
     for client in context.candidates:
         if not isinstance(client, CacheReadable):
             raise InputError(Verbatim(f"{client.name} is no LLM engine and has no prefix cache; give its kind of stage "
@@ -190,7 +190,8 @@ class _Known:
 class EventCaches:
     """What each cache held some time ago, as its events say."""
 
-    def __init__(self, view: EventsView, clients: list[CacheReadable], context: RouterContext, prompts: Prompts) -> None:
+    def __init__(self, view: EventsView, clients: list[CacheReadable], context: RouterContext,
+                 prompts: Prompts) -> None:
         self._now_ns, self._size = context.now_ns, prompts.block_tokens
         self._view, self._clients, self._seed = view, clients, context.seed
         self._known: list[_Known] = []   # from the first prompt on

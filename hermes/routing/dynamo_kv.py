@@ -10,8 +10,8 @@ engine:
 - With `temperature` 0 the lowest cost wins, ties at random. Otherwise a client is drawn with weights
   exp(-(cost - lowest) / ((highest - lowest) x temperature)).
 
-Loads are the router's own books, from its choice on. Where KV comes from another client, the decode blocks decide alone,
-and clients that only prefill have none.
+Loads are the router's own books, from its choice on. Where KV comes from another client, the decode blocks decide
+alone, and clients that only prefill have none.
 
 What is cached is seen by the engines' events (Dynamo's default), or is what the router sent within 120 s (without
 events).

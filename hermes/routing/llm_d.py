@@ -1,7 +1,7 @@
 """llm-d's router: scorers with weights, of which the highest sum wins.
 
-Rules of https://github.com/llm-d/llm-d-router at ebab687 (pkg/epp/framework/plugins). Each scorer gives each candidate a
-number from 0 to 1; the picker takes the highest weighted sum, ties at random.
+Rules of https://github.com/llm-d/llm-d-router at ebab687 (pkg/epp/framework/plugins). Each scorer gives each candidate
+a number from 0 to 1; the picker takes the highest weighted sum, ties at random.
 
 - queue: (longest - q) / (longest - shortest) of the waiting requests, 1 for all if they are equal.
 - kv: 1 - use of the KV memory.

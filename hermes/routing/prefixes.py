@@ -1,8 +1,8 @@
 """Prompts as routers hash them, and an index of the prompts that a router has sent to each client.
 
 A router cuts a prompt into blocks of its own size, whatever the engine's is. Blocks are kept as ranges of names
-(`hermes.core.block_hashes.name_runs`): block `index` of a name is one hash. All prompts with a name have its blocks from
-the same block on, so that a prompt sent again renews the beginning of what was known of each of its names.
+(`hermes.core.block_hashes.name_runs`): block `index` of a name is one hash. All prompts with a name have its blocks
+from the same block on, so that a prompt sent again renews the beginning of what was known of each of its names.
 """
 
 from __future__ import annotations

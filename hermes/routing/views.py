@@ -1,5 +1,5 @@
-"""What a router knows of the loads of its candidates: their state as of now, their values at its last scrape of each, or
-its own books (`hermes.routing.own`).
+"""What a router knows of its candidates' loads: as of now, as of its last scrape of each, or its own books
+(`hermes.routing.own`).
 
 A router with a scraped view sees none of what it sent since: requests that arrive between two scrapes go where the last
 one showed the least load. A client that has not been scraped yet counts as empty.

@@ -20,7 +20,7 @@ def pool(count: int = 4, **config: Any) -> Pool:
     return Pool(count, "aibrix_prefix", **{"block": 4, "deviations": 1, "spread": 8, **config})
 
 
-# -- tables of the project ----------------------------------------------------------------------------------------------
+# -- tables of the project ------------------------------------------------------------
 
 
 def test_prefix_cache_e2e() -> None:   # Test_PrefixCacheE2E, its steps 1 to 7
@@ -60,7 +60,7 @@ def test_prefix_hash_table_of_two_pods() -> None:   # its last part: 100 and 66 
     assert {place: 100 * blocks // whole.blocks for place, blocks in table.matches(whole).items()} == {0: 100, 1: 66}
 
 
-# -- by hand --------------------------------------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------
 
 
 def held(made: Pool, **words: str) -> None:

@@ -1,6 +1,7 @@
 """Dynamo's KV router: tables of its own tests, derived again from its rules, and choices by hand.
 
-Named after the tests of https://github.com/ai-dynamo/dynamo (lib/kv-router/src/scheduling/selector.rs), with blocks of 16.
+Named after the tests of https://github.com/ai-dynamo/dynamo (lib/kv-router/src/scheduling/selector.rs), with blocks of
+16 tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def warm(made: Pool, place: int, tokens: int) -> Any:
     return lambda count: text(words[:count])
 
 
-# -- tables of the project ----------------------------------------------------------------------------------------------
+# -- tables of the project ------------------------------------------------------------
 
 
 @each("costs_, temperature, chosen", [   # test_softmax_sample_single_key, _zero_temperature, _with_sample_...
@@ -102,7 +103,7 @@ def test_effective_overlap_falls_back_when_tier_blocks_are_absent() -> None:
     assert costs(made, 64, {0: 4}) == [5, 8]
 
 
-# -- by hand --------------------------------------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------
 
 
 def test_books_of_two_requests() -> None:

@@ -33,7 +33,7 @@ def scores(made: Pool, **keys: Any) -> list[float]:
     return [round(score, 9) for score in found.tolist()]
 
 
-# -- tables of the project ----------------------------------------------------------------------------------------------
+# -- tables of the project ------------------------------------------------------------
 
 
 @each("queues, expected", [   # TestQueueScorer: "Different queue sizes", "Same queue sizes", "Zero queue sizes"
@@ -51,7 +51,8 @@ def test_load_based_scorer() -> None:   # TestLoadBasedScorer
 
 @each("running, waiting, most, expected", [   # TestLoraAffinityScorer, adapter 1
     ({1}, set(), 5, 1.0), ({2}, {1}, 2, 0.6), ({2}, {3}, 2, 0.0), (set(), set(), 0, 0.0),
-    ({2, 4, 5, 6}, {1}, 6, 0.8), ({2}, set(), 2, 0.8), ({3}, {1}, 2, 0.6), ({4, 5}, set(), 2, 0.0), ({4}, set(), None, 0.8),
+    ({2, 4, 5, 6}, {1}, 6, 0.8), ({2}, set(), 2, 0.8), ({3}, {1}, 2, 0.6), ({4, 5}, set(), 2, 0.0),
+    ({4}, set(), None, 0.8),
 ])
 def test_lora_affinity_scorer(running: set[int], waiting: set[int], most: int | None, expected: float) -> None:
     pods = [Pod(0, adapters=Adapters(running, waiting, most))]
@@ -94,7 +95,7 @@ def test_pick_max_score_picker() -> None:   # TestPickMaxScorePicker: "Single ma
     assert abs(counts[0] - 200) < 50
 
 
-# -- by hand --------------------------------------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------
 
 
 def test_the_highest_weighted_sum_wins() -> None:
@@ -209,12 +210,13 @@ def test_draws_ahead_are_dropped_when_the_members_change() -> None:
     assert [first.send() for _ in range(20)] != [second.send() for _ in range(20)]
 
 
-# -- in simulations -------------------------------------------------------------------------------------------------------
+# -- in simulations ------------------------------------------------------------
 
 
 def scenario(**keys: Any) -> dict[str, Any]:
     return {
-        "workload": {"requests": 120, "arrivals": {"kind": "poisson", "rate": 60}, "prefixes": {"groups": 5, "tokens": 512},
+        "workload": {"requests": 120, "arrivals": {"kind": "poisson", "rate": 60},
+                     "prefixes": {"groups": 5, "tokens": 512},
                      "lengths": {"kind": "fixed", "prompt": 640, "output": 16}},
         "clients": [{"name": "llm", "count": 3, "model": "llama-3.1-8b", "device": "h100-sxm"}],
         "router": {"kind": "llm_d"} | keys.pop("router", {})} | keys

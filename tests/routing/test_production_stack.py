@@ -25,7 +25,7 @@ def trie(count: int = 2, **config: Any) -> Pool:
     return Pool(count, "production_stack", by="prefix", **{"chunk": 4, **config})
 
 
-# -- tables of the project ----------------------------------------------------------------------------------------------
+# -- tables of the project ------------------------------------------------------------
 
 
 def test_route_request_with_session_id() -> None:
@@ -80,7 +80,7 @@ def test_default_threshold_zero_preserves_original_behavior() -> None:
     assert {trie(seed=seed).send(text("some prompt text")) for seed in range(20)} == {0, 1}
 
 
-# -- by hand --------------------------------------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------
 
 
 def test_the_ring_is_ketama() -> None:

@@ -17,7 +17,7 @@ def pool(count: int = 2, **config: Any) -> Pool:
     return Pool(count, "sglang_cache_aware", **config)
 
 
-# -- tables of the project ----------------------------------------------------------------------------------------------
+# -- tables of the project ------------------------------------------------------------
 
 
 def test_cache_aware_with_balanced_load() -> None:
@@ -43,7 +43,8 @@ def test_cache_aware_worker_removal() -> None:
 
 
 @each("words, expected", [   # test_simple_get and its like in tree.rs: longest matches of a tree with two tenants
-    ("hello", {0: 5, 1: 3}), ("help", {0: 3, 1: 4}), ("hel", {0: 3, 1: 3}), ("goodbye", {}), ("hello world", {0: 5, 1: 3}),
+    ("hello", {0: 5, 1: 3}), ("help", {0: 3, 1: 4}), ("hel", {0: 3, 1: 3}), ("goodbye", {}),
+    ("hello world", {0: 5, 1: 3}),
 ])
 def test_tree_matches(words: str, expected: dict[int, int]) -> None:
     made, cut, tree = pool(), Prompts(1), SentPrefixes([None, None], lambda: 0, tail_first=True)
@@ -62,7 +63,7 @@ def test_tenant_eviction_by_size() -> None:   # evict_tenant_by_size: the oldest
     assert tree.matches(cut.hashed(made.stage(text("aabbcc")))) == {0: 2}
 
 
-# -- by hand --------------------------------------------------------------------------------------------------------------
+# -- by hand ------------------------------------------------------------
 
 
 @each("loads, chosen", [
