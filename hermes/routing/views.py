@@ -76,7 +76,7 @@ class ScrapedTable:
         for place, client in enumerate(context.candidates):
             if not isinstance(client, Scrapable):
                 raise InputError(Verbatim(f"{client.name} is no LLM engine and cannot be scraped; give its kind of "
-                                          "stage another router under `routers`, or leave out `view`"), field="view")
+                                          "stage another router under `routers`, or write `view: exact`"), field="view")
             scraper = scrape(client, context.seed, "router", view.period)
             scraper.alarm = partial(self._wake, place)
             self._scrapers.append(scraper)

@@ -33,7 +33,8 @@ def scenario(caches: Any, *, blocks: int = 160, clients: int = 3, requests: int 
     return {
         "workload": {"requests": requests, "arrivals": {"kind": "poisson", "rate": 12.0},
                      "prefixes": {"groups": 4, "tokens": 200},
-                     "lengths": {"kind": "independent", "prompt": {"kind": "lognormal", "mean": 320, "sigma": 0.5, "max": 800},
+                     "lengths": {"kind": "independent",
+                                 "prompt": {"kind": "lognormal", "mean": 320, "sigma": 0.5, "max": 800},
                                  "output": {"kind": "lognormal", "mean": 120, "sigma": 0.8, "max": 400}}},
         "clients": [{"name": "c", "count": clients, "scheduler": sched,
                      "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
@@ -47,7 +48,7 @@ def beliefs(data: dict[str, Any]) -> list[float]:
 
 
 @each("asynchronous", [False, True])
-def test_events_without_delay_are_exact(asynchronous: bool) -> None:   # noqa: FBT001
+def test_events_without_delay_are_exact(asynchronous: bool) -> None:
     exact = beliefs(scenario("exact", asynchronous=asynchronous))
     assert exact == beliefs(scenario(EVENTS, asynchronous=asynchronous))
     assert len(set(exact)) > 2
@@ -93,7 +94,8 @@ def test_an_exact_view_is_what_an_idle_engine_finds() -> None:
 def test_events_come_after_their_delay() -> None:
     """One client, two equal prompts a second apart: with a delay of more than that the second is believed cold."""
     made = scenario({"kind": "events", "delay": 0.0}, clients=1, requests=2)
-    made["workload"] |= {"arrivals": {"kind": "uniform", "rate": 1.0, "spread": 0}, "prefixes": {"groups": 1, "tokens": 200},
+    made["workload"] |= {"arrivals": {"kind": "uniform", "rate": 1.0, "spread": 0},
+                         "prefixes": {"groups": 1, "tokens": 200},
                          "lengths": {"kind": "fixed", "prompt": 320, "output": 2}}
     for delay, second in ((0.0, 192), (0.9, 192), (1.1, 0)):
         made["router"]["caches"]["delay"] = delay
@@ -111,7 +113,8 @@ def test_an_engine_that_starts_again_has_lost_its_cache_at_once() -> None:
              "probe": {"period": 0.1, "failures": 1, "delay": 0, "offset": 0}}
     made = scenario({"kind": "events", "delay": 0.5}, clients=1, requests=3,
                     gateway={"retries": 0, "queue": {"ttl": 10}})
-    made["workload"] |= {"arrivals": {"kind": "uniform", "rate": 0.4, "spread": 0}, "prefixes": {"groups": 1, "tokens": 200},
+    made["workload"] |= {"arrivals": {"kind": "uniform", "rate": 0.4, "spread": 0},
+                         "prefixes": {"groups": 1, "tokens": 200},
                          "lengths": {"kind": "fixed", "prompt": 320, "output": 2}}
     made["clients"][0]["fleet"] = fleet
     record = simulate(made).record

@@ -97,7 +97,8 @@ def test_books_are_empty_when_all_has_ended(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(["plain", "crashes", "roles", "limits", "patience", "branches"]))
     if shape == "crashes":
         made["clients"][0]["fleet"] = {
-            "start": 2, "start_up": {"total": 0.1}, "probe": {"period": 0.02, "failures": 2, "delay": 0.005, "offset": 0},
+            "start": 2, "start_up": {"total": 0.1},
+            "probe": {"period": 0.02, "failures": 2, "delay": 0.005, "offset": 0},
             "crashes": [{"at": 0.1, "replica": 0}, {"at": 0.25, "replica": 1}]}
         made["gateway"] = {"retries": 3, "backoff": data.draw(st.sampled_from([0.0, 0.04])), "begun": "restart",
                            "per_try": 0.2, "cancel_delay": 0.02, "queue": {"ttl": 0.05}}

@@ -23,7 +23,7 @@ def test_hard_affinity_stays_whatever_the_load() -> None:
 
 
 @each("rebind, then", [(True, 1), (False, 0)])
-def test_soft_affinity_goes_elsewhere_above_its_slack(rebind: bool, then: int) -> None:   # noqa: FBT001
+def test_soft_affinity_goes_elsewhere_above_its_slack(rebind: bool, then: int) -> None:
     routing = Routing(3, "session", load="kv_tokens", affinity="soft", slack=10, rebind=rebind)
     assert routing.choose(session=7) == 0
     routing.load("kv_tokens", 15, 5, 6)
