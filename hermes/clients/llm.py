@@ -40,6 +40,7 @@ from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
+    from hermes.clients.cache_events import CacheReader
     from hermes.clients.scrapes import ClientScraper
 
 __all__ = ["LLMClient"]
@@ -63,9 +64,10 @@ class LLMClient(LLMReadings):
 
     __slots__ = (
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
-        "after_ns", "another", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens", "parts", "platform",
-        "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers", "tracks",
+        "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
+        "kv_bytes_per_token", "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
+        "parts", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers",
+        "tracks",
     )
 
     def __init__(
@@ -101,6 +103,7 @@ class LLMClient(LLMReadings):
         self.stack = ServingStack(before_ns, token_ns)
         self._start: Tick | None = None
         self.scrapes = None               # values for scrapers, made for the first one
+        self.cache_log = None             # events of its prefix cache, made for a router that asks
         # An empty engine for a replica that starts again; its group's `fleet` sets it.
         self.another: Callable[[], tuple[LLMScheduler, tuple[ClientPart, ...]]] | None = None
         self.parts: tuple[ClientPart, ...] = ()
@@ -121,6 +124,8 @@ class LLMClient(LLMReadings):
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()
         self.scheduler.group.clock = decode_steps   # segments of sequences count on from the replica before
+        if self.cache_log is not None:
+            self.cache_log.restarted()
         stalls = self._waits.stalls
         self._flight, self._unseen, self._waits = Flight(), Unseen(), Waits()
         self._waits.stalls = stalls
@@ -152,6 +157,14 @@ class LLMClient(LLMReadings):
         if self.scrapes is None:
             self.scrapes = Scrapes(self)
         self.scrapes.keeps_passes = True
+
+    def cache_events(self) -> CacheReader:
+        """Return the events of its prefix cache (`hermes.core.engine_readings`)."""
+        from hermes.clients.cache_events import ClientCacheLog  # few routers ask
+
+        if self.cache_log is None:
+            self.cache_log = ClientCacheLog(self)
+        return self.cache_log.reader()
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -563,7 +576,11 @@ class LLMClient(LLMReadings):
             for seq in [seq for stage in given_up for seq in sequences_of(stage)]:
                 scheduler.abort_in_step(seq, [])
                 self.events.aborted(self, seq)
+        if self.cache_log is not None:
+            self.cache_log.completing = plan
         finished = scheduler.complete(plan, count, first + count - 1, now)
+        if self.cache_log is not None:
+            self.cache_log.completing = None
         self._record(plan, first, count, now)
         if given_up and not scheduler.aborts_first:
             for stage in given_up:

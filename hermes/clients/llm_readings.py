@@ -16,12 +16,16 @@ from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
+from hermes.core.engine_readings import Adapters
+from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.scraped import EngineLimits, EngineState, ForwardPass
+from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel
 from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:
+    from hermes.clients.cache_events import ClientCacheLog
     from hermes.clients.kv_tier import Tier
     from hermes.clients.scrapes import Scrapes
 
@@ -49,6 +53,7 @@ class LLMReadings:
     emitted: int
     tiers: Iterable[Tier]   # stores of KV outside its devices
     scrapes: Scrapes | None
+    cache_log: ClientCacheLog | None
     out_of_range_tasks = 0
     _flight: Flight
     limits: Limits
@@ -195,6 +200,25 @@ class LLMReadings:
             scheduler.max_num_batched_tokens, limits.unreserved_kv_tokens,
             limits.max_model_len if limits.max_model_len < ANY_LENGTH else None,
         )
+
+    def cached_tokens(self, stage: Stage) -> int:
+        """Return the tokens of a prompt in its memory; see `hermes.core.engine_readings`."""
+        if not isinstance(stage, Generation):   # it embeds with an adapter: its blocks are its own
+            return 0
+        self._catch_up()
+        return self.scheduler.pool.held_tokens(stage)
+
+    def adapters(self) -> Adapters:
+        """Return its LoRA adapters; see `hermes.core.engine_readings`."""
+        from hermes.schedulers.adapters import AdapterSlots, adapter_of  # few routers ask
+        from hermes.schedulers.parts import WithParts, part_of
+
+        scheduler = self.scheduler
+        slots = part_of(scheduler, AdapterSlots) if isinstance(scheduler, WithParts) else None
+        waiting = [*scheduler.holding, *scheduler.waiting, *(seq for _, seq in self._unseen.late)]
+        return Adapters({number for seq in scheduler.running if (number := adapter_of(seq))},
+                        {number for seq in waiting if (number := adapter_of(seq))},
+                        None if slots is None else slots.max_loras)
 
     def load(self, kind: str) -> int:
         """Return one of the loads `hermes.clients.base.LOADS`:

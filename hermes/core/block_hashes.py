@@ -25,7 +25,7 @@ import numpy as np
 
 __all__ = [
     "AdapterText", "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "JoinedPrompt", "NameRuns",
-    "PromptContent", "TokenPrompt", "name_runs",
+    "PromptContent", "TokenPrompt", "name_runs", "named_runs",
 ]
 
 NameRuns = Iterable[tuple[Hashable, int]]
@@ -56,6 +56,16 @@ def name_runs(content: PromptContent, block_size: int, ahead: int = 0) -> NameRu
     runs = getattr(content, "name_runs", None)
     found: NameRuns = block_by_block(content, block_size) if runs is None else runs(block_size)
     return found
+
+
+def named_runs(content: PromptContent, block_size: int, ahead: int = 0) -> list[tuple[Hashable, int, int]]:
+    """Return the runs of `name_runs` that are not empty as (name, first block, block after the last)."""
+    runs, first = [], 0
+    for name, end in name_runs(content, block_size, ahead):
+        if end > first:
+            runs.append((name, first, end))
+            first = end
+    return runs
 
 
 def block_by_block(content: PromptContent, block_size: int) -> Iterator[tuple[Hashable, int]]:

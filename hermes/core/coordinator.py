@@ -34,6 +34,7 @@ __all__ = ["Coordinator"]
 Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # sent to a pipeline when its wait is over; None at the start
 
 DONE, REJECTED = 1, 2
+BELIEVED = "believed_cached_tokens"   # name of the note
 
 
 class _Moving(NamedTuple):
@@ -181,6 +182,11 @@ class Coordinator:
         if not request.over:
             self._dispatch(request, stage)
 
+    def believed(self, stage: Stage, tokens: int) -> None:
+        """Add to the tokens of a request's prompts that a router believes to be cached."""
+        noted = self.notes.setdefault(BELIEVED, {})
+        noted[stage.request.id] = noted.get(stage.request.id, 0.0) + tokens
+
     def note(self, request: Request, name: str, value: float, names: Sequence[str] = ()) -> None:
         """Record a number about a request, or with `names` one of them by its position."""
         self.notes.setdefault(name, {})[request.id] = value
@@ -322,7 +328,11 @@ class Coordinator:
         client.emitted -= emitted
         self.unassign(client, lead)
         if self._observers:
-            self._observe("done", client, lead.original or lead if lead.kind != "generate" else lead)
+            observed: Stage = lead
+            if lead.kind != "generate":
+                observed = lead.original or lead
+                observed.arrival_order = lead.arrival_order
+            self._observe("done", client, observed)
 
     def given_up(self, client: Client, stage: Generation) -> None:
         """A generation that was given up leaves the client that was to take it over."""
@@ -361,6 +371,8 @@ class Coordinator:
                              field="clients")
         client = router.choose(stage)
         if gateway is not None and gateway.unreachable(stage, client):
+            if self._observers:
+                self._observe("refused", client, stage)
             return
         if seq is None:
             self._dispatch_task(request, client, stage)
@@ -606,6 +618,7 @@ class Coordinator:
         if seq.kind != "generate":   # an `Embedding`: what its pipeline and the routers know is the stage
             kind, observed = seq.kind, asked
             asked.start_ns, asked.cached_tokens = seq.start_ns, seq.cached_tokens
+            asked.arrival_order = seq.arrival_order   # by which routers know an attempt of a gateway
         elif hand_over:
             kind, emitted = "prefill", self.prefill_gives
         else:

@@ -35,7 +35,7 @@ class Router(Protocol):
 
         A router may have a method `observe(event, client, stage)`. Events: "prefilled" (the prompt has ended at
         `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`, or was given up
-        there), "refused" (the stage cannot be served as chosen).
+        there), "refused" (the stage cannot be served as chosen, or its client cannot be reached).
         """
         ...
 
@@ -59,6 +59,8 @@ class RouterContext:
         now_ns: Returns the simulated time.
         cells: Loads that the coordinator keeps for the router; see `watch`.
         seed: The scenario's, for named streams.
+        believed: Notes how many tokens of a stage's prompt the router believes to be cached at the client that it
+            chooses. Results show their sum over a request with what was cached.
     """
 
     candidates: Sequence[Client]
@@ -67,6 +69,7 @@ class RouterContext:
     now_ns: Callable[[], int] = field(default=lambda: 0)
     cells: list[LoadCell] = field(default_factory=list)
     seed: int = 0
+    believed: Callable[[Stage, int], None] = field(default=lambda stage, tokens: None)
 
     def watch(self, kind: str) -> IntArray:
         """Return an array, by candidate, of a load that changes only when stages are assigned and done."""

@@ -142,13 +142,18 @@ class Fleet:
             replicas.check(client)
 
     def _changed(self) -> None:
+        changed: list[Router] = []
         for seen in self._seen:
             ready = [client for client in seen.candidates
                      if client.index not in self._of or self._of[client.index].is_ready(client)]
             if ready != seen.members:
                 seen.members[:] = ready
-                if ready:   # a router is not asked before there are some
-                    seen.router.changed(ready)  # type: ignore[attr-defined]  # `watch` has checked it
+                if all(router is not seen.router for router in changed):
+                    changed.append(seen.router)
+        for router in changed:   # one for prefill and decode clients has two lists
+            members = {client.index: client for seen in self._seen if seen.router is router for client in seen.members}
+            if members:   # a router is not asked before there are some
+                router.changed([members[index] for index in sorted(members)])  # type: ignore[attr-defined]  # checked
         if self._gateway is not None:
             self._gateway.members_changed()
 

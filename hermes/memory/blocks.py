@@ -7,7 +7,7 @@ blocks.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from hermes.compiled import check_overrides, mypyc_attr
@@ -15,6 +15,7 @@ from hermes.core.block_hashes import NameRuns
 
 if TYPE_CHECKING:
     from hermes.core.common_prompt import CommonPrompt
+    from hermes.memory.cache_log import CacheLog
 
 __all__ = ["BlockHolder", "BlockPool"]
 
@@ -56,6 +57,7 @@ class BlockPool:
         peak_shared_blocks: Most shared blocks so far.
         used_at_peak: Blocks in use at that time.
         copied_blocks: Partial blocks of a prompt that branches copied before writing.
+        log: What the prefix cache gains and loses is noted there; None for nowhere.
     """
 
     caching: ClassVar[bool] = False
@@ -75,6 +77,7 @@ class BlockPool:
         self.drop_last_hit = False   # the last block that a lookup finds is computed again (EAGLE, MTP)
         self.hash_lookahead = 0      # tokens after a block that its hash covers (EAGLE, MTP from vLLM 0.33 on)
         self.shared_blocks = self.peak_shared_blocks = self.used_at_peak = self.copied_blocks = 0
+        self.log: CacheLog | None = None
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
@@ -88,6 +91,22 @@ class BlockPool:
         """Return the tokens of a waiting sequence already in memory (whole blocks, at most num_tokens - 1)."""
         common = seq.common
         return 0 if common is None or seq.num_blocks or not common.ready else common.num_tokens
+
+    def held_tokens(self, seq: BlockHolder) -> int:
+        """Return what `hit_tokens` returns for a sequence that is elsewhere; the blocks do not count as used."""
+        return self.hit_tokens(seq)
+
+    def cached_blocks(self) -> Iterator[tuple[Hashable, int, int]]:
+        """Yield name, first block and block after the last of all that the prefix cache holds, as `log` notes it."""
+        yield from ()
+
+    def log_into(self, log: CacheLog) -> None:
+        """Note from now on what the prefix cache gains and loses."""
+        self.log = log
+
+    def block_names(self, seq: BlockHolder) -> list[tuple[Hashable, int, int]]:
+        """Return name, first block and block after the last of the blocks of `seq` that others may share, in order."""
+        return []
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
         """Return the free blocks that `seq` needs to hold its first `num_tokens` tokens, beyond those in memory.

@@ -17,10 +17,10 @@ observed which physical block a sequence holds, so this pool does the same with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from hermes.compiled import mypyc_attr
-from hermes.core.block_hashes import name_runs
+from hermes.core.block_hashes import name_runs, named_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
 
@@ -95,6 +95,14 @@ class PrefixBlockPool(BlockPool):
             return need
         # A hit block without a holder is in the free queue: taking it costs a free block just as a new one does.
         return max(0, need - hits[-1][2]) + sum([end - first for segment, first, end in hits if not segment.refs])
+
+    def cached_blocks(self) -> Iterator[tuple[Hashable, int, int]]:
+        for known in self._index.by_name.values():
+            for segment in known if type(known) is list else [known]:
+                yield segment.name, segment.lo, segment.hi
+
+    def block_names(self, seq: BlockHolder) -> list[tuple[Hashable, int, int]]:
+        return named_runs(seq, self.block_size, self.hash_lookahead)
 
     # -- taking --------------------------------------------------------------------------------------------------
 
@@ -187,6 +195,8 @@ class PrefixBlockPool(BlockPool):
         num_blocks -= self._num_unhashed
         self._num_unhashed = 0
         self._version += 1
+        if self.log is not None:
+            self._note_evictions(num_blocks)
         ring, remove = self._queue.ring, self._index.remove
         segment = ring.after
         while num_blocks:
@@ -200,6 +210,17 @@ class PrefixBlockPool(BlockPool):
             gone, segment = segment, segment.after
             gone.before = gone.after = ring   # or they would keep each other alive: garbage collection is paused
         ring.after, segment.before = segment, ring
+
+    def _note_evictions(self, num_blocks: int) -> None:
+        """Note the blocks at the front of the free queue, which are about to be taken."""
+        assert self.log is not None
+        for segment in self._queue:
+            taken = min(num_blocks, segment.hi - segment.lo)
+            if segment.name is not None:
+                self.log.note(False, segment.name, segment.hi - taken, segment.hi)
+            num_blocks -= taken
+            if not num_blocks:
+                return
 
     # -- hashing -------------------------------------------------------------------------------------------------
 
@@ -220,6 +241,8 @@ class PrefixBlockPool(BlockPool):
                 chain.next_name()
             first, name = chain.end, chain.name
             chain.end = end = full if full < chain.name_end else chain.name_end
+            if self.log is not None:
+                self.log.note(True, name, first, end)
             known = by_name.get(name)
             if known is not None and parts:
                 last = parts[-1]

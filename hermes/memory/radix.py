@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 
 from hermes.compiled import mypyc_attr
-from hermes.core.block_hashes import name_runs
+from hermes.core.block_hashes import name_runs, named_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
+from hermes.memory.cache_log import CacheLog
 
 __all__ = ["Node", "RadixPool", "RadixTree", "Runs"]
 
@@ -74,6 +75,7 @@ class RadixTree:
         self._clock = 0
         self._numbers = 0
         self._leaves: list[tuple[int, int, Node]] = []   # lower bounds of the times of evictable leaves
+        self.log: CacheLog | None = None
 
     def _tick(self) -> int:
         self._clock += TICK
@@ -104,6 +106,30 @@ class RadixTree:
                 used = used.parent
         return node
 
+    def reach(self, runs: Runs, limit: int) -> int:
+        """Return the block where the longest known beginning of a text ends, at most `limit`. No node counts as
+        used."""
+        node, place = self.root, 0
+        while node.hi < limit:
+            while runs[place][1] <= node.hi:
+                place += 1
+            child = node.children.get(runs[place][0])
+            if child is None:
+                break
+            end, place = child.agrees_until(runs, place, limit)
+            if end < child.hi:
+                return end
+            node = child
+        return node.hi
+
+    def note(self, node: Node, *, stored: bool) -> None:
+        """Note the blocks of a node in the log."""
+        assert self.log is not None
+        first = node.lo
+        for name, end in node.runs:
+            self.log.note(stored, name, first, end)
+            first = end
+
     def insert(self, runs: Runs, end: int) -> tuple[Node, int]:
         """Add the first `end` blocks of a text; return (its node, blocks of it that were there)."""
         node, place = self.root, 0
@@ -117,6 +143,8 @@ class RadixTree:
                 leaf = node.children[name] = Node(node, there, end, _cut(runs, there, end), self._tick())
                 self.evictable += end - there
                 self._offer(leaf)
+                if self.log is not None:
+                    self.note(leaf, stored=True)
                 return leaf, there
             child.time = self._tick()
             until, place = child.agrees_until(runs, place, end)
@@ -185,6 +213,8 @@ class RadixTree:
             parent = node.parent
             assert parent is not None
             del parent.children[node.runs[0][0]]
+            if self.log is not None:
+                self.note(node, stored=False)
             blocks -= node.hi - node.lo
             self.evictable -= node.hi - node.lo
             self._offer(parent)
@@ -223,6 +253,23 @@ class RadixPool(BlockPool):
         self.tree = RadixTree()
         self._texts: dict[BlockHolder, Runs] = {}
         self._paths: dict[BlockHolder, Node] = {}   # the node that each sequence holds
+
+    def log_into(self, log: CacheLog) -> None:
+        self.log = self.tree.log = log
+
+    def held_tokens(self, seq: BlockHolder) -> int:
+        limit = (seq.num_tokens - 1) // self.block_size
+        return self.tree.reach(runs_of(seq, self.block_size), limit) * self.block_size
+
+    def cached_blocks(self) -> Iterator[tuple[Hashable, int, int]]:
+        for node in self.tree.walk():
+            first = node.lo
+            for name, end in node.runs:
+                yield name, first, end
+                first = end
+
+    def block_names(self, seq: BlockHolder) -> list[tuple[Hashable, int, int]]:
+        return named_runs(seq, self.block_size, self.hash_lookahead)
 
     @property
     def available(self) -> int:

@@ -16,7 +16,7 @@ has no tokens; `block_key` of a sequence replaces the hash.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from hermes.core.block_hashes import name_runs
@@ -67,6 +67,15 @@ class ReferencePrefixPool(BlockPool):
 
     def hit_tokens(self, seq: BlockHolder) -> int:
         return len(self._hits(seq)) * self.block_size
+
+    def cached_blocks(self) -> Iterator[tuple[Hashable, int, int]]:
+        for key, carriers in self._cached.items():
+            for _ in [carriers] if type(carriers) is int else carriers:  # type: ignore[union-attr]
+                yield key, 0, 1
+
+    def block_names(self, seq: BlockHolder) -> list[tuple[Hashable, int, int]]:
+        keys = self._keys(seq)
+        return [(keys(index, self.block_size), 0, 1) for index in range((seq.num_tokens - 1) // self.block_size)]
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
         held = self._blocks.get(seq)
@@ -119,6 +128,8 @@ class ReferencePrefixPool(BlockPool):
 
     def _evict(self, block: int, key: Any) -> None:
         self._key_of[block] = None
+        if self.log is not None:
+            self.log.note(False, key, 0, 1)
         carriers = self._cached[key]
         if type(carriers) is int:
             del self._cached[key]
@@ -140,6 +151,8 @@ class ReferencePrefixPool(BlockPool):
         for index in range(first, full):
             block = held[index]
             key_of[block] = key = block_key(index, bs)
+            if self.log is not None:
+                self.log.note(True, key, 0, 1)
             carriers = cached.setdefault(key, block)
             if carriers is not block and carriers != block:
                 if type(carriers) is int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
-from hermes.config import ConfigModel
+from pydantic import Field, model_validator
+
+from hermes.config import ConfigModel, Duration
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.routing.load import Least, Load
+from hermes.units import s_to_ns
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
@@ -21,6 +24,24 @@ class SessionConfig(ConfigModel):
     kind: Literal["session"] = "session"
     load: Load = "input_tokens"
     """Load to compare."""
+    affinity: Literal["hard", "soft"] = "hard"
+    """`hard` always sends a session to its client, `soft` unless the load there is more than `slack` above the
+    least."""
+    slack: int | None = Field(default=None, ge=0, le=2**40)
+    """Load above the least up to which a session with `soft` affinity stays."""
+    rebind: bool = True
+    """Whether a session that `soft` affinity sends elsewhere stays there; otherwise it comes back."""
+    ttl: Duration | None = Field(default=None, gt=0)
+    """Time after which a session that sent nothing has no client any more. Left out, it keeps its client."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.affinity == "soft") != (self.slack is not None):
+            raise InputError(Verbatim("goes with `affinity: soft`; give both, or neither"), field="slack")
+        if self.affinity == "hard" and not self.rebind:
+            raise InputError(Verbatim("a session with hard affinity never goes elsewhere; leave it out"),
+                             field="rebind")
+        return self
 
     def build(self, context: RouterContext) -> SessionAffinity:
         return SessionAffinity(self, context)
@@ -31,6 +52,9 @@ class SessionAffinity:
         self._of = Least(context, config.load).of
         self._least = self._of(context.candidates)
         self._homes: dict[int, Client] = {}
+        self._load, self._slack, self._rebind = config.load, config.slack, config.rebind
+        self._now_ns, self._ttl_ns = context.now_ns, None if config.ttl is None else s_to_ns(config.ttl)
+        self._used: dict[int, int] = {}   # with a `ttl`: when each session was used, the longest ago first
 
     def changed(self, members: Sequence[Client]) -> None:
         """Forget the sessions whose client has left: each finds a new home."""
@@ -42,10 +66,28 @@ class SessionAffinity:
         session = stage.request.session
         if session < 0:
             return self._least()
+        if self._ttl_ns is not None:
+            self._expire(session)
         home = self._homes.get(session)
         if home is None:
             home = self._homes[session] = self._least()
+        elif self._slack is not None:
+            least = self._least()
+            if home.load(self._load) - least.load(self._load) > self._slack:
+                if self._rebind:
+                    self._homes[session] = least
+                return least
         return home
+
+    def _expire(self, session: int) -> None:
+        """Forget sessions that were not used for too long, and note that one is used now."""
+        now, used = self._now_ns(), self._used
+        assert self._ttl_ns is not None
+        while used and now - used[oldest := next(iter(used))] >= self._ttl_ns:
+            del used[oldest]
+            self._homes.pop(oldest, None)
+        used.pop(session, None)
+        used[session] = now
 
 
 class LocalityConfig(ConfigModel):

@@ -22,8 +22,9 @@ from hermes.core.router import RouterContext
 from hermes.core.scraped import SCRAPED
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
+from hermes.routing.own import OWN_LOADS, OwnBooks
 from hermes.routing.tracking import LoadTrack
-from hermes.routing.views import SCRAPED_LOADS, View, least_of_scraped, not_shown
+from hermes.routing.views import SCRAPED_LOADS, ScrapedView, View, least_of_scraped, not_shown
 
 __all__ = ["HeavyLightConfig", "Least", "LeastLoadedConfig", "PowerOfTwoConfig"]
 
@@ -83,18 +84,24 @@ class LeastLoadedConfig(ConfigModel):
     """Load to compare; `requests` is the "least connections" of a load balancer. `waiting`, `running` and `kv_use` need
     a scraped view, which sees these, `requests` and `kv_tokens` alone."""
     view: View = "exact"
-    """What the router knows of the clients: `exact` (their loads as of now), or `{kind: scraped, period: 50 ms}` (what
-    it saw when it last asked each of them for its metrics)."""
+    """What the router knows of the clients: `exact` (their loads as of now), `{kind: scraped, period: 50 ms}` (what it
+    saw when it last asked each of them for its metrics), or `own` (what it sent to each: `requests` without an end,
+    `input_tokens` of prompts without a first token, `kv_tokens` of prompts without an end)."""
 
     @model_validator(mode="after")
     def _seen(self) -> Self:
         if self.view == "exact" and self.load in SCRAPED:
             raise InputError(Verbatim(f"{self.load} needs `view: {{kind: scraped}}`"), field="load")
-        if self.view != "exact" and self.load not in SCRAPED_LOADS:
+        if self.view == "own" and self.load not in OWN_LOADS:
+            raise InputError(Verbatim(f"the router's own books do not show {self.load}; take {', '.join(OWN_LOADS)}, "
+                                      "or another `view`"), field="load")
+        if isinstance(self.view, ScrapedView) and self.load not in SCRAPED_LOADS:
             raise InputError(Verbatim(not_shown(self.load)), field="load")
         return self
 
-    def build(self, context: RouterContext) -> LeastLoaded:
+    def build(self, context: RouterContext) -> LeastLoaded | LeastSent:
+        if self.view == "own":
+            return LeastSent(self.load, context)
         if self.view == "exact":
             return LeastLoaded(Least(context, self.load).of, context)
         return LeastLoaded(least_of_scraped(context, self.load, self.view), context)
@@ -110,6 +117,25 @@ class LeastLoaded:
 
     def changed(self, members: Sequence[Client]) -> None:
         self._least = self._of(members)
+
+
+class LeastSent:
+    """Least loaded by the router's own books; ties go to the first."""
+
+    def __init__(self, load: str, context: RouterContext) -> None:
+        self._books = OwnBooks(context)
+        self._values = self._books.load(load)
+        self.observe = self._books.observe
+        self.changed(context.candidates)
+
+    def changed(self, members: Sequence[Client]) -> None:
+        self._members = list(members)
+        self._where = np.array([self._books.place_of[client.index] for client in members], dtype=np.int64)
+
+    def choose(self, stage: Stage) -> Client:
+        client = self._members[int(self._values[self._where].argmin())]
+        self._books.sent(stage, self._books.place_of[client.index])
+        return client
 
 
 class HeavyLightConfig(ConfigModel):

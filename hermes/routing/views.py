@@ -1,4 +1,5 @@
-"""What a router knows of its candidates: their state as of now, or their values at its last scrape of each.
+"""What a router knows of its candidates' loads: as of now, as of its last scrape of each, or its own books
+(`hermes.routing.own`).
 
 A router with a scraped view sees none of what it sent since: requests that arrive between two scrapes go where the last
 one showed the least load. A client that has not been scraped yet counts as empty.
@@ -20,7 +21,7 @@ from hermes.core.router import RouterContext
 from hermes.core.scraped import SCRAPED, Sample, Scrapable, scrape
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["SCRAPED_LOADS", "ScrapedLoads", "ScrapedView", "View", "least_of_scraped",
+__all__ = ["SCRAPED_LOADS", "EngineView", "ScrapedLoads", "ScrapedTable", "ScrapedView", "View", "least_of_scraped",
            "not_shown"]
 
 SCRAPED_LOADS = (*SCRAPED, "requests", "kv_tokens")
@@ -38,7 +39,8 @@ class ScrapedView(ConfigModel):
 
 _COUNTS = ("waiting", "running", "requests")
 
-View = Literal["exact"] | ScrapedView
+EngineView = Literal["exact"] | ScrapedView
+View = Literal["exact", "own"] | ScrapedView
 
 
 def not_shown(load: str) -> str:
@@ -57,35 +59,37 @@ def _measure(load: str, client: Client) -> Callable[[Sample], float]:
     return lambda sample: sample[place]
 
 
-class ScrapedLoads:
-    """One load of a router's candidates, as last scraped. A client is asked only when a scrape may have changed it.
+class ScrapedTable:
+    """Loads of a router's candidates, as last scraped. A client is asked only when a scrape may have changed it.
 
     Raises `InputError` for a load that a scrape does not show, and for clients that are no engines.
     """
 
-    def __init__(self, context: RouterContext, load: str, view: ScrapedView) -> None:
-        if load not in SCRAPED_LOADS:
-            raise InputError(Verbatim(not_shown(load)), field="load")
-        self._now_ns, self._scrapers, self._measures = context.now_ns, [], []
+    def __init__(self, context: RouterContext, loads: Sequence[str], view: ScrapedView) -> None:
+        for load in loads:
+            if load not in SCRAPED_LOADS:
+                raise InputError(Verbatim(not_shown(load)), field="load")
+        self._now_ns = context.now_ns
+        self._scrapers, self._measures = [], []
         count = len(context.candidates)
-        self._values = np.zeros(count)
+        self._values = np.zeros((len(loads), count))
         self._due = np.zeros(count, dtype=np.int64)   # when the next sample may differ
         self._soonest = 0
         for place, client in enumerate(context.candidates):
             if not isinstance(client, Scrapable):
                 raise InputError(Verbatim(f"{client.name} is no LLM engine and cannot be scraped; give its kind of "
-                                          "stage another router under `routers`, or leave out `view`"), field="view")
+                                          "stage another router under `routers`, or write `view: exact`"), field="view")
             scraper = scrape(client, context.seed, "router", view.period)
-            scraper.alarm, scraper.counts = partial(self._wake, place), load in _COUNTS
+            scraper.alarm, scraper.counts = partial(self._wake, place), all(load in _COUNTS for load in loads)
             self._scrapers.append(scraper)
-            self._measures.append(_measure(load, client))
+            self._measures.append([_measure(load, client) for load in loads])
 
     def _wake(self, place: int, time_ns: int) -> None:
         self._due[place] = time_ns
         self._soonest = min(self._soonest, time_ns)
 
-    def values(self) -> FloatArray:
-        """Return the load of every candidate. The array is changed by the next call."""
+    def rows(self) -> FloatArray:
+        """Return a row for each load, with the value of every candidate. The array is changed by the next call."""
         now = self._now_ns()
         if now >= self._soonest:
             values, due = self._values, self._due
@@ -93,9 +97,22 @@ class ScrapedLoads:
                 scraper = self._scrapers[place]
                 due[place] = scraper.refresh()
                 sample = scraper.sample
-                values[place] = 0.0 if sample is None else self._measures[place](sample)
+                for row, measure in enumerate(self._measures[place]):
+                    values[row, place] = 0.0 if sample is None else measure(sample)
             self._soonest = int(due.min())
         return self._values
+
+
+class ScrapedLoads:
+    """One load of a router's candidates, as last scraped; see `ScrapedTable`."""
+
+    def __init__(self, context: RouterContext, load: str, view: ScrapedView) -> None:
+        self._rows = ScrapedTable(context, (load,), view).rows
+
+    def values(self) -> FloatArray:
+        """Return the load of every candidate. The array is changed by the next call."""
+        loads: FloatArray = self._rows()[0]
+        return loads
 
 
 def least_of_scraped(context: RouterContext, load: str, view: ScrapedView,

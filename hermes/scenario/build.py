@@ -143,7 +143,7 @@ class _Builder:
         routers = self._build_routers()
         gateway = self._build_gateway()
         fleet = self._build_fleet(routers, handoff, gateway)
-        coordinator = Coordinator(
+        coordinator = self._coordinator = Coordinator(
             self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
             self._stages, self.stage_kinds, self.network, self._transfers, handoff,
             local_handoff=scenario.kv_transfer_scope == "local", fleet=None if fleet is None else fleet.observe,
@@ -456,13 +456,16 @@ class _Builder:
             candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
-            lambda: self.env._now, seed=self.scenario.seed,
+            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed,
         )
         with inside("router"):
             routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
+
+    def _believed(self, stage: Any, tokens: int) -> None:
+        self._coordinator.believed(stage, tokens)
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
         """Return the time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""

@@ -166,7 +166,7 @@ class LLMScheduler:
         if plan.decodes:
             if plan.taken < num_steps:
                 pool = self.pool
-                if plan.taken or pool.by_block or not group.grows or group.looked_up:
+                if plan.taken or pool.by_block or not group.grows or group.looked_up or pool.log is not None:
                     self.take_blocks(plan, num_steps)
                 elif pool.caching:
                     pool.take(group.blocks_for(num_steps))
@@ -365,6 +365,12 @@ class LLMScheduler:
         """
         first, group, pool = plan.taken, self.group, self.pool
         if not plan.decodes or first >= num_steps:
+            return
+        if pool.log is not None and pool.log.step_ns < 0:
+            for step in range(first, num_steps):   # each at its time
+                pool.log.step_ns = pool.log.start_of(plan, step)
+                self.take_blocks(plan, step + 1, hashed=hashed)
+            pool.log.step_ns = -1
             return
         plan.taken = num_steps
         if not group.grows:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.record import ATTEMPT_OUTCOMES, DOWN, DRAINING, GONE, READY, STARTING, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, DOWN, DRAINING, GONE, READY, SPARE, STARTING, RunRecord
 from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
 RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED = range(len(ATTEMPT_OUTCOMES))
-NEXT = {GONE: {STARTING, READY}, STARTING: {READY, GONE, DOWN}, READY: {DRAINING, DOWN}, DRAINING: {GONE},
-        DOWN: {STARTING, GONE}}
+NEXT = {GONE: {STARTING, READY, SPARE}, STARTING: {READY, GONE, DOWN, SPARE}, READY: {DRAINING, DOWN},
+        DRAINING: {GONE, SPARE}, DOWN: {STARTING, GONE}, SPARE: {STARTING, GONE, DOWN}}
 
 
 def ran(data: dict[str, Any]) -> tuple[Simulation, RunRecord]:

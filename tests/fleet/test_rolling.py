@@ -83,9 +83,10 @@ def test_what_may_happen_now(state: tuple[int, ...], expected: tuple[int, ...]) 
 @given(start=st.integers(1, 4), free=st.integers(0, 3), surge=st.sampled_from([0, 1, 2, "25%", "100%"]),
        unavailable=st.sampled_from([0, 1, "25%", "50%"]), at=st.sampled_from([0.5, 2.0]),
        again=st.sampled_from([None, 2.5, 4.0]), replicas=st.sampled_from([None, 1, 3]), crash=st.booleans(),
-       seed=st.integers(0, 99))
+       seed=st.integers(0, 99), spares=st.sampled_from([None, None, 1]))
 def test_no_more_and_no_fewer_than_the_limits(start: int, free: int, surge: Any, unavailable: Any, at: float,
-                                              again: float | None, replicas: int | None, crash: bool, seed: int) -> None:
+                                              again: float | None, replicas: int | None, crash: bool, seed: int,
+                                              spares: int | None) -> None:
     if surge in (0, "0%") and unavailable in (0, "0%"):
         unavailable = 1
     update = {"surge": surge, "unavailable": unavailable}
@@ -93,6 +94,8 @@ def test_no_more_and_no_fewer_than_the_limits(start: int, free: int, surge: Any,
     own: dict[str, Any] = {"crashes": [{"at": at + 0.3, "replica": 0}]} if crash else {}
     if replicas is not None:
         own["autoscaler"] = {"kind": "schedule", "changes": [{"at": at + 1.1, "replicas": min(replicas, start + free)}]}
+    if spares is not None and free:
+        own["spares"] = {"count": spares}
     data = scenario(start, start + free, updates, **own) | {"seed": seed}
     simulation, record = ran(data)
     assert_nothing_leaks(simulation)
@@ -100,7 +103,7 @@ def test_no_more_and_no_fewer_than_the_limits(start: int, free: int, surge: Any,
     _other, steps = ran(data | {"stepping": "every_step"})
     assert record.membership.tolist() == steps.membership.tolist()
     assert record.finish_ns.tolist() == steps.finish_ns.tolist()
-    if crash or replicas is not None:
+    if crash or replicas is not None or "spares" in own:
         return
     most, lacking = Update.model_validate({"at": 0, **update}).limits(start)
     state = dict.fromkeys(range(start + free), GONE)

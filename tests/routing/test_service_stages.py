@@ -48,7 +48,7 @@ def test_all_loads_spread_stages_that_generate_nothing(kind, load):
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if name != "mixed_pool"])
 def test_every_router_serves_every_kind(name):
-    router = {"kind": name} | ({"threshold": 150} if name == "heavy_light" else {})
+    router = {"kind": name} | {"heavy_light": {"threshold": 150}, "llm_d": {"view": "exact"}}.get(name, {})
     assert [sum(counts.values()) for counts in served(router).values()] == [60, 60]
 
 

@@ -130,7 +130,7 @@ def test_a_new_replica_counts_as_empty_until_it_is_scraped() -> None:
     ({}, "router.load: a scrape does not show tokens_left"),
     ({"load": "requests", "view": {"kind": "scraped", "period": 0}}, "router.view.period: expected a number greater"),
     ({"load": "requests", "view": {"kind": "scrapped"}}, "did you mean 'scraped'"),
-    ({"load": "requests", "view": "events"}, "router.view: expected 'exact' or a mapping"),
+    ({"load": "requests", "view": "events"}, "router.view: expected 'exact' or 'own' or a mapping"),
     ({"load": "kv_use", "view": "exact"}, "router.load: kv_use needs `view: {kind: scraped}`"),
 ])
 def test_what_a_scrape_does_not_show_is_refused_by_name(router: dict[str, Any], words: str) -> None:

@@ -49,6 +49,8 @@ WITH: dict[str, dict[str, Any]] = {
     "Links.device": {"device": "cuda"}, "Metric.average": {"type": "external", "average": False},
     "Keda.idle": {"min": 2, "idle": 0},
     "LeastLoadedConfig.view": {"load": "requests", "view": {"kind": "scraped"}},
+    "SessionConfig.affinity": {"slack": 3}, "SessionConfig.slack": {"affinity": "soft"},
+    "SessionConfig.rebind": {"affinity": "soft", "slack": 3},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
     "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
