@@ -13,7 +13,6 @@ coordinator has no gateway where none of this can happen.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -142,7 +141,8 @@ class Gateway:
         self._calls: dict[Stage, _Call] = {}       # that are not over
         self._live: dict[int, _Attempt] = {}       # that a client has, also those that nobody waits for
         self._num_calls = 0
-        self._queue: deque[tuple[_Call, list[Client]]] = deque()
+        self._of: dict[Request, list[_Call]] = {}  # calls that are not over
+        self._queue: dict[_Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
         self._dispatching = False
 
     # -- requests on their way to a client -------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Gateway:
             return False
         if members and not self._queue:
             return False
-        if members and all(queue is not members for _, queue in self._queue):
+        if members and all(queue is not members for queue in self._queue.values()):
             return False
         policy = self.policy
         if policy.queue_ns is None:
@@ -168,7 +168,7 @@ class Gateway:
             self._end(call, f"the gateway's queue is full ({policy.queue_most} requests)", "unavailable")
         else:
             call.waits = True
-            self._queue.append((call, members))
+            self._queue[call] = members
             self.env.tick_at(self.env._now + policy.queue_ns, EXPIRY, partial(self._expire, call, call.tries))
             if members:
                 self.members_changed()
@@ -223,6 +223,7 @@ class Gateway:
         call = self._calls.get(stage)
         if call is None:
             call = self._calls[stage] = _Call(request, stage, self._num_calls)
+            self._of.setdefault(request, []).append(call)
             self._num_calls += 1
             if self.policy.timeout_ns is not None:
                 self.env.tick_at(self.env._now + self.policy.timeout_ns, EXPIRY, partial(self._call_late, call))
@@ -272,10 +273,10 @@ class Gateway:
 
     def cancel(self, request: Request) -> None:
         """Give up all that a request has asked for."""
-        for call in [call for call in self._calls.values() if call.request is request]:
+        for call in list(self._of.get(request, ())):
+            attempt = call.attempt
             self._forget(call)
-        for attempt in [attempt for attempt in self._live.values() if attempt.call.request is request]:
-            if self._outcomes[attempt.id] == RUNNING:
+            if attempt is not None and self._outcomes[attempt.id] == RUNNING:
                 self._close(attempt, CANCELLED)
                 self._send_cancel(attempt)
 
@@ -293,10 +294,14 @@ class Gateway:
 
     def _forget(self, call: _Call) -> None:
         call.over, call.attempt = True, None
-        self._calls.pop(call.stage, None)
+        if self._calls.pop(call.stage, None) is not None:
+            mine = self._of[call.request]
+            mine.remove(call)
+            if not mine:
+                del self._of[call.request]
         if call.waits:
             call.waits = False
-            self._queue = deque(item for item in self._queue if item[0] is not call)
+            self._queue.pop(call, None)   # it may be on its way out
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -372,14 +377,14 @@ class Gateway:
 
     def _send_out(self, tick: Tick) -> None:
         self._dispatching = False
-        queue, self._queue = self._queue, deque()
-        for call, members in queue:
+        queue, self._queue = self._queue, {}
+        for call, members in queue.items():
             if call.over or call.request.over:
                 self._forget(call)
             elif members:
                 self.book.dispatch(call.request, call.stage)
             else:
-                self._queue.append((call, members))
+                self._queue[call] = members
 
     def lost(self, client: Client) -> None:
         """Handle a client that goes down at this instant, with all that it has and all KV that moves from and to it."""
@@ -406,11 +411,11 @@ class Gateway:
 
     def num_waiting(self, lists: list[list[Client]]) -> int:
         """Return the calls that wait for one of these lists of clients to have a ready one."""
-        return sum(any(members is one for one in lists) for _, members in self._queue)
+        return sum(any(members is one for one in lists) for members in self._queue.values())
 
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
-        return not (self._calls or self._live or self._queue)
+        return not (self._calls or self._live or self._queue or self._of)
 
     # -- record ------------------------------------------------------------------------------------------------------
 
