@@ -37,11 +37,11 @@ DONE, REJECTED = 1, 2
 
 
 class _Moving(NamedTuple):
-    """An input that moves to the client of its stage: from where, since when, and the network's handle of it."""
+    """An input that moves to the client of its stage: from where, since when, and how to stop it."""
 
     source: Client
     asked_ns: int
-    flow: object
+    stop: Callable[[], int]
 
 
 class Coordinator:
@@ -273,8 +273,8 @@ class Coordinator:
                 there.append(stage)
                 continue
             for move in moves.values():
-                moved = self.network.cancel(move.flow)
-                self.transfers.add(stage.request.id, move.source.index, client.index, moved, move.asked_ns, self.now)
+                self.transfers.add(stage.request.id, move.source.index, client.index, move.stop(), move.asked_ns,
+                                   self.now)
             self._aborted(client, stage)
         cast(Aborting, client).kill(there)
 
@@ -442,7 +442,8 @@ class Coordinator:
             done = partial(arrived, source, num_bytes, num_bytes - waited, before)
             flow = self.network.transfer(source.name, client.name, waited, done)
             if gateway is not None:
-                self._bringing.setdefault(stage, {})[before] = _Moving(source, asked, flow)
+                moving = _Moving(source, asked, partial(self.network.cancel, flow))
+                self._bringing.setdefault(stage, {})[before] = moving
 
     def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
         """Return the bytes of an input that must arrive before the stage starts: all, or less if KV comes by layer."""

@@ -10,6 +10,7 @@ from pydantic_core import core_schema
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
 
@@ -69,6 +70,8 @@ class FleetConfig(ConfigModel):
     """Started replicas kept back, in slots of the group. Left out, there are none."""
     probe: Probe = Probe()
     """How routers notice a crash."""
+    updates: list[Update] = []
+    """Rolling updates: all replicas are replaced by new ones, a few at a time."""
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
     """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
     scenario says for this group."""

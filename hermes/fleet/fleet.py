@@ -99,6 +99,8 @@ class Fleet:
             for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
+            for update in config.updates:
+                replicas.update_at(update)
             self._of |= {client.index: replicas for client in clients}
             self._acting.append((config.autoscaler, replicas))
             if isinstance(config.autoscaler, GroupsAutoscaler):

@@ -20,6 +20,7 @@ from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Sc
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.observations import Observations
+from hermes.fleet.rolling import Update, moves
 from hermes.fleet.spares import Waker
 from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
@@ -72,7 +73,7 @@ class _Slot:
     """A client and the state of its replica."""
 
     __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "spare", "stale", "state",
-                 "up_ns", "ups")
+                 "up_ns", "ups", "version")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -82,6 +83,7 @@ class _Slot:
         self.up_ns = 0   # when the replica became ready
         self.scraper: Scraper | None = None
         self.held = False   # whether the replica has devices
+        self.version = 0    # how many updates there had been when it was first started
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
         self.spare = False   # whether the replica is kept back, or will be when it has started
         self.stale = False   # whether the engine still has what an earlier replica left
@@ -118,6 +120,7 @@ class Replicas(Observations):
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
+        self._version, self._update, self._desired = 0, cast("Update | None", None), 0   # of the update that goes on
         for number, slot in enumerate(self._slots):
             if number < start:
                 self._begin(slot)
@@ -148,6 +151,8 @@ class Replicas(Observations):
 
     @property
     def wanted(self) -> int:
+        if self._update is not None:
+            return self._desired   # some more, or less, for the update
         return sum(slot.state in _WANTED and not slot.spare for slot in self._slots) + self._owed
 
     @property
@@ -179,7 +184,12 @@ class Replicas(Observations):
     def scale(self, replicas: int, reason: str) -> None:
         if not self._left():
             return
-        more = min(max(replicas, self.least), len(self._slots)) - self.wanted
+        replicas = min(max(replicas, self.least), len(self._slots))
+        if self._update is not None:
+            self._desired = replicas
+            self._roll(reason)
+            return
+        more = replicas - self.wanted
         if more > 0:
             self._owed += more - self._wake(more, reason)
             self._fill(reason)
@@ -189,14 +199,46 @@ class Replicas(Observations):
         going = sorted((slot for slot in self._slots if slot.state in _WANTED and not slot.spare),
                        key=lambda slot: (slot.state == READY, -slot.since))
         for slot in going[:-more - spared]:
-            if slot.state == READY:
-                self._enter(slot, DRAINING, reason)
-                self.check(slot.client)
-            elif self._lacks_spare():
-                slot.spare = True   # it goes on starting
-            else:
-                self._go(slot, reason)
-            self._choose(slot, False)
+            self._let_go(slot, reason)
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def update_at(self, update: Update) -> None:
+        """Replace all replicas at the time of an update. One that goes on still ends with this one."""
+        self._env.tick_at(s_to_ns(update.at), MEMBERSHIP, partial(self._begin_update, update))
+
+    def _begin_update(self, update: Update, tick: Tick) -> None:
+        if self._left():
+            self._desired, self._update = self.wanted, update
+            self._version += 1
+            for slot in self._slots:
+                if slot.spare:
+                    self._go(slot, "update")
+            self._roll("update")
+
+    def _roll(self, reason: str) -> None:
+        """Start and let go what the update that goes on allows."""
+        while self._update is not None:
+            alive = [slot for slot in self._slots if slot.state in _WANTED]
+            old = sorted((slot for slot in alive if slot.version < self._version),
+                         key=lambda slot: (slot.state == READY, -slot.since))
+            ready = [slot for slot in alive if slot.state == READY]
+            old_ready = sum(slot.version < self._version for slot in ready)
+            new = len(alive) - len(old) + self._owed
+            if not old and new >= self._desired:
+                wanted, self._update = self._desired, None
+                self.scale(wanted, reason)   # fewer may be wanted by now
+                self._fill(reason)           # spares, which have waited for the slots
+                return
+            found = moves(self._desired, *self._update.limits(self._desired), new=new, new_ready=len(ready) - old_ready,
+                          old=len(old), old_ready=old_ready)
+            gone = old[:found.not_ready] + old[len(old) - old_ready:][:found.ready]
+            if not found.start and not gone:
+                return
+            self._owed += found.start
+            for slot in gone:
+                self._let_go(slot, reason)
+            self._fill(reason)
 
     # -- slots -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +250,17 @@ class Replicas(Observations):
         if slot.chosen != chosen:
             slot.chosen = chosen
             self._changed()
+
+    def _let_go(self, slot: _Slot, reason: str) -> None:
+        """Let a replica drain, or be gone if it is not ready."""
+        if slot.state == READY:
+            self._enter(slot, DRAINING, reason)
+            self.check(slot.client)
+        elif self._lacks_spare():
+            slot.spare = True   # it goes on starting
+        else:
+            self._go(slot, reason)
+        self._choose(slot, False)
 
     def has(self, client: Any) -> bool:   # Any: see above
         return client.index in self._by_index
@@ -226,7 +279,7 @@ class Replicas(Observations):
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
-        if self._waker is not None and self._lacks_spare():
+        if self._waker is not None and self._lacks_spare() and slot.version == self._version:
             slot.spare, slot.stale = True, self._waker.forgets
             self._enter(slot, SPARE, "drained")
         else:
@@ -251,6 +304,7 @@ class Replicas(Observations):
             if not self._owed and not self._lacks_spare():
                 return
             if slot.state == GONE:
+                slot.version = self._version
                 self._begin(slot)
                 slot.spare = not self._owed
                 self._owed -= self._owed > 0
@@ -259,7 +313,9 @@ class Replicas(Observations):
     # -- spares ----------------------------------------------------------------------------------------------------
 
     def _lacks_spare(self) -> bool:
-        return self._waker is not None and sum(slot.spare for slot in self._slots) < self._waker.count
+        """Whether there are too few spares. Those of an old version are gone; new ones wait until the update ends."""
+        return (self._waker is not None and self._update is None
+                and sum(slot.spare for slot in self._slots) < self._waker.count)
 
     def _wake(self, most: int, reason: str) -> int:
         """Let up to `most` spares take requests, those that are up before those that start; return how many."""
@@ -314,6 +370,7 @@ class Replicas(Observations):
         slot.ups += 1
         self._down(slot.client, False)
         self._choose(slot, True)
+        self._roll("update")
 
     # -- crashes -----------------------------------------------------------------------------------------------------
 
@@ -341,6 +398,7 @@ class Replicas(Observations):
             return
         self._begin(slot)
         self._start_up(slot, "restart", restart=True)
+        self._roll("update")
 
     def _noticed(self, slot: _Slot, ups: int) -> None:
         """Let routers choose a crashed replica no longer, if it has not been ready since."""
