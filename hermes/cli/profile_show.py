@@ -23,7 +23,8 @@ AnyName = Annotated[
 FOLDERS = {
     "hardware tables": "tables", "models": "models", "devices": "devices", "analytical descriptions": "roofline",
     "efficiency factors": "efficiency", "links": "links", "engine overheads": "overhead",
-    "retrieval profiles": "retrieval", "lookahead profiles": "lookahead", "RAG data sets": "rag_datasets",
+    "times of a start": "start_up", "retrieval profiles": "retrieval", "lookahead profiles": "lookahead",
+    "RAG data sets": "rag_datasets",
 }
 """Kinds of description that `hermes profile list` prints beside hardware profiles -> folder of `hw_profiles`."""
 WORKLOADS = "workload profiles"

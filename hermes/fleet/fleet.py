@@ -83,8 +83,9 @@ class Fleet:
             with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
-            replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
-                                self._down)
+            with inside(f"{group.field}.fleet"):
+                replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
+                                    self._down)
             if config.spares is not None:
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))

@@ -199,11 +199,7 @@ class Replicas(Observations):
         going = sorted((slot for slot in self._slots if slot.state in _WANTED and not slot.spare),
                        key=lambda slot: (slot.state == READY, -slot.since))
         for slot in going[:-more - spared]:
-            if slot.state != READY and self._lacks_spare():
-                slot.spare = True   # it goes on starting
-                self._choose(slot, False)
-            else:
-                self._let_go(slot, reason)
+            self._let_go(slot, reason)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -216,8 +212,7 @@ class Replicas(Observations):
             self._desired, self._update = self.wanted, update
             self._version += 1
             for slot in self._slots:
-                if slot.spare:   # a new one takes its place
-                    slot.spare = False
+                if slot.spare:
                     self._go(slot, "update")
             self._roll("update")
             self._fill("update")
@@ -234,6 +229,7 @@ class Replicas(Observations):
             if not old and new >= self._desired:
                 wanted, self._update = self._desired, None
                 self.scale(wanted, reason)   # fewer may be wanted by now
+                self._fill(reason)           # spares, which have waited for the slots
                 return
             found = moves(self._desired, *self._update.limits(self._desired), new=new, new_ready=len(ready) - old_ready,
                           old=len(old), old_ready=old_ready)
@@ -261,6 +257,8 @@ class Replicas(Observations):
         if slot.state == READY:
             self._enter(slot, DRAINING, reason)
             self.check(slot.client)
+        elif self._lacks_spare() and slot.version == self._version:
+            slot.spare = True   # it goes on starting
         else:
             self._go(slot, reason)
         self._choose(slot, False)
@@ -316,7 +314,9 @@ class Replicas(Observations):
     # -- spares ----------------------------------------------------------------------------------------------------
 
     def _lacks_spare(self) -> bool:
-        return self._waker is not None and sum(slot.spare for slot in self._slots) < self._waker.count
+        """Whether there are too few spares. Those of an old version are gone; new ones wait until the update ends."""
+        return (self._waker is not None and self._update is None
+                and sum(slot.spare for slot in self._slots) < self._waker.count)
 
     def _wake(self, most: int, reason: str) -> int:
         """Let up to `most` spares take requests, those that are up before those that start; return how many."""

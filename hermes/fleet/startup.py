@@ -10,7 +10,7 @@ from hermes.core.clock import MEMBERSHIP, Acting, Tick, happen
 from hermes.fleet.start_ups import EngineStart, Place, Starter, Starting
 from hermes.fleet.startup_link import Flow, StarterLink
 from hermes.fleet.startup_phases import PHASES, Phases, Pull, Storage
-from hermes.fleet.startup_pool import Node, NodePool, Wanting
+from hermes.fleet.startup_pool import Node, Wanting, pool_of
 from hermes.fleet.startup_times import seconds
 from hermes.units import s_to_ns
 
@@ -55,7 +55,8 @@ class PhaseStarter(Starter):
         names = (whose,) * 3 if engine is None else (engine.image, engine.weights, engine.compiled)
         self._names = {cache: f"{cache} {name}" for cache, name in zip(("image", "weights", "compile"), names,
                                                                        strict=True)}
-        self._pool = None if config.pool is None else NodePool(self._env, config.pool, self._new)
+        prepared = {self._names[cache] for cache in config.prepared}
+        self._pool = None if config.pool is None else pool_of(self._env, config.pool, prepared)
 
     def is_ready(self, client: Any) -> None:
         """See `Starter`. Its start has filled the caches of its node."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, NameOrFile
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name, NameOrFile
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.start_ups import START_UPS, EngineStart, PhaseRow, Place, Starter, StartUp
 from hermes.fleet.startup_times import ColdWarm, Phase, Spread, Time, form, seconds, text
@@ -58,12 +58,15 @@ class StockOut(ConfigModel):
 class Pool(ConfigModel):
     """Nodes that a group takes and gives back, one for each replica."""
 
+    name: Name | None = None
+    """Groups whose pools have one name, and say the same of it, share its nodes: a budget of devices. Left out, the
+    group has nodes of its own."""
     nodes: int = Field(default=0, ge=0, le=100_000)
     """Empty nodes at the start, besides those of the replicas that are ready then."""
     provisioning: Time
     """Time from an order until a node has joined. Devices are held in this time."""
     most: int | None = Field(default=None, ge=1, le=100_000)
-    """Most nodes of the group at a time: the provider's stock, or a quota. Left out, there is no limit."""
+    """Most nodes at a time: the provider's stock, or a quota. Left out, there is no limit."""
     stock_out: list[StockOut] = []
     """Times in which the provider has no node. Orders wait until the end; devices are not held."""
     keep: Duration = 600.0

@@ -6,12 +6,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from hermes.core.clock import MEMBERSHIP, Acting, Clock, Tick, happen
+from hermes.errors import InputError, Verbatim
 from hermes.fleet.startup_link import StarterLink
 from hermes.fleet.startup_phases import Pool
 from hermes.fleet.startup_times import seconds
 from hermes.units import s_to_ns
 
-__all__ = ["Node", "NodePool", "Wanting"]
+__all__ = ["Node", "NodePool", "Wanting", "pool_of"]
 
 
 class Node:
@@ -54,21 +55,49 @@ class Wanting:
         self.node: Node | None = None
 
 
+def pool_of(env: Clock, config: Pool, prepared: set[str]) -> NodePool:
+    """Return the pool of a group, which other groups may have as well. Raises `InputError` if they say otherwise.
+
+    prepared: What every node has for this group from the beginning.
+    """
+    if config.name is None:
+        return NodePool(env, config, prepared)
+    key = "node pool", config.name
+    if key not in env.shared:
+        env.shared[key] = NodePool(env, config, prepared)
+    pool: NodePool = env.shared[key]
+    pool.join(config, prepared)
+    return pool
+
+
 class NodePool:
-    """The nodes of one group.
+    """The nodes of one group, or of several.
 
     Args:
-        new: Returns a node that has joined just now.
+        prepared: What every node has from the beginning.
     """
 
-    def __init__(self, env: Clock, config: Pool, new: Callable[[], Node]) -> None:
-        self._env, self._config, self._new = env, config, new
-        self._idle: dict[Node, int] = {new(): 0 for _ in range(config.nodes)}   # since when
+    def __init__(self, env: Clock, config: Pool, prepared: set[str]) -> None:
+        self._env, self._config, self._prepared = env, config, set(prepared)
+        self._idle: dict[Node, int] = {self._new(): 0 for _ in range(config.nodes)}   # since when
         self._of: dict[int, Node] = {}                                          # client -> its node
         self._queue: list[Wanting] = []
         self._ordered = 0
         for node in self._idle:
             self._keep(node)
+
+    def join(self, config: Pool, prepared: set[str]) -> None:
+        """Let another group take nodes."""
+        if config != self._config:
+            raise InputError(Verbatim(f"pool {config.name!r} is described in two ways; give it one `nodes`, "
+                                      "`provisioning`, `most`, `stock_out` and `keep`"), field="pool")
+        self._prepared |= prepared
+        for node in self._idle:
+            node.has |= prepared
+
+    def _new(self) -> Node:
+        """Return a node that joins just now."""
+        return Node(self._env, self._prepared)
 
     def found(self, client: Any) -> Node | None:
         """Return the node of a client, None if it has none."""
@@ -77,6 +106,10 @@ class NodePool:
     def put(self, client: Any) -> Node:
         """Give a client that is ready at the start a node of its own."""
         self._of[client.index] = node = self._new()
+        most, used = self._config.most, len(self._of) + len(self._idle)
+        if most is not None and used > most:
+            raise InputError(f"at least the nodes at the start of all its groups, {used} or more", most,
+                             field="start_up.pool.most")
         return node
 
     def take(self, client: Any, wanting: Wanting) -> Iterator[Tick]:

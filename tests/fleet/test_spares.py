@@ -168,7 +168,8 @@ def test_any_spares_lose_nothing(data):
                                  unique_by=lambda change: change[0]))
     crashes = data.draw(st.lists(st.builds(lambda at, slot: {"at": at / 10, "replica": slot}, st.integers(1, 300),
                                            st.integers(0, 3)), max_size=4))
-    keys: dict[str, Any] = {"fleet": {"crashes": crashes, "probe": {"period": 1, "failures": 1}},
+    updates = data.draw(st.sampled_from([[], [], [{"at": 4.0, "surge": 0, "unavailable": 1}]]))
+    keys: dict[str, Any] = {"fleet": {"crashes": crashes, "probe": {"period": 1, "failures": 1}, "updates": updates},
                             "gateway": {"retries": 20, "backoff": 0.2, "queue": {"ttl": 200}},
                             "start_up": {"total": data.draw(st.sampled_from([0.0, 1.0, 6.0]))}}
     scheduled = [(at / 10, n) for at, n in sorted(changes)]
@@ -181,3 +182,15 @@ def test_any_spares_lose_nothing(data):
         assert now != READY or state[client] in (STARTING, GONE), "only what starts, or is there at first, is ready"
         assert now != SPARE or state[client] != SPARE
         state[client] = now
+
+
+def test_an_update_replaces_spares_when_it_has_ended():
+    results = run({"count": 1, "wake": 1}, (50.0, 2), client={"count": 3},
+                  fleet={"updates": [{"at": 5, "surge": 1, "unavailable": 0}]})
+    assert rows(results, 1) == [
+        (0.0, "spare", "start"), (5.0, "gone", "update"), (5.0, "starting", "update"), (15.0, "ready", "started")]
+    assert rows(results, 0)[:2] == [(15.0, "draining", "update"), (15.0, "gone", "drained")]
+    assert rows(results, 2) == [
+        (15.0, "starting", "spare"), (25.0, "spare", "started"), (50.0, "starting", "schedule"),
+        (51.0, "ready", "woken")]
+    assert rows(results, 0)[2] == (50.0, "starting", "spare")

@@ -14,6 +14,7 @@ from long_runs import quick_and_full
 from hermes import simulate
 from hermes.cli import main
 from hermes.core.clock import Clock
+from hermes.core.record import GONE
 from hermes.errors import InputError
 from hermes.fleet.startup_link import StarterLink
 from hermes.fleet.startup_phases import OF_ENGINE
@@ -330,6 +331,11 @@ def test_any_phases_lose_nothing(data):
     assert len(results.record.status) == 30
     assert results.record.membership.tolist() == literal.record.membership.tolist()
     assert results.record.finish_ns.tolist() == literal.record.finish_ns.tolist()
+    states = dict.fromkeys(range(4), GONE)
+    for index, _, _, now in results.record.membership.tolist():
+        states[index] = now
+        if phases.get("pool", {}).get("most"):
+            assert sum(state != GONE for state in states.values()) <= phases["pool"]["most"], "more nodes than allowed"
     for client in results.summary["clients"].values():
         assert 0.0 <= client["held_s"] <= results.summary["makespan_s"] + 1e-9
 
