@@ -20,6 +20,7 @@ from hermes.core.layerwise import exposed_bytes
 from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
 from hermes.core.reasons import GAVE_UP
+from hermes.core.record import BELIEVED
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Stage
@@ -34,7 +35,6 @@ __all__ = ["Coordinator"]
 Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # sent to a pipeline when its wait is over; None at the start
 
 DONE, REJECTED = 1, 2
-BELIEVED = "believed_cached_tokens"   # name of the note
 
 
 class _Moving(NamedTuple):

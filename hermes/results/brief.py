@@ -57,6 +57,7 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("fleet", text) for text in _fleets(summary)]
     out += [("attempts", text) for text in _attempts(summary)]
+    out += [("caches", text) for text in _believed(summary)]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
     out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
     if ranges := _ranges(summary):
@@ -77,6 +78,16 @@ def _fleets(summary: Mapping[str, Any]) -> list[str]:
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
             + (f", {found['crashed']} crashed" if "crashed" in found else "")
             for name, found in summary.get("fleet", {}).items()] + out
+
+
+def _believed(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line about what routers believed to be cached, where they do."""
+    found = summary.get("believed")
+    if found is None or not found["prompt_tokens"]:
+        return []
+    believed, cached = (found[name] / found["prompt_tokens"] for name in ("believed_tokens", "cached_tokens"))
+    return [f"routers believed {percent(believed)} of the prompt tokens cached, {percent(cached)} were; "
+            f"{found['missed_tokens']:,} tokens missed, {found['unexpected_tokens']:,} unexpected"]
 
 
 def _attempts(summary: Mapping[str, Any]) -> list[str]:
