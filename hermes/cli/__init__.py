@@ -39,7 +39,7 @@ MODULES = {
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
     "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
-    "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
+    "advise": ("advise",), "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
     "deploy": ("import", "export"), "init": ("init",),
 }
