@@ -39,7 +39,8 @@ MODULES = {
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
     "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
-    "advise": ("advise",), "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
+    "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
+    "advise": ("advise",),
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
     "deploy": ("import", "export"), "init": ("init",),
 }

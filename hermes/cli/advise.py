@@ -28,8 +28,8 @@ def add_to(app: typer.Typer) -> None:
 
 def advise(
     run: Annotated[list[str], typer.Argument(
-        metavar="RUN|DUMP...", help="A folder that `hermes run -o` wrote; or a .csv file with metrics; or .json files of "
-        "Prometheus, each perhaps with waiting=, running= or kv_use= before it.", show_default=False)],
+        metavar="RUN|DUMP...", help="A folder that `hermes run -o` wrote; or a .csv file with metrics; or .json files "
+        "of Prometheus, each perhaps with waiting=, running= or kv_use= before it.", show_default=False)],
     autoscaler: Annotated[str, typer.Option(
         metavar="FILE.yaml|{...}", help="The autoscaler: a file, or a mapping such as '{kind: hpa, ...}'.",
         show_default=False)],
@@ -94,8 +94,8 @@ def _of_dump(files: list[str], document: Any, name: str, most: int, label: str) 
     head: dict[str, Any] = {"start_s": dump.start_s, "interval_s": interval_s}
     period = chosen.value_of("scrape") or chosen.value_of("period")
     if period is not None and interval_s > period:
-        head["note"] = (f"the dump has values every {interval_s:g} s, and {chosen.value_of('kind')} would have had them "
-                        f"every {period:g} s: it sees some again")
+        head["note"] = (f"the dump has values every {interval_s:g} s, and {chosen.value_of('kind')} would have had "
+                        f"them every {period:g} s: it sees some again")
     return [replay(dump, chosen, name, most)], head
 
 

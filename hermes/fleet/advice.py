@@ -129,6 +129,10 @@ class Noted:
         if self._now_wanted != before:
             self.asked.append(Ask(self.now_ns, before, self._now_wanted, reason))
 
+    def done(self, time_ns: int, replicas: int) -> bool:
+        """Whether the recorded number became this one at a time, or by now."""
+        raise NotImplementedError
+
     def end_look(self) -> None:
         """Note that it has looked, where it asked for no other number."""
         if self._looked and self._now_wanted in (None, self.recorded):
@@ -202,6 +206,12 @@ class Shadow(Noted):
         if self._of.goes_on:
             super().scale(replicas, reason)
 
+    def done(self, time_ns: int, replicas: int) -> bool:
+        for time, _before, after, _reason in reversed(self._of.decided or ()):
+            if time <= time_ns:
+                return time == time_ns and after == replicas
+        return False
+
 
 def act(env: Clock, autoscaler: Autoscaler, views: Sequence[Any]) -> None:   # Any: `Noted` that is an `AutoscalerView`
     """Start an autoscaler on these views: one for all, if it scales several groups, else one on each."""
@@ -228,7 +238,7 @@ def advice(view: Noted, recorded: Sequence[tuple[int, int]], end_ns: int) -> Adv
     recorded: Times, and the replicas from then on; the first time is 0.
     """
     asked = [ask for ask in view.asked if ask.time_ns <= end_ns]
-    ends = [ask.time_ns for ask in asked[1:]] + [end_ns]
+    ends = [*(ask.time_ns for ask in asked[1:]), end_ns][:len(asked)]
     decisions: list[Stretch] = []
     differs = more = fewer = place = 0
     before: Ask | None = None

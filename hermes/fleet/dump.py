@@ -33,9 +33,9 @@ _MOST_S = 1e10        # unix seconds of the year 2286
 _MOST_REPLICAS = 10_000
 _GAP_S = 86_400.0     # longer without any row, it is two dumps
 _TIME = Column("time_s", low=-_MOST_S, high=_MOST_S, unit="seconds")
-_VALUES = {"waiting": Column("waiting", low=0.0, high=1e9, null=True),
-           "running": Column("running", low=0.0, high=1e9, null=True),
-           "kv_use": Column("kv_use", low=0.0, high=1.0, null=True)}
+_VALUES = {"waiting": Column("waiting", low=0.0, high=1e9, null=True, unit="sequences"),
+           "running": Column("running", low=0.0, high=1e9, null=True, unit="sequences"),
+           "kv_use": Column("kv_use", low=0.0, high=1.0, null=True, unit="a share")}
 _READY = Column("ready", "integer", 0, 1)
 _NONE = ("nan", "")
 
@@ -123,7 +123,7 @@ def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, floa
 
 def _point(pair: Any, metric: str, file: str, field: str) -> tuple[float, float]:
     """Return time and value of a point."""
-    if not isinstance(pair, list) or len(pair) != 2 or isinstance(pair[0], bool) or not isinstance(pair[0], int | float):
+    if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) not in (int, float):   # a bool is none
         raise InputError("a pair of a time and a value", file=file, field=field)
     if not -_MOST_S <= pair[0] <= _MOST_S:
         raise InputError(_TIME.expected, pair[0], file=file, field=field)

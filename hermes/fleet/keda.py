@@ -122,7 +122,7 @@ class Keda(Autoscaler):
             if beats.due(self.sync) and (current := view.wanted):
                 asked = [(replicas_by_average(milli(value), round(trigger.target * 1000), current, self.tolerance),
                           trigger.metric) for value, trigger in zip(values, self.triggers, strict=True)]
-                replicas, reason = settling.settle(beats.now_ns, current, asked)
+                replicas, reason = settling.settle(beats.now_ns, current, asked, view.done)
                 if replicas != current:
                     view.scale(replicas, reason)
             yield beats.next(self.polling, self.sync)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.clock import AUTOSCALER, Clock
 from hermes.core.scraped import SCRAPED, EngineLimits, EngineState, Sample
+from hermes.errors import inside
 from hermes.fleet.advice import Advice, Noted, act, advice, refused
 from hermes.fleet.autoscalers import Autoscaler, Pod, Traffic
 from hermes.units import s_to_ns
@@ -82,6 +83,7 @@ class Replay(Noted):
         super().__init__(name, 0)
         self._env, self._dump, self._most = env, dump, most
         self._sample = _partly(dump.metrics)
+        self._counts = dump.counts()
         self._times = {name: rows.time_ns.tolist() for name, rows in dump.replicas.items()}
 
     @property
@@ -119,6 +121,9 @@ class Replay(Noted):
 
     def engines(self) -> list[EngineState]:
         raise refused("each step of the engines")
+
+    def done(self, time_ns: int, replicas: int) -> bool:
+        return any(time_ns < time <= self.now_ns and count == replicas for time, count in self._counts)
 
     def pods(self) -> list[Pod]:
         now, found = self.now_ns, []
@@ -162,7 +167,8 @@ def replay(dump: Dump, autoscaler: Autoscaler, name: str, most: int) -> Advice:
     """
     env = Clock()
     view = Replay(env, dump, name, most)
-    autoscaler.check(most)
+    with inside("autoscaler"):
+        autoscaler.check(most)
     act(env, autoscaler, [view])
     env.drain()
     view.end_look()

@@ -207,6 +207,9 @@ class Replicas(Observations):
                 self._go(slot, reason)
             self._choose(slot, False)
 
+    def done(self, time_ns: int, replicas: int) -> bool:
+        return True
+
     # -- slots -----------------------------------------------------------------------------------------------------
 
     def is_ready(self, client: Any) -> bool:   # Any: see above

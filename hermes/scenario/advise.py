@@ -1,8 +1,8 @@
 """What an autoscaler would have done in a finished run (`hermes advise`).
 
 The record of a run has no KV use of each step, so the run is simulated again from its resolved scenario. The autoscaler
-runs beside the run's own on scrapers of its own period, which change nothing (`hermes.fleet.advice`), and the new record
-has to equal the one on disk. A group without a `fleet` gets one with all of its clients ready throughout.
+runs beside the run's own on scrapers of its own period, which change nothing (`hermes.fleet.advice`), and the new
+record has to equal the one on disk. A group without a `fleet` gets one with all of its clients ready throughout.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from hermes.config import Component, ConfigModel
 from hermes.config.validation import validate
@@ -60,8 +61,8 @@ def advise_run(folder: str | os.PathLike[str], document: Node | Mapping[str, Any
     results = open_run(folder)
     path = Path(folder) / "scenario.resolved.yaml"
     if results.meta.get("interrupted"):
-        raise InputError(Verbatim("the run was interrupted, and cannot be simulated again; run its scenario to the end"),
-                         file=str(folder))
+        raise InputError(Verbatim("the run was interrupted, and cannot be simulated again; run its scenario to the "
+                                  "end"), file=str(folder))
     if not path.is_file():
         raise InputError(Verbatim("it has no scenario.resolved.yaml, from which it is simulated again"),
                          file=str(folder))
@@ -134,13 +135,11 @@ def _whole(scenario: Scenario, number: int) -> dict[str, Any]:
 
 
 def _check_same(results: StoredResults, record: RunRecord, *, membership: bool) -> None:
-    old = results.record
-    same = old.end_ns == record.end_ns and len(old.step_ends) == len(record.step_ends) and all(
-        np.array_equal(one, other) for one, other in [
-            (old.finish_ns, record.finish_ns), (old.status, record.status), (old.arrival_ns, record.arrival_ns),
-            *zip(old.step_ends, record.step_ends, strict=True),
-            *([(old.membership, record.membership)] if membership else [])])
-    if not same:
+    def columns(one: RunRecord) -> list[npt.NDArray[Any]]:
+        return [one.finish_ns, one.status, one.arrival_ns, *one.step_ends, *([one.membership] if membership else [])]
+
+    old, new = columns(results.record), columns(record)
+    if results.record.end_ns != record.end_ns or len(old) != len(new) or not all(map(np.array_equal, old, new)):
         raise InputError(Verbatim(
             f"simulated again, it comes out differently (it was made by hermes {results.meta.get('version')}, or files "
             "of its scenario have changed); run its scenario again"), file=str(results.folder))
