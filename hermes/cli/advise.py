@@ -91,7 +91,8 @@ def _of_dump(files: list[str], document: Any, name: str, most: int, label: str) 
     chosen = autoscaler_of(document)
     dump = read_dump(files, label)
     interval_s = dump.interval_ns / NS_PER_S
-    head: dict[str, Any] = {"start_s": dump.start_s, "interval_s": interval_s}
+    head: dict[str, Any] = {"start_s": dump.start_s, "interval_s": interval_s, "means": dump.means(),
+                            "rows": {name: len(rows.time_ns) for name, rows in dump.replicas.items()}}
     period = chosen.value_of("scrape") or chosen.value_of("period")
     if period is not None and interval_s > period:
         head["note"] = (f"the dump has values every {interval_s:g} s, and {chosen.value_of('kind')} would have had "

@@ -19,7 +19,7 @@ from hermes.config.columns import Column
 from hermes.config.files import MAX_JSON_BYTES, read_json
 from hermes.config.tables import Table, csv_table
 from hermes.core.scraped import SCRAPED
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.fleet.replay import Dump, Rows
 from hermes.units import parse_number, s_to_ns
 
@@ -37,6 +37,7 @@ _VALUES = {"waiting": Column("waiting", low=0.0, high=1e9, null=True, unit="sequ
            "running": Column("running", low=0.0, high=1e9, null=True, unit="sequences"),
            "kv_use": Column("kv_use", low=0.0, high=1.0, null=True, unit="a share")}
 _READY = Column("ready", "integer", 0, 1)
+_COLUMNS = ("time_s", "replica", *_VALUES, "ready")
 _NONE = ("nan", "")
 
 
@@ -69,6 +70,10 @@ def read_dump(files: Sequence[str], label: str) -> Dump:
 
 def _csv(path: Path) -> Iterator[_Row]:
     table: Table = csv_table(path)
+    for name in table.columns:
+        if name not in _COLUMNS:
+            raise InputError(f"only the columns {', '.join(_COLUMNS)}", str(name), file=str(path), line=1,
+                             suggestion=suggest(str(name), _COLUMNS))
     table.need(("time_s", "replica"))
     metrics = [name for name in SCRAPED if name in table]
     if not metrics:
@@ -91,8 +96,9 @@ def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, floa
     content = read_json(path, MAX_JSON_BYTES)
     data = content.get("data") if isinstance(content, dict) else None
     series = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(series, list) or not isinstance(data, dict) or data.get("resultType") != "matrix":
-        raise InputError("an answer of Prometheus to a range query (`data.resultType: matrix`)", file=str(path))
+    if not isinstance(series, list) or data.get("resultType") != "matrix" or content.get("status") != "success":
+        raise InputError("an answer of Prometheus to a range query (`status: success`, `data.resultType: matrix`)",
+                         file=str(path))
     own: set[tuple[str, str, float]] = set()   # of this file: name, replica, time
     for number, one in enumerate(series):
         field = f"data.result.{number}"

@@ -59,6 +59,16 @@ class Dump:
         follows = np.append(time_ns[1:], np.iinfo(np.int64).max)
         return np.where(follows - time_ns <= GAP * self.interval_ns, follows, time_ns + max(self.interval_ns, 1))
 
+    def means(self) -> dict[str, float | None]:
+        """Return the mean of all values of each metric, None without one."""
+        found: dict[str, float | None] = {}
+        for metric in SCRAPED:
+            if metric in self.metrics:
+                values = np.concatenate([rows.values[metric] for rows in self.replicas.values()])
+                values = values[~np.isnan(values)]
+                found[metric] = float(values.mean()) if len(values) else None
+        return found
+
     def counts(self) -> list[tuple[int, int]]:
         """Return times, and the replicas that are there from then on; the first time is 0."""
         begins = np.concatenate([rows.time_ns for rows in self.replicas.values()])

@@ -223,4 +223,4 @@ def write_dumps(folder: Path) -> None:
         for place, metric in enumerate(metrics) for pod in ("a", "b")]}}))
     (folder / "hpa.yaml").write_text(
         "kind: hpa\nmetrics:\n  - {metric: running, target: 10}\n  - {metric: kv_use, target: 0.5}\n"
-        "  - {metric: waiting, target: 4}\nscale_down: {window: 60 s}\nmax: 9\n")
+        "  - {metric: waiting, target: 4}\nmax: 3\n")

@@ -386,7 +386,8 @@ def test_wva_on_a_dump(tmp_path: Path) -> None:
 
 
 @each("text, said", [
-    ("replica,running\na,1\n", "time_s"), ("time_s,replica\n0,a\n", "waiting"), ("time_s,replica,running\n", "row"),
+    ("replica,running\na,1\n", "time_s"), ("time_s,replica,runing\n0,a,1\n", "did you mean"),
+    ("time_s,replica\n0,a\n", "waiting"), ("time_s,replica,running\n", "row"),
     ("time_s,replica,running\n0,a,-1\n", ":2: running"),
     ("time_s,replica,kv_use\n0,a,1.5\n", ":2: kv_use: expected a share from 0 to 1"),
     ("time_s,replica,running\n0,a,1\n0,a,2\n", "one row of a"), ("time_s,replica,running\n0,,1\n", "replica"),
@@ -402,12 +403,12 @@ RUNNING = "vllm:num_requests_running"
 
 
 @each("content, said", [
-    ([], "range query"), ({"data": {"resultType": "vector", "result": []}}, "range query"),
-    ({"data": {"resultType": "matrix", "result": [3]}}, "data.result.0"),
-    ({"data": {"resultType": "matrix", "result": []}}, "at least one row"),
-    ({"data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}, "waiting="),
-    ({"data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING}, "values": []}]}}, "--label"),
-    *[({"data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING, "pod": "a"}, "values": values}]}},
+    ([], "range query"), ({"status": "error", "data": {"resultType": "vector", "result": []}}, "range query"),
+    ({"status": "success", "data": {"resultType": "matrix", "result": [3]}}, "data.result.0"),
+    ({"status": "success", "data": {"resultType": "matrix", "result": []}}, "at least one row"),
+    ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}, "waiting="),
+    ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING}, "values": []}]}}, "--label"),
+    *[({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING, "pod": "a"}, "values": values}]}},
        said) for values, said in (
         ([3], "a pair"), ([[True, "1"]], "a pair"), ([[1, 1]], "as text"), ([[1, "-1"]], "running from 0"),
         ([[1, "x"]], "a number"), ([[1e20, "1"]], "seconds"), ([[1, "1"], [1, "2"]], "a second value of a"))],
