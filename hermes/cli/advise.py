@@ -95,8 +95,8 @@ def _of_dump(files: list[str], document: Any, name: str, most: int, label: str) 
                             "rows": {name: len(rows.time_ns) for name, rows in dump.replicas.items()}}
     period = chosen.value_of("scrape") or chosen.value_of("period")
     if period is not None and interval_s > period:
-        head["note"] = (f"the dump has values every {interval_s:g} s, and {chosen.value_of('kind')} would have had "
-                        f"them every {period:g} s: it sees some again")
+        head["note"] = (f"the dump has values every {interval_s:g} s, and {chosen.value_of('kind')} would "
+                        f"have had them\nevery {period:g} s: it sees some again")
     return [replay(dump, chosen, name, most)], head
 
 
@@ -109,10 +109,12 @@ def _parts(one: Advice) -> list[Part]:
     left = len(one.decisions) - len(shown)
     share = f" ({one.differs_ns / one.end_ns:.1%})" if one.end_ns else ""
     rate = "" if one.per_day is None else f", {format_number(one.per_day)} a day"
-    said = (f"{counted(len(one.decisions), 'decision')} in {one.end_ns / NS_PER_S:,.6g} s{rate}; wanted differs from "
-            f"recorded for {one.differs_ns / NS_PER_S:,.6g} s{share}; replica-hours: {one.more_ns / hours:.3g} more, "
-            f"{one.fewer_ns / hours:.3g} fewer")
-    return [Section(f"{one.group}: {said}", ["from s", "to s", "recorded", "wanted", "reason"], [
+    said = [f"{one.group}: {counted(len(one.decisions), 'decision')} in {one.end_ns / NS_PER_S:,.6g} s{rate}",
+            f"wanted differs from recorded for {one.differs_ns / NS_PER_S:,.6g} s{share}: "
+            f"{one.more_ns / hours:.3g} replica-hours more, {one.fewer_ns / hours:.3g} fewer"]
+    if not shown:
+        return ["\n".join(said)]
+    return ["\n".join(said), Section("", ["from s", "to s", "recorded", "wanted", "reason"], [
         [f"{row.start_ns / NS_PER_S:.10g}", f"{row.end_ns / NS_PER_S:.10g}", row.recorded, row.wanted, row.reason]
         for row in shown], f"... and {left:,} more (--json has all)" if left else "")]
 

@@ -111,8 +111,10 @@ class Keda(Autoscaler):
     def run(self, view: AutoscalerView) -> Acts:
         settling, activity, beats = Settling(self, view.most, max(self.min, 1)), Activity(), Beats(view)
         view.watch(self.scrape)
+        queues = any(trigger.metric == "queue" for trigger in self.triggers)
         while True:
-            values = [trigger.value(view.pods(), view.queued) for trigger in self.triggers]
+            queued = view.queued if queues else 0
+            values = [trigger.value(view.pods(), queued) for trigger in self.triggers]
             if beats.due(self.polling):
                 active = any(value > trigger.activation
                              for value, trigger in zip(values, self.triggers, strict=True))

@@ -60,8 +60,9 @@ class Dump:
         return np.where(follows - time_ns <= GAP * self.interval_ns, follows, time_ns + max(self.interval_ns, 1))
 
     def means(self) -> dict[str, float | None]:
-        """Return the mean of all values of each metric, None without one."""
-        found: dict[str, float | None] = {}
+        """Return the mean of all values of each metric, None without one, and the share of rows that are ready."""
+        found: dict[str, float | None] = {
+            "ready": float(np.concatenate([rows.ready for rows in self.replicas.values()]).mean())}
         for metric in SCRAPED:
             if metric in self.metrics:
                 values = np.concatenate([rows.values[metric] for rows in self.replicas.values()])

@@ -273,7 +273,8 @@ FAMILIES: dict[str, Family] = {
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
-        "advise", f"HERE/{file if file.startswith('dump') else 'dump.csv'}", "--autoscaler", "HERE/hpa.yaml", "--json"]),
+        "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
+        "--json"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=state_hash),
     "bars": Family(write_bars, ("*.yaml", "*.json"), lambda file, rng: [

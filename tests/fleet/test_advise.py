@@ -402,14 +402,15 @@ def test_a_malformed_csv_is_one_line(text: str, said: str, tmp_path: Path) -> No
 RUNNING = "vllm:num_requests_running"
 
 
+def answer(*series: Any, **keys: Any) -> Data:
+    return {"status": "success", "data": {"resultType": "matrix", "result": list(series)} | keys}
+
+
 @each("content, said", [
-    ([], "range query"), ({"status": "error", "data": {"resultType": "vector", "result": []}}, "range query"),
-    ({"status": "success", "data": {"resultType": "matrix", "result": [3]}}, "data.result.0"),
-    ({"status": "success", "data": {"resultType": "matrix", "result": []}}, "at least one row"),
-    ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}, "waiting="),
-    ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING}, "values": []}]}}, "--label"),
-    *[({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"__name__": RUNNING, "pod": "a"}, "values": values}]}},
-       said) for values, said in (
+    ([], "range query"), (answer() | {"status": "error"}, "range query"), (answer(resultType="vector"), "range query"),
+    (answer(3), "data.result.0"), (answer(), "at least one row"), (answer({"metric": {}, "values": []}), "waiting="),
+    (answer({"metric": {"__name__": RUNNING}, "values": []}), "--label"),
+    *[(answer({"metric": {"__name__": RUNNING, "pod": "a"}, "values": values}), said) for values, said in (
         ([3], "a pair"), ([[True, "1"]], "a pair"), ([[1, 1]], "as text"), ([[1, "-1"]], "running from 0"),
         ([[1, "x"]], "a number"), ([[1e20, "1"]], "seconds"), ([[1, "1"], [1, "2"]], "a second value of a"))],
 ], ids=lambda one: one if isinstance(one, str) else "")
