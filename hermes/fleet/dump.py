@@ -3,8 +3,8 @@
 CSV: columns `time_s`, `replica`, and of `waiting`, `running`, `kv_use` those that there are; `ready` (1 or 0; left out,
 1). An empty cell is a value that is missing: the replica then has no sample at that time.
 
-Prometheus: the JSON of `/api/v1/query_range`, with the metrics of vLLM as its servers name them. A query that drops the
-name (`sum by (pod) (...)`) needs `waiting=FILE.json`. Several files are one dump.
+Prometheus: the JSON that it answers to a range query, with the metrics of vLLM as its servers name them. A query that
+drops the name (`sum by (pod) (...)`) needs `waiting=FILE.json`. Several files are one dump.
 """
 
 from __future__ import annotations
@@ -94,9 +94,11 @@ def _csv(path: Path) -> Iterator[_Row]:
 def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, float], dict[str, float]]) -> None:
     """Add the series of an answer to `found`: replica and time -> values. metric: Of a query that drops the name."""
     content = read_json(path, MAX_JSON_BYTES)
-    data = content.get("data") if isinstance(content, dict) else None
-    series = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(series, list) or data.get("resultType") != "matrix" or content.get("status") != "success":
+    whole = content if isinstance(content, dict) else {}
+    inner = whole.get("data")
+    data = inner if isinstance(inner, dict) else {}
+    series = data.get("result")
+    if not isinstance(series, list) or data.get("resultType") != "matrix" or whole.get("status") != "success":
         raise InputError("an answer of Prometheus to a range query (`status: success`, `data.resultType: matrix`)",
                          file=str(path))
     own: set[tuple[str, str, float]] = set()   # of this file: name, replica, time

@@ -101,6 +101,8 @@ def beside(simulation: Simulation, autoscaler: Autoscaler, groups: Sequence[str]
     shadows = [Shadow(replicas) for replicas in members]
     act(simulation.env, autoscaler, shadows)
     record = simulation.run(progress)
+    if simulation.interrupted:
+        raise KeyboardInterrupt
     found = []
     for shadow, replicas, start in zip(shadows, members, begun, strict=True):
         shadow.end_look()
