@@ -40,6 +40,7 @@ MODULES = {
     "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
+    "advise": ("advise",),
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
     "deploy": ("import", "export"), "init": ("init",),
 }

@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Read results": {
         "compare": "Compare a run with another run, or with measurements.",
         "plot": "Draw a run or a sweep.",
+        "advise": "Say what an autoscaler would have done.",
         "report": "Write a page about runs or a sweep.",
         "regress": "Record and check golden predictions of scenarios.",
     },

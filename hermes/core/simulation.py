@@ -70,6 +70,11 @@ class Simulation:
         self._fleet = fleet
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
+    @property
+    def fleet(self) -> Members | None:
+        """What lets clients join and leave."""
+        return self._fleet
+
     def candidates(self, kind: str, model: str) -> list[Client]:
         """Return the clients that may serve a kind of stage of a model ("" for any)."""
         return self.coordinator.candidates(kind, model)

@@ -139,6 +139,11 @@ class AutoscalerView(Protocol):
         unless requests can wait at the gateway (`gateway.queue`)."""
         ...
 
+    def done(self, time_ns: int, replicas: int) -> bool:
+        """Whether so many were wanted after it had asked for them at a time: always, but in `hermes advise`, where
+        nobody carries out what it asks for."""
+        ...
+
 
 class Beats:
     """The periods of a process that does several things, each at multiples of its own.

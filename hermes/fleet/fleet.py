@@ -67,6 +67,7 @@ class Fleet:
 
     Attributes:
         log: Rows of the record's table `membership`.
+        replicas: Those of each group, by its name.
     """
 
     def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
@@ -77,7 +78,7 @@ class Fleet:
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
-        by_name: dict[str, Replicas] = {}
+        self.replicas: dict[str, Replicas] = {}
         for group in groups:
             config, clients = group.config, group.clients
             with inside(f"{group.field}.fleet.start_up"):
@@ -93,7 +94,7 @@ class Fleet:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
             replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
             replicas.kv_waits = kv_waits
-            by_name[group.name] = replicas
+            self.replicas[group.name] = replicas
             if gateway is not None and gateway.policy.queue_ns is not None:
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, gateway, replicas)
@@ -107,7 +108,7 @@ class Fleet:
             if isinstance(config.autoscaler, GroupsAutoscaler):
                 with inside(f"{group.field}.fleet.autoscaler"):
                     config.autoscaler.check_groups([replicas])
-        self._shared = [(autoscaler, [by_name[name] for name in names]) for autoscaler, names in shared]
+        self._shared = [(autoscaler, [self.replicas[name] for name in names]) for autoscaler, names in shared]
         for number, (several, views) in enumerate(self._shared):
             with inside(f"autoscalers.{number}.autoscaler"):
                 several.check_groups(views)

@@ -11,7 +11,7 @@ is not ready.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
@@ -30,7 +30,14 @@ from hermes.fleet.hpa_rules import (
 )
 from hermes.units import s_to_ns
 
-__all__ = ["Behaviour", "Controller", "Hpa", "Metric", "ScaleDown", "ScaleUp", "Settling"]
+__all__ = ["Behaviour", "Controller", "Done", "Hpa", "Metric", "ScaleDown", "ScaleUp", "Settling"]
+
+Done = Callable[[int, int], bool]
+
+
+def always(time_ns: int, replicas: int) -> bool:
+    """Say that a change was carried out."""
+    return True
 
 
 class Metric(ConfigModel):
@@ -154,7 +161,7 @@ class Hpa(Autoscaler):
         controller, rounds = Controller(self, view.most), 0
         view.watch(self.scrape)
         while True:
-            replicas, reason = controller.decide(s_to_ns(view.now_s), view.wanted, view.pods())
+            replicas, reason = controller.decide(s_to_ns(view.now_s), view.wanted, view.pods(), view.done)
             if replicas != view.wanted:
                 view.scale(replicas, reason)
             rounds += 1
@@ -193,14 +200,20 @@ class Settling:
         up, down = config.scale_up, config.scale_down
         self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), least,
                                       self._most)
+        self._last: tuple[int, int] | None = None   # time and replicas of the change before
 
-    def settle(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
+    def settle(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]], done: Done = always,
+               ) -> tuple[int, str]:
         """Return the replicas that are wanted from now on, and why, if each of these metrics asks for so many (None if
-        it has no value)."""
+        it has no value). A change that was not `done` does not count for the limits (`AutoscalerView.done`)."""
         self._stabiliser.begin(now_ns, current)
+        if self._last is not None and not done(*self._last):
+            self._stabiliser.undo()
+        self._last = None
         replicas, reason = self._wanted(now_ns, current, asked)
         if replicas != current:
             self._stabiliser.changed(now_ns, replicas - current)
+            self._last = now_ns, replicas
         return replicas, reason
 
     def _wanted(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]]) -> tuple[int, str]:
@@ -225,9 +238,9 @@ class Controller(Settling):
         super().__init__(config, count, config.min)
         self._config = config
 
-    def decide(self, now_ns: int, current: int, pods: list[Pod]) -> tuple[int, str]:
-        """Return the replicas that are wanted from now on, and why."""
+    def decide(self, now_ns: int, current: int, pods: list[Pod], done: Done = always) -> tuple[int, str]:
+        """Return the replicas that are wanted from now on, and why. done: See `settle`."""
         if not current:   # as Kubernetes: the first replica is another controller's
             return 0, "off without a replica"
         return self.settle(now_ns, current, [(metric.replicas(pods, current, self._config.tolerance), metric.metric)
-                                             for metric in self._config.metrics])
+                                             for metric in self._config.metrics], done)

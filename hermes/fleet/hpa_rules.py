@@ -151,6 +151,10 @@ class Stabiliser:
         self._changes = [(at, n) for at, n in self._changes if at > now_ns - longest]
         self._changes.append((now_ns, more))
 
+    def undo(self) -> None:
+        """Forget the latest change: nobody carried it out."""
+        self._changes.pop()
+
     def _start(self, now_ns: int, current: int, period_ns: int) -> int:
         """Return the replicas at the start of the period that ends now."""
         return current - sum(more for at, more in self._changes if at > now_ns - period_ns)

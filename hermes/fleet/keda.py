@@ -111,8 +111,10 @@ class Keda(Autoscaler):
     def run(self, view: AutoscalerView) -> Acts:
         settling, activity, beats = Settling(self, view.most, max(self.min, 1)), Activity(), Beats(view)
         view.watch(self.scrape)
+        queues = any(trigger.metric == "queue" for trigger in self.triggers)
         while True:
-            values = [trigger.value(view.pods(), view.queued) for trigger in self.triggers]
+            queued = view.queued if queues else 0
+            values = [trigger.value(view.pods(), queued) for trigger in self.triggers]
             if beats.due(self.polling):
                 active = any(value > trigger.activation
                              for value, trigger in zip(values, self.triggers, strict=True))
@@ -122,7 +124,7 @@ class Keda(Autoscaler):
             if beats.due(self.sync) and (current := view.wanted):
                 asked = [(replicas_by_average(milli(value), round(trigger.target * 1000), current, self.tolerance),
                           trigger.metric) for value, trigger in zip(values, self.triggers, strict=True)]
-                replicas, reason = settling.settle(beats.now_ns, current, asked)
+                replicas, reason = settling.settle(beats.now_ns, current, asked, view.done)
                 if replicas != current:
                     view.scale(replicas, reason)
             yield beats.next(self.polling, self.sync)

@@ -72,8 +72,8 @@ class Engine(Replica, Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "scraper", "since", "spare", "stale", "state",
-                 "up_ns", "ups", "version")
+    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "since", "spare", "stale", "state", "up_ns",
+                 "ups", "version")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -81,18 +81,17 @@ class _Slot:
         self.ups = 0          # how often it became ready
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
         self.up_ns = 0   # when the replica became ready
-        self.scraper: Scraper | None = None
         self.held = False   # whether the replica has devices
         self.version = 0    # how many updates there had been when it was first started
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
         self.spare = False   # whether the replica is kept back, or will be when it has started
         self.stale = False   # whether the engine still has what an earlier replica left
 
-    def sample(self) -> Sample | None:
-        """Return the replica's last sample; None before its first scrape."""
-        if self.scraper is None or self.state in (STARTING, DOWN):
+    def sample(self, scraper: Scraper) -> Sample | None:
+        """Return the replica's last sample by a scraper; None before its first scrape."""
+        if self.state in (STARTING, DOWN):
             return None
-        sample = self.scraper.read()
+        sample = scraper.read()
         return None if sample is None or sample.at_ns < self.up_ns else sample
 
 
@@ -108,6 +107,9 @@ class Replicas(Observations):
         left: Returns the number of requests that have not ended.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
         seed: The scenario's, for the times of scrapes.
+
+    Attributes:
+        decided: Every change of the wanted number: time in ns, number before and after it, reason. None if nobody asks.
     """
 
     def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
@@ -121,6 +123,8 @@ class Replicas(Observations):
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
         self._version, self._update, self._desired = 0, cast("Update | None", None), 0   # of the update that goes on
+        self._scrapers: list[Scraper] | None = None
+        self.decided: list[tuple[int, int, int, str]] | None = None
         for number, slot in enumerate(self._slots):
             if number < start:
                 self._begin(slot)
@@ -160,36 +164,61 @@ class Replicas(Observations):
         return len(self._slots)
 
     def watch(self, period_s: float, offset_s: float | None = None) -> None:
+        self._scrapers = self.scrapers(period_s, offset_s)
+
+    def scrapers(self, period_s: float, offset_s: float | None = None) -> list[Scraper]:
+        """Return a scraper of each slot, as `watch` of an autoscaler takes them."""
+        found = []
         for slot in self._slots:
             client = slot.client
             if not isinstance(client, Scrapable):
                 raise InputError(Verbatim("it looks at the metrics of LLM engines, which these clients have not; take "
                                           "`schedule`"), field="autoscaler")
-            slot.scraper = (scrape(client, self._seed, "autoscaler", period_s) if offset_s is None else
-                            client.scraper(max(1, s_to_ns(period_s)), s_to_ns(offset_s)))
+            found.append(scrape(client, self._seed, "autoscaler", period_s) if offset_s is None else
+                         client.scraper(max(1, s_to_ns(period_s)), s_to_ns(offset_s)))
+        return found
 
     def serving(self) -> list[Engine]:
         return [cast(Engine, slot.client) for slot in self._slots if slot.state in (READY, DRAINING)]
 
     def pods(self) -> list[Pod]:
-        found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING, slot.sample())
-                 for slot in self._slots if slot.state != GONE and not slot.spare]
+        return self.pods_by(self._scrapers)
+
+    def pods_by(self, scrapers: list[Scraper] | None) -> list[Pod]:
+        """Return the replicas as these scrapers see them, one of each slot; None: without samples."""
+        found = [Pod(slot.client.name, slot.state == READY, False, slot.state == DRAINING,
+                     None if scrapers is None else slot.sample(scrapers[number]))
+                 for number, slot in enumerate(self._slots) if slot.state != GONE and not slot.spare]
         return found + [Pod("", False, pending=True)] * self._owed
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a request has not ended."""
+        return bool(self._left())
+
     def until(self, seconds: float) -> Tick:
+        return self.moment(seconds, AUTOSCALER)
+
+    def moment(self, seconds: float, priority: int) -> Tick:
+        """Return the event of a time, at a place among others of its instant. See `until`."""
         if not self._left():
             return self._env.pending()   # never happens: the simulation is at its end
-        return self._env.moment(max(s_to_ns(seconds), self._env._now), AUTOSCALER)
+        return self._env.moment(max(s_to_ns(seconds), self._env._now), priority)
 
     def scale(self, replicas: int, reason: str) -> None:
         if not self._left():
             return
         replicas = min(max(replicas, self.least), len(self._slots))
+        if self.decided is not None and replicas != self.wanted:
+            self.decided.append((self._env._now, self.wanted, replicas, reason))
         if self._update is not None:
             self._desired = replicas
             self._roll(reason)
-            return
-        more = replicas - self.wanted
+        else:
+            self._adjust(replicas - self.wanted, reason)
+
+    def _adjust(self, more: int, reason: str) -> None:
+        """Let so many more replicas be wanted, or fewer."""
         if more > 0:
             self._owed += more - self._wake(more, reason)
             self._fill(reason)
@@ -228,7 +257,7 @@ class Replicas(Observations):
             new = len(alive) - len(old) + self._owed
             if not old and new >= self._desired:
                 wanted, self._update = self._desired, None
-                self.scale(wanted, reason)   # fewer may be wanted by now
+                self._adjust(wanted - self.wanted, reason)   # fewer may be wanted by now
                 self._fill(reason)           # spares, which have waited for the slots
                 return
             found = moves(self._desired, *self._update.limits(self._desired), new=new, new_ready=len(ready) - old_ready,
@@ -240,6 +269,9 @@ class Replicas(Observations):
             for slot in gone:
                 self._let_go(slot, reason)
             self._fill(reason)
+
+    def done(self, time_ns: int, replicas: int) -> bool:
+        return True
 
     # -- slots -----------------------------------------------------------------------------------------------------
 

@@ -132,10 +132,11 @@ class Wva(GroupsAutoscaler):
                         published[view.name] = 1
                         view.scale(1, "requests wait at the gateway")
             if beats.due(self.interval):
-                served.append((now, sum(view.traffic().requests for view in views)))
                 found = self._round(views, published, seen, now)
-                if self.scale_to_zero and self._unused(served, now):
-                    found = dict.fromkeys(found, 0)
+                if self.scale_to_zero:
+                    served.append((now, sum(view.traffic().requests for view in views)))
+                    if self._unused(served, now):
+                        found = dict.fromkeys(found, 0)
                 published |= found
             if beats.due(self.sync):
                 for view in views:
@@ -174,6 +175,6 @@ class Wva(GroupsAutoscaler):
         if not current and not desired:
             return
         asked = None if desired is None else replicas_by_average(desired * 1000, 1000, current, self.tolerance)
-        replicas, _ = settling.settle(now_ns, current, [(asked, "wva")])
+        replicas, _ = settling.settle(now_ns, current, [(asked, "wva")], view.done)
         if replicas != current:
             view.scale(replicas, "saturated" if replicas > current else "spare capacity")

@@ -22,6 +22,7 @@ from fuzzing.outside import (
     import_command,
     state_hash,
     write_driver_files,
+    write_dumps,
     write_kernels,
     write_layers,
     write_manifests,
@@ -271,6 +272,9 @@ FAMILIES: dict[str, Family] = {
         "run", "HERE/served.yaml", "--json", "-q"]),
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
+    "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
+        "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
+        "--json"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=state_hash),
     "bars": Family(write_bars, ("*.yaml", "*.json"), lambda file, rng: [

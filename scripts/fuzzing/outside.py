@@ -1,5 +1,5 @@
 """Files that other tools write, one family for each kind of reader: traces, results of load drivers, kernel tables,
-operator tables, measured RAG queries, measured ranks of an index, launch manifests.
+operator tables, measured RAG queries, measured ranks of an index, launch manifests, dumps of metrics.
 
 `SAMPLES` has a file of each trace format; `READERS` names the family of every module that reads files. A test compares
 both with the package, so that a new format or reader cannot be forgotten.
@@ -19,17 +19,19 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_kernels", "write_layers", "write_manifests", "write_rag", "write_ranks", "write_samples"]
+           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_rag", "write_ranks",
+           "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 READERS = {
-    "calibration": "steps", "cli.accuracy": "bars", "cli.deploy": "manifest", "cli.profile_show": "shown",
-    "cli.scenarios": "scenario",
+    "calibration": "steps", "cli.accuracy": "bars", "cli.advise": "dump", "cli.deploy": "manifest",
+    "cli.profile_show": "shown", "cli.scenarios": "scenario",
     "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
     "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
-    "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store", "hardware.files": "described",
+    "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store",
+    "fleet.dump": "dump", "hardware.files": "described",
     "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
     "plugins.metis.measured": "rag",
     "plugins.telerag.overlap.files": "ranks",
@@ -207,3 +209,19 @@ def write_manifests(folder: Path) -> None:
     """Write manifests of clusters."""
     for path in (DATA / "manifests").glob("*.yaml"):
         shutil.copyfile(path, folder / path.name)
+
+
+def write_dumps(folder: Path) -> None:
+    """Write dumps of the metrics of two replicas, as a CSV and as an answer of Prometheus, and an autoscaler."""
+    rows = [(1000 + 15 * i, name, 4 + i, 10 + 3 * i, 0.1 * (1 + i)) for i in range(6) for name in ("a", "b")]
+    (folder / "dump.csv").write_text("\n".join(
+        ["time_s,replica,waiting,running,kv_use,ready", *(",".join(f"{value}" for value in row) + ",1" for row in rows),
+         ""]))
+    metrics = ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc")
+    (folder / "dump.json").write_text(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [
+        {"metric": {"__name__": metric, "pod": pod},
+         "values": [[row[0], f"{row[2 + place]}"] for row in rows if row[1] == pod]}
+        for place, metric in enumerate(metrics) for pod in ("a", "b")]}}))
+    (folder / "hpa.yaml").write_text(
+        "kind: hpa\nmetrics:\n  - {metric: running, target: 10}\n  - {metric: kv_use, target: 0.5}\n"
+        "  - {metric: waiting, target: 4}\nmax: 3\n")
