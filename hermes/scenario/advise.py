@@ -70,9 +70,15 @@ def advise_run(folder: str | os.PathLike[str], document: Node | Mapping[str, Any
     autoscaler = autoscaler_of(document)   # plug-ins of the scenario are there now
     chosen = _chosen(scenario, groups)
     whole = {key: value for number in chosen for key, value in _whole(scenario, number).items()}
-    if whole:
-        scenario = load_scenario(path, whole)
-    simulation = build(scenario)
+    try:
+        if whole:
+            scenario = load_scenario(path, whole)
+        simulation = build(scenario)
+    except InputError as error:
+        if not whole:
+            raise
+        raise InputError(Verbatim(f"its clients serve throughout, and as replicas they are refused: {error}"),
+                         field="--group") from None
     warn_all(simulation.warnings)
     queued = scenario.gateway is not None and scenario.gateway.queue is not None
     found, record = beside(simulation, autoscaler, [scenario.clients[number].name for number in chosen],

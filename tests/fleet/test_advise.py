@@ -218,6 +218,14 @@ def test_a_run_whose_clients_serve_throughout(tmp_path: Path) -> None:
     assert end >= 2.5   # the first request ends at 2.7 s; a scrape between two of them sees none
 
 
+def test_clients_that_cannot_be_replicas_are_refused(tmp_path: Path) -> None:
+    folder = ran(tmp_path, "")
+    path = folder / "scenario.resolved.yaml"
+    path.write_text(path.read_text().replace("kind: round_robin", "kind: mixed_pool"))
+    with pytest.raises(InputError, match="serve throughout"):
+        advise_run(folder, parse_yaml(HALF))
+
+
 def test_a_run_that_comes_out_differently_is_refused(tmp_path: Path) -> None:
     folder = ran(tmp_path)
     path = folder / "scenario.resolved.yaml"
