@@ -1,4 +1,4 @@
-"""SGLang's model gateway with the policy "cache_aware": the longest match in a tree of what was sent, or the shortest queue.
+"""SGLang's model gateway with its policy "cache_aware": the longest match among prompts sent, or the shortest queue.
 
 Rules of https://github.com/sgl-project/sglang at 053b63f (sgl-model-gateway/src/policies/cache_aware.rs, tree.rs), with
 the defaults of its command line. Loads are the gateway's own requests in flight.
