@@ -16,7 +16,7 @@ __all__ = ["AdapterReadable", "Adapters", "CacheEvents", "CacheReadable"]
 
 
 class Adapters(NamedTuple):
-    """LoRA adapters of an engine, as of now, as vLLM's metric lora_requests_info shows them.
+    """LoRA adapters of an engine, as of now, as vLLM's metric of LoRA requests shows them.
 
     Attributes:
         running, waiting: Numbers of the adapters of the sequences in the batch, and of those in the queue.

@@ -133,16 +133,22 @@ class _Known:
         self.events: CacheEvents = client.cache_events()
         self._loss, self._seed, self._stream = view.loss, seed, f"views/router/{client.name}/"
         self._delay_ns = s_to_ns(view.delay)
-        self._incarnation, self._message, self._lost = 0, -1, False
+        self._message, self._lost = -1, False
         self.held: dict[Hashable, dict[int, int]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with an empty cache, of which nothing is known."""
+        self._incarnation = self.events.incarnation
+        self.naming, self.block_tokens = self.events.naming, self.events.block_tokens
+        self.held.clear()
 
     def update(self, now: int) -> None:
         """Take the events that have come by now."""
         source = self.events
         source.catch_up()
         if source.incarnation != self._incarnation:   # it is known at once that the engine has gone
-            self._incarnation = source.incarnation
-            self.held.clear()
+            self._begin()
         events, until = source.events, now - self._delay_ns
         while events and events[0][0] <= until:
             time_ns, stored, name, first, end = events.popleft()
@@ -207,13 +213,15 @@ class EventCaches:
         for place in self._places:
             known = self._known[place]
             known.update(now)
-            source = known.events
-            if source.naming not in names:
-                names[source.naming] = source.names(stage)
-            size = source.block_tokens
-            blocks = min(known.reach(names[source.naming]), (stage.prompt_tokens - 1) // size) * size // self._size
+            runs = names.get(known.naming)
+            if runs is None:
+                runs = names[known.naming] = known.events.names(stage)
+            blocks = known.reach(runs)
             if blocks:
-                found[place] = blocks
+                size = known.block_tokens
+                blocks = min(blocks, (stage.prompt_tokens - 1) // size) * size // self._size
+                if blocks:
+                    found[place] = blocks
         return found
 
     def sent(self, place: int, prompt: Hashed) -> None:

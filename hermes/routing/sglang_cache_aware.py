@@ -1,4 +1,4 @@
-"""SGLang's model gateway, policy cache_aware: the longest match in a tree of what was sent, or the shortest queue.
+"""SGLang's model gateway with its policy "cache_aware": the longest match among prompts sent, or the shortest queue.
 
 Rules of https://github.com/sgl-project/sglang at 053b63f (sgl-model-gateway/src/policies/cache_aware.rs, tree.rs), with
 the defaults of its command line. Loads are the gateway's own requests in flight.
@@ -35,7 +35,7 @@ __all__ = ["SglangCacheAware", "SglangCacheAwareConfig"]
 
 
 class SglangCacheAwareConfig(ConfigModel):
-    """SGLang's model gateway (policy cache_aware): the client with the longest prefix of the prompt, or the
+    """SGLang's model gateway (the policy "cache_aware"): the client with the longest prefix of the prompt, or the
     shortest queue where loads differ much or the match is short."""
 
     kind: Literal["sglang_cache_aware"] = "sglang_cache_aware"

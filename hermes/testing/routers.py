@@ -12,7 +12,7 @@ The router works in simulations: it chooses for requests that arrive, among clie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from hermes.core.record import STATUS_COMPLETED
@@ -46,15 +46,26 @@ class _Watched:
 class _WatchedRouter:
     def __init__(self, router: Any, context: RouterContext, choices: list[Choice]) -> None:
         self._router, self._context, self._choices = router, context, choices
+        self._members = list(context.candidates)
 
-    def __getattr__(self, name: str) -> Any:   # `observe`, if the router has it
-        return getattr(self._router, name)
+    def __getattr__(self, name: str) -> Any:   # `observe` and `changed`, if the router has them
+        found = getattr(self._router, name)
+        if name != "changed":
+            return found
+
+        def changed(members: Sequence[Any]) -> None:
+            self._members = list(members)
+            found(members)
+
+        return changed
 
     def choose(self, stage: Any) -> Any:
         before = [getattr(stage, name) for name in _STAGE]
         client = self._router.choose(stage)
         assert [getattr(stage, name) for name in _STAGE] == before, "the router changed the stage"
         assert any(client is candidate for candidate in self._context.candidates), f"{client} is no candidate"
+        for one in (client, *([] if stage.decode_on is None else [stage.decode_on])):
+            assert any(one is member for member in self._members), f"{one} is no member"
         decode_on = -1 if stage.decode_on is None else stage.decode_on.index
         self._choices.append((stage.request.id, stage.arrival_order, client.index, decode_on))
         return client
@@ -127,6 +138,24 @@ class RouterContract(ABC):
         for count, (simulation, choices) in built.items():
             simulation.run()
             assert choices == alone[count]
+
+    def test_a_router_with_changed_follows_clients_that_come_and_go(self) -> None:
+        """Every client that is chosen is a member at that time, if the router has `changed`."""
+        component = self.component()
+        for count in [count for count in self.cases() if count > 1]:
+            data = self.scenario(count)
+            for group in data["clients"]:
+                changes = [{"at": at, "replicas": replicas} for at, replicas in ((0.5, count), (2.5, 1), (4.0, 2))]
+                group["fleet"] = {"start": 1, "start_up": {"total": 0.05},
+                                  "autoscaler": {"kind": "schedule", "changes": changes}}
+            routers = self.built(count)[0].coordinator._routers.values()
+            if not all(hasattr(router, "changed") for router in routers):
+                return
+            choices: list[Choice] = []
+            watched = load_scenario(data).model_copy(update={"router": _Watched(component, choices)})
+            record = build(watched).run()
+            assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
+            assert {request for request, *_ in choices} == set(range(60))
 
     def test_a_written_component_is_read_back(self) -> None:
         component = self.component()

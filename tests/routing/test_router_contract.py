@@ -56,7 +56,7 @@ class Remembering(ConfigModel):
     """Its routers share a counter, and one reads the state of the clients as of the last event."""
 
     kind: Literal["test_remembering"] = "test_remembering"
-    how: Literal["shared", "stale", "foreign", "meddling"] = "shared"
+    how: Literal["shared", "stale", "foreign", "meddling", "deaf"] = "shared"
 
     def build(self, context: RouterContext) -> Any:
         return RememberingRouter(self.how, context)
@@ -67,6 +67,9 @@ class RememberingRouter:
 
     def __init__(self, how: str, context: RouterContext) -> None:
         self.how, self.candidates = how, context.candidates
+
+    def changed(self, members: Any) -> None:
+        """Go on as before."""
 
     def choose(self, stage: Any) -> Any:
         if self.how == "stale":
@@ -85,6 +88,7 @@ class RememberingRouter:
         ("shared", "test_same_seed_same_choices"), ("stale", "test_loads_are_read_as_of_now_in_both_modes"),
         ("foreign", "test_every_stage_is_given_to_a_candidate"),
         ("meddling", "test_every_stage_is_given_to_a_candidate"),
+        ("deaf", "test_a_router_with_changed_follows_clients_that_come_and_go"),
     ],
 )
 def test_the_contract_notices(how: Any, test: str) -> None:
