@@ -98,7 +98,7 @@ def interpreter_environment(collector: str = "hermes") -> Iterator[dict[str, str
     """Return the environment variables with which another interpreter finds this package and the collector's, but no
     other package of ours and no module of the current folder."""
     with tempfile.TemporaryDirectory(prefix="hermes-") as folder:
-        for name in ("hermes", collector.partition(".")[0]):
+        for name in ("hermes", collector.partition(".")[0], "hermes__mypyc"):   # the last: of a compiled build
             place = _place_of(name)
             if place is not None and not (Path(folder) / place.name).exists():
                 (Path(folder) / place.name).symlink_to(place, target_is_directory=place.is_dir())
