@@ -169,14 +169,15 @@ def _scaled(scenario: str | None, given: dict[str, str | None], options: _Search
         raise InputError(Verbatim("missing: --scale needs a scenario with a fleet"), field="SCENARIO")
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
-        raise InputError(Verbatim("--scale keeps the scenario's clients and workload; change them with --set"), field=wrong)
+        raise InputError(Verbatim("--scale keeps the scenario's clients and workload; change them with --set"),
+                         field=wrong)
     limit, output = _limit(options.minutes), options.output
     count = options.workers if options.workers >= 0 else os.cpu_count() or 1
 
-    def estimated(most: int, seconds: float) -> None:
+    def estimated(usual: int, seconds: float) -> None:
         if seconds and not options.quiet:
-            took = most * seconds / max(count, 1)
-            print(f"{seconds:.0f} s: a simulation; at most {most} of them, "
+            took = usual * seconds / max(count, 1)
+            print(f"{seconds:.0f} s: of one simulation; about {usual} of them, "
                   f"{f'{took:.0f} s' if took < 120 else f'{took / 60:.0f} min'} with "
                   f"{'1 process' if count <= 1 else f'{count} processes'}", file=sys.stderr, flush=True)
 

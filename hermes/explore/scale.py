@@ -7,9 +7,10 @@ higher target means fewer replicas: fewer device-hours, and as a rule more minut
   that the group may have do not keep it, nothing does.
 - For a pair of `min` and `start` the highest target that keeps the limit is searched for (`hermes.explore.bracket`).
   First come three values of `min` below the static fleet's replicas, then those half way from the best to its
-  neighbours, at last other starts. A pair whose `min` alone costs more than the best fleet found is left out.
+  neighbours. All start with as many replicas as the static fleet, so that the first minutes do not decide; at last come
+  fewer at the start, with the best `min`. A pair whose `min` alone costs more than the best fleet found is left out.
 - A fleet keeps the limit if it does so with each seed. Further seeds are simulated only for a fleet that keeps it with
-  the first one and costs less than the best.
+  the first one and costs hardly more than the best.
 - The answer is simulated with seeds that the search has not seen. One that misses counts from then on, and the search
   goes on below.
 
@@ -47,7 +48,9 @@ CHECKS = 3         # seeds that the search has not seen
 MOST_CHECKS = 5    # rounds of them
 STRIDE = 16        # first steps from the scenario's own target: a factor of 2.2
 NEAR = 3           # the same from the best target known
+SLACK = 1.01       # over the best answer's device-hours with the first seed: the mean over the seeds may be below it
 CONFIRM = 1        # targets below the answer that are tried as well
+USUAL = 25         # fleets of an autoscaler that are tried as a rule
 NEIGHBOURS = 4     # rounds of values of `min` next to the best one
 
 Row = Mapping[str, Any]
@@ -182,7 +185,7 @@ def scale(
     """Find the fleet of an autoscaler, and the static one, that need the fewest device-hours within a limit.
 
     Args:
-        scenario: A file, the name of a built-in scenario, or a dict. A group has a `fleet` whose autoscaler has targets.
+        scenario: A file, the name of a built-in scenario, or a dict. A group has a fleet whose autoscaler has targets.
         limit: Minutes of a run that may be out of the SLO.
         group: Name of the group; None for the only one that can be varied.
         overrides: Settings such as `"slo.ttft=1s"`.
@@ -192,8 +195,8 @@ def scale(
         out: Folder that keeps the simulations as a sweep; a repeated call continues. Left out, none are kept.
         engine: Executor to use instead of `workers` new processes.
         told: Called with each round (`hermes.results.progress.Told`).
-        estimated: Called once, after the first simulations, with the expected number of simulations and the seconds
-            of processor time of one.
+        estimated: Called once, after the first simulations, with the number of simulations that a search takes as a
+            rule and the seconds of processor time of one (0 if it was simulated by an earlier call).
 
     Raises `InputError` for a scenario without an SLO, and for one without an autoscaler that has a target.
     """
@@ -228,12 +231,14 @@ class _Pair:
 class _Search:
     """Fleets that were simulated, and the searches over them."""
 
-    def __init__(self, trials: Trials, space: Space, limit: Limit, seeds: list[int], estimated: Estimate | None) -> None:
+    def __init__(self, trials: Trials, space: Space, limit: Limit, seeds: list[int],
+                 estimated: Estimate | None = None) -> None:
         self.points: dict[Fleet, Point] = {}
         self.seeds, self.checked = seeds, 0
         self.fewest: Point | None = None   # of the static fleets that keep the limit
         self._trials, self._space, self._limit, self._estimated = trials, space, limit, estimated
         self._pairs: dict[tuple[int | None, int], _Pair] = {}
+        self._usual = 0   # simulations that a search takes as a rule
 
     # -- simulations ---------------------------------------------------------------------------------------------------
 
@@ -247,7 +252,7 @@ class _Search:
         for label, (fleet, seed) in new.items():
             self.points.setdefault(fleet, Point(fleet)).seen[seed] = _seen(rows[label], self._space.group)
         if first and self._estimated is not None:
-            self._estimated(self._trials.most, self._seconds())
+            self._estimated(self._usual, self._seconds())
 
     def _seconds(self) -> float:
         """Return the processor time of one of the simulations so far; 0 if the folder does not say it."""
@@ -261,11 +266,11 @@ class _Search:
 
     def _met(self, fleets: Sequence[Fleet], *, fully: bool = False) -> dict[Fleet, bool]:
         """Return whether fleets keep the limit with each seed. fully: Simulate all seeds of those that keep it with the
-        first one; otherwise only of those that cost less than the best answer so far, since others are none."""
+        first one; otherwise only of those that cost hardly more than the best answer so far, since others are none."""
         first, *further = self.seeds
         self._simulate((fleet, first) for fleet in fleets)
-        bar = math.inf if fully else self._bar()
-        left = [fleet for fleet in fleets if self._ok(fleet, self.seeds) and self.points[fleet].seen[first].hours < bar]
+        bar = math.inf if fully else SLACK * self._bar()
+        left = [fleet for fleet in fleets if self._ok(fleet, self.seeds) and self._hours(self.points[fleet]) <= bar]
         self._simulate((fleet, seed) for fleet in left for seed in further)
         return {fleet: self._ok(fleet, self.seeds) for fleet in fleets}
 
@@ -274,8 +279,9 @@ class _Search:
     def static(self) -> None:
         """Find the fewest replicas, held throughout, that keep the limit."""
         most = self._space.most_static
-        steps = 2 + most.bit_length()
-        self._trials.left = (steps + 3 * 8 + NEIGHBOURS * 2 * 5 + 3 * 5) * (1 + len(self.seeds)) // 2 + CHECKS
+        steps, each = 2 + most.bit_length(), (1 + len(self.seeds)) / 2   # each: simulations of a fleet, on average
+        self._trials.left = round((steps + 3 * 8 + NEIGHBOURS * 2 * 5 + 3 * 5) * each) + 2 * CHECKS
+        self._usual = round((steps + USUAL) * each) + 2 * CHECKS
         bracket = Bracket(-most, lowest=-most, highest=-1)
         ends = {self._space.static(replicas): -replicas for replicas in (most, 1)}
         for fleet, met in self._met(list(ends), fully=True).items():
@@ -297,8 +303,8 @@ class _Search:
         if space.least is None:
             tried: list[int | None] = [None]
         else:
-            tried = list(least) if least is not None else sorted({low, *(
-                value for value in (round(static / 3), round(2 * static / 3)) if low < value <= top)})
+            spread = {low, *(value for value in (round(static / 3), round(2 * static / 3)) if low < value <= top)}
+            tried = [*(sorted(spread) if least is None else least)]
         pairs = [pair for value in tried for start in self._starts(value, starts)
                  if (pair := self._pair(value, start)) is not None]
         if not pairs:
@@ -312,12 +318,14 @@ class _Search:
         best = self.best()
         if starts is None and best is not None:
             fleet = best.fleet
-            others = {max(fleet.least or 0, min(space.start, 1)), (fleet.start + static + 1) // 2, static}
-            near = [pair for start in sorted(others) if (pair := self._pair(fleet.least, start, fleet.level)) is not None]
-            self._search(near)
+            fewest = max(fleet.least or 0, min(space.start, 1))
+            others = {fewest, (fewest + static) // 2, min(max(space.start, fewest), static)}
+            self._search([pair for start in sorted(others)
+                          if (pair := self._pair(fleet.least, start, fleet.level)) is not None])
 
     def _starts(self, least: int | None, starts: Sequence[int] | None) -> list[int]:
-        return [max(least or 0, self._space.start)] if starts is None else [
+        assert self.fewest is not None
+        return [max(least or 0, self.fewest.fleet.start)] if starts is None else [
             start for start in starts if start >= (least or 0)]
 
     def _half_way(self, low: int, top: int) -> list[int]:
@@ -328,7 +336,8 @@ class _Search:
         mine, tried = best.fleet.least, sorted({pair.least for pair in self._pairs.values() if pair.least is not None})
         below = max((value for value in tried if value < mine), default=low - 1)
         above = min((value for value in tried if value > mine), default=top + 1)
-        return [value for value in ((below + mine) // 2, (mine + above) // 2) if value not in tried and low <= value <= top]
+        return [value for value in ((below + mine) // 2, (mine + above) // 2)
+                if value not in tried and low <= value <= top]
 
     def _search_near(self, values: Sequence[int], starts: Callable[[int], list[int]]) -> bool:
         """Search with these values of `min`, from the best target on; whether there were any."""
@@ -375,10 +384,12 @@ class _Search:
         return min((self._hours(point) for point in (self.best(), self.fewest) if point is not None), default=math.inf)
 
     def best(self) -> Point | None:
-        """Return the cheapest fleet of an autoscaler that keeps the limit with all seeds."""
+        """Return the cheapest fleet of an autoscaler that keeps the limit with all seeds and costs less than the static
+        one; of equals, the one with the lowest target: it is farthest from the limit."""
         found = [point for fleet, point in self.points.items() if not fleet.is_static
-                 and point.seen.keys() >= set(self.seeds) and self._ok(fleet, point.seen)]
-        return min(found, key=lambda point: (point.hours, point.out[1], point.fleet.label), default=None)
+                 and point.seen.keys() >= set(self.seeds) and self._ok(fleet, point.seen)
+                 and (self.fewest is None or point.hours < self.fewest.hours)]
+        return min(found, key=lambda point: (point.hours, point.out[1], point.fleet.level), default=None)
 
     def beyond(self, best: Point | None) -> Point | None:
         """Return the fleet with the next higher target than the best, of those that miss the limit."""

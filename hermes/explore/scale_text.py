@@ -43,8 +43,8 @@ def _answer(found: Scaled) -> str:
         return (f"none within the limit: even {counted(most.fleet.start, 'replica')} throughout, the most that there "
                 f"may be, are out of limit in {_out(most)}")
     if found.best is None:
-        return (f"the static fleet, {counted(found.static.fleet.start, 'replica')} throughout: no target tried keeps the "
-                f"limit with fewer device-hours")
+        return (f"the static fleet, {counted(found.static.fleet.start, 'replica')} throughout: no target tried keeps "
+                f"the limit with fewer device-hours")
     return f"{_label(found, found.best)}: {_cost(found.best)}; {_out(found.best)} out of limit"
 
 
@@ -76,8 +76,8 @@ def _out(point: Point) -> str:
 
 def _fleet(point: Point) -> str:
     most = max(one.ready_most for one in point.seen.values())
-    return (f"{point.mean('ready_mean'):.3g} ready on average, {most} at most; {point.mean('events'):.3g} scale events a "
-            f"day; {point.mean('cold'):,.4g} requests missed their limits while a replica started")
+    return (f"{point.mean('ready_mean'):.3g} ready on average, {most} at most; {point.mean('events'):.3g} scale events "
+            f"a day; {point.mean('cold'):,.4g} requests missed their limits while a replica started")
 
 
 def _lost(point: Point) -> str:
@@ -87,9 +87,10 @@ def _lost(point: Point) -> str:
 
 def _checked(found: Scaled) -> str:
     if not found.checked:
-        return ("not confirmed: each answer missed the limit with a seed that its search had not seen, and the last one "
-                "was not simulated with others; a shorter search space (--min, --start) or more --seeds helps")
-    return f"{found.checked} of {found.checked} other seeds keep the limit"
+        return ("not confirmed: each answer missed the limit with a seed that its search had not seen, and the "
+                "last one was not simulated with others; more --seeds, or fewer values of --min and --start, help")
+    both = ", the static fleet too" if found.best is not None else ""
+    return f"{found.checked} of {found.checked} other seeds keep the limit{both}"
 
 
 def _assumed(found: Scaled) -> str:
@@ -98,16 +99,14 @@ def _assumed(found: Scaled) -> str:
     fleet = client.fleet
     times = [one.start_s for point in found.points for one in point.seen.values() if one.start_s is not None]
     starts = sum(one.starts for point in found.points for one in point.seen.values())
-    text = f"start-up `{fleet.start_up.kind}`"
+    text = f"a start-up (`{fleet.start_up.kind}`) that no replica needed"
     if times:
-        low, high = min(times), max(times)
-        took = format_s(low) if low == high else f"{format_s(low)} to {format_s(high)}"
-        text += f", {took} on average by simulation, {starts:,} starts"
-    else:
-        text += ", never needed"
+        low, high = format_s(min(times)), format_s(max(times))
+        text = (f"a start-up (`{fleet.start_up.kind}`) of {low if low == high else f'{low} to {high}'} until routers "
+                f"know, the means of simulations with {counted(starts, 'start')} in all")
     if fleet.crashes:
-        probe = fleet.probe
-        return (f"{text}; {counted(len(fleet.crashes), 'crash', 'crashes')}, noticed by {probe.failures} probes each "
+        probe, crashes = fleet.probe, "1 crash" if len(fleet.crashes) == 1 else f"{len(fleet.crashes)} crashes"
+        return (f"{text}; {crashes}, noticed by {probe.failures} probes each "
                 f"{format_s(probe.period)} and {format_s(probe.delay)}")
     return f"{text}; no crash"
 
@@ -120,10 +119,10 @@ def points_table(found: Scaled, *, verbose: bool = False) -> Section:
     shown = sorted(shown, key=ranked.index)
     left = len(ranked) - len(shown)
     return Section("fleets tried, means over their seeds", [
-        "target", "min", "start", "ready", "most", "dev.-h", "$", "out", "cold", "ev./d", "lost", "seeds"],
+        "target", "min", "start", "ready", "dev.-h", "$", "out", "cold", "ev/d", "lost", "seeds"],
         [_row(point) for point in shown],
-        "out: minutes out of limit of any seed; cold: requests that missed limits as a replica started"
-        + (f"; {left} more with -v" if left else ""))
+        "ready: mean/most; out: minutes out of limit, fewest to most of the seeds; cold: requests that missed their "
+        "limits while a replica started; ev/d: scale events a day" + (f"; {left} more with -v" if left else ""))
 
 
 def _row(point: Point) -> list[str]:
@@ -132,7 +131,7 @@ def _row(point: Point) -> list[str]:
     lost = sum(point.lost.values()) / len(point.seen)
     return [
         "static" if fleet.is_static else f"{fleet.target:g}", "-" if fleet.least is None else str(fleet.least),
-        str(fleet.start), f"{point.mean('ready_mean'):.3g}", str(max(one.ready_most for one in point.seen.values())),
+        str(fleet.start), f"{point.mean('ready_mean'):.3g}/{max(one.ready_most for one in point.seen.values())}",
         _hours(point.hours), "-" if dollars is None else f"{dollars:.4g}", str(low) if low == high else f"{low}-{high}",
         f"{point.mean('cold'):.3g}", f"{point.mean('events'):.3g}", f"{lost:.3g}", str(len(point.seen))]
 

@@ -1,8 +1,8 @@
 """Arrival processes: the times at which requests arrive.
 
 Renewal processes (poisson, uniform, normal, gamma) draw gaps and add them up; the first request arrives after the first
-gap. `mmpp` and `profile` modulate a Poisson process. `at_once` and `trace` draw nothing. `closed_loop` has no arrival times: its
-users submit the next request after an answer.
+gap. `mmpp` and `profile` modulate a Poisson process. `at_once` and `trace` draw nothing. `closed_loop` has no arrival
+times: its users submit the next request after an answer.
 """
 
 from __future__ import annotations
