@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hermes import open_sweep, simulate
@@ -197,7 +197,7 @@ class Formula:
 SPACE = Space("llm", "clients.0.fleet", "kpa", {"target": 10.0}, "running", 1, 1, 16, 16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(need=st.floats(1, 12), each=st.floats(0, 30), allowed=st.integers(0, 60),
        noise=st.lists(st.integers(0, 3), min_size=1, max_size=9))
 def test_it_finds_what_a_scan_finds(need, each, allowed, noise):
@@ -224,7 +224,9 @@ def test_it_finds_what_a_scan_finds(need, each, allowed, noise):
     fewest = next((n for n in range(1, 17) if row(SPACE.static(n))["ok"]), None)
     assert static is None or static.fleet.start == fewest
     cheapest = min((point.hours for point in (best, static) if point is not None), default=None)
-    assert cheapest is not None
+    if cheapest is None:   # a seed of the check has minutes that 16 replicas do not save
+        assert fewest is None
+        return
     assert cheapest <= 1.1 * min([*hours, *([] if fewest is None else [24.1 * fewest])])
     assert formula.runs < 400
 
