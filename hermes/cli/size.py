@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,6 +23,7 @@ from hermes.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from hermes.explore.scale import Limit
     from hermes.explore.size_groups import Grouped
     from hermes.results.layout import Section
 
@@ -61,6 +64,16 @@ def size(
     max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64,
     group: Annotated[str | None, typer.Option(
         metavar="NAME", help="Size this group of LLM clients alone; the others stay as the scenario has them.")] = None,
+    scale: Annotated[bool, typer.Option(
+        "--scale", help="Of a scenario with a fleet: the autoscaler's target, min and start that need the fewest "
+                        "device-hours within --minutes.")] = False,
+    minutes: Annotated[str | None, typer.Option(
+        metavar="LIMIT", help="With --scale: how many minutes may be out of the SLO, such as 10 or 1%.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="With --scale: seeds of the search.")] = 3,
+    least: Annotated[str | None, typer.Option(
+        "--min", metavar="NUMBERS", help="With --scale: values of the autoscaler's min to try.")] = None,
+    start_with: Annotated[str | None, typer.Option(
+        "--start", metavar="NUMBERS", help="With --scale: replicas at the start to try.")] = None,
     overrides: Overrides = [],  # noqa: B006
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR", help="Write the best scenario, a figure and all simulations here.")] = None,
@@ -73,6 +86,7 @@ def size(
     """Find the fewest devices that serve a load within an SLO, by device, parallelism and layout.
 
     Several groups of LLM clients are sized one by one, then simulated together. Exit code 1 if no layout meets the SLO.
+    With --scale: the fleet with the fewest device-hours. Exit code 1 if none keeps the limit.
     """
     from hermes.explore.assumed import assumes_of_best
     from hermes.explore.executors import make_executor
@@ -84,6 +98,12 @@ def size(
     from hermes.results.progress import SearchProgress
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
+    _check_scale(scale=scale, minutes=minutes, least=least, start=start_with)
+    if scale:
+        given = {"--model": model, "--workload": workload, "--rate": rate, "--pp": pp, "--dp": dp, "--ep": ep,
+                 "--price": price or None}
+        return _scaled(scenario, given, _Search(
+            minutes, seeds, group, least, start_with, settings, output, workers, executor, address, quiet, verbose))
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
     options: dict[str, Any] = {
@@ -105,6 +125,100 @@ def size(
     sections = [*ranking(found), *([front_section(found)] if verbose else [])]
     return _answer(lines(found), plain(found), assumes_of_best(found), output if found.meets else None, sections,
                    verbose, int(not found.meets))
+
+
+class _Search(NamedTuple):
+    """Options of `--scale`."""
+
+    minutes: str | None
+    seeds: int
+    group: str | None
+    least: str | None
+    start: str | None
+    settings: list[str]
+    output: Path | None
+    workers: int
+    executor: str
+    address: str
+    quiet: bool
+    verbose: bool
+
+
+def _check_scale(*, scale: bool, **options: str | None) -> None:
+    """Raise `InputError` for options of `--scale` without it."""
+    from hermes.errors import InputError, Verbatim
+
+    for name, value in options.items():
+        if value is not None and not scale:
+            raise InputError(Verbatim("it belongs to --scale; give both or none"),
+                             field={"least": "--min"}.get(name, f"--{name}"))
+
+
+def _scaled(scenario: str | None, given: dict[str, str | None], options: _Search) -> Answer:
+    """Return the answer of `--scale`."""
+    from hermes.errors import InputError, Verbatim
+    from hermes.explore.executors import make_executor
+    from hermes.explore.objective import limits_text
+    from hermes.explore.scale import scale
+    from hermes.explore.scale_text import lines, plain, points_table
+    from hermes.explore.size_files import write_best
+    from hermes.results.layout import labelled
+    from hermes.results.progress import SearchProgress
+
+    if scenario is None:
+        raise InputError(Verbatim("missing: --scale needs a scenario with a fleet"), field="SCENARIO")
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None:
+        raise InputError(Verbatim("--scale keeps the scenario's clients and workload; change them with --set"),
+                         field=wrong)
+    limit, output = _limit(options.minutes), options.output
+    count = options.workers if options.workers >= 0 else os.cpu_count() or 1
+
+    def estimated(usual: int, seconds: float) -> None:
+        if seconds and not options.quiet:
+            took = usual * seconds / max(count, 1)
+            print(f"{seconds:.0f} s: of one simulation; about {usual} of them, "
+                  f"{f'{took:.0f} s' if took < 120 else f'{took / 60:.0f} min'} with "
+                  f"{'1 process' if count <= 1 else f'{count} processes'}", file=sys.stderr, flush=True)
+
+    with (closing(make_executor(options.executor, options.workers, (), options.address)) as engine,
+          SearchProgress(quiet=options.quiet, verbose=options.verbose) as told):
+        found = scale(scenario, limit, group=options.group, overrides=options.settings, seeds=options.seeds,
+                      least=None if options.least is None else _replicas(options.least, "--min"),
+                      starts=None if options.start is None else _replicas(options.start, "--start"),
+                      out=None if output is None else output / "simulations", engine=engine, told=told,
+                      estimated=estimated)
+    text = lines(found, limits_text(found.scenario.slo))
+    best = found.cheapest
+    if output is not None and best is not None:
+        write_best(found.document(best), found.scenario.source.base_dir, best.fleet.label, output)
+        text.append(("files", f"{output}; next: hermes run {output / 'best.yaml'}"))
+    return Answer(plain(found), [labelled(text), points_table(found, verbose=options.verbose)], int(best is None))
+
+
+def _limit(text: str | None) -> Limit:
+    from hermes.errors import InputError
+    from hermes.explore.scale import Limit
+
+    expected = "the minutes that may be out of the SLO: a number such as 10, or a share such as 1%"
+    if text is None:
+        raise InputError(expected, None, field="--minutes")
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= (100 if text.endswith("%") else 1e9):
+        raise InputError(expected, text, field="--minutes")
+    return Limit(share=value / 100) if text.endswith("%") else Limit(value)
+
+
+def _replicas(text: str, option: str) -> list[int]:
+    from hermes.errors import InputError
+
+    names = _names(text, option)
+    if not all(name.isdecimal() and int(name) <= 100_000 for name in names):
+        raise InputError("numbers of replicas, such as 1,2,4", text, field=option)
+    return [int(name) for name in names]
 
 
 def _of_groups(found: Grouped, base_dir: Path, output: Path | None, verbose: bool) -> Answer:

@@ -35,6 +35,7 @@ class Trials:
         length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
             simulations that settled have needed.
         lengths: The same of each simulation, as it was at last.
+        extract: Function of further figures, as in a sweep.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Trials:
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
+    extract: str | None = None
 
     def __post_init__(self) -> None:
         self.arrivals: Arrivals = arrivals_of(self.scenario)
@@ -99,7 +101,8 @@ class Trials:
         return report
 
     def _sweep(self, cases: Mapping[str, Mapping[str, Any]], progress: Progress | None = None) -> dict[str, Row]:
-        sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values())})
+        more = {} if self.extract is None else {"extract": self.extract}
+        sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values()), **more})
         source = self.scenario.source   # with the overrides, which a case may set again
         assert source.node is not None
         sweep = replace(sweep, base=source.node, base_dir=source.base_dir)

@@ -33,7 +33,7 @@ __all__ = ["beyond_chance", "intervals_of_latencies", "of_one_seed", "spreads"]
 PARTS = 5
 FEWEST = 40         # requests of a part
 _LATENCIES = ("ttft", "tpot", "e2e")
-_DRAWN = {"poisson", "gamma", "normal", "mmpp", "uniform"}   # arrivals that depend on the seed
+_DRAWN = {"poisson", "gamma", "normal", "mmpp", "profile", "uniform"}   # arrivals that depend on the seed
 
 
 def spreads(scenario: Scenario, record: RunRecord, metrics: RequestMetrics) -> dict[str, float] | None:

@@ -1,8 +1,8 @@
 """Arrival processes: the times at which requests arrive.
 
 Renewal processes (poisson, uniform, normal, gamma) draw gaps and add them up; the first request arrives after the first
-gap. `mmpp` modulates a Poisson process. `at_once` and `trace` draw nothing. `closed_loop` has no arrival times: its
-users submit the next request after an answer.
+gap. `mmpp` and `profile` modulate a Poisson process. `at_once` and `trace` draw nothing. `closed_loop` has no arrival
+times: its users submit the next request after an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, ThinkDistrib
 from hermes.workload.replay import Replay
 
 __all__ = [
-    "ARRIVALS", "AtOnce", "ClosedLoop", "Gamma", "MarkovModulated", "Normal", "Poisson", "TraceArrivals", "Uniform",
+    "ARRIVALS", "AtOnce", "ClosedLoop", "Gamma", "MarkovModulated", "Normal", "Poisson", "Profile", "TraceArrivals",
+    "Uniform",
 ]
 
 ARRIVALS: Registry[ArrivalProcess | ClosedLoopProcess] = Registry("arrivals", "an arrival process")
@@ -154,6 +155,45 @@ class MarkovModulated(ArrivalProcess):
         # The first spell whose end is not before the target; never one with rate 0, since those add nothing.
         spell = np.minimum(np.searchsorted(ends_accumulated, targets, side="left"), len(lasting) - 1)
         times = ends[spell] - (ends_accumulated[spell] - targets) / np.maximum(rate_of[spell], 1e-300)
+        return seconds_to_ns(np.maximum.accumulate(np.maximum(times, 0.0)))
+
+
+@ARRIVALS.register("profile")
+class Profile(ArrivalProcess):
+    """Poisson arrivals whose rate follows a profile, such as that of a day: 24 rates of an hour each.
+
+    After the last rate comes the first one again.
+    """
+
+    kind: Literal["profile"] = "profile"
+    rates: Annotated[list[QuietRate], Field(min_length=1, max_length=100_000)]
+    """Requests per second of each period, in order; some of them may be 0."""
+    every: Annotated[Duration, Field(gt=0)] = 3600.0
+    """Length of a period."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        # The first request comes within 100 turns or so, whatever the seed: times stay within the clock.
+        if self._per_turn() < 0.01:
+            raise InputError("rates and periods that give at least 0.01 requests in a turn of the profile",
+                             self._per_turn(), field="rates")
+        return self
+
+    def scaled(self, factor: float) -> dict[str, Any]:
+        return {"rates": [rate * factor for rate in self.rates]}
+
+    def _per_turn(self) -> float:
+        return math.fsum(self.rates) * self.every
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        # As for `mmpp`: in units of the accumulated rate the process is Poisson with rate 1.
+        rates = np.array(self.rates)
+        ends = np.cumsum(rates * self.every)   # of periods, accumulated
+        turns, within = np.divmod(np.cumsum(rng.standard_exponential(n)), ends[-1])
+        # The first period whose end is not before the target; never one with rate 0, since those add nothing.
+        period = np.minimum(np.searchsorted(ends, within, side="left"), len(rates) - 1)
+        left = (ends[period] - within) / np.maximum(rates[period], 1e-300)
+        times = (turns * len(rates) + period + 1) * self.every - np.minimum(left, self.every)
         return seconds_to_ns(np.maximum.accumulate(np.maximum(times, 0.0)))
 
 

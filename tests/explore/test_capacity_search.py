@@ -68,6 +68,7 @@ def test_a_miss_below_the_answer_moves_it_down():
 @pytest.mark.parametrize(("kind", "more", "scaled"), [
     ("poisson", {"rate": 4}, {"rate": 6.0}), ("gamma", {"rate": 4, "cv": 2}, {"rate": 6.0}),
     ("mmpp", {"rates": [1, 3], "dwells": [1, 2]}, {"rates": [1.5, 4.5]}),
+    ("profile", {"rates": [1, 0, 3], "every": "1 min"}, {"rates": [1.5, 0.0, 4.5]}),
     ("trace", {"path": "a.csv"}, {"scale": 1.5}), ("trace", {"path": "a.csv", "scale": 2}, {"scale": 3.0}),
     ("trace", {"path": "a.csv", "rate": 2}, {"rate": 3.0}), ("closed_loop", {"users": 5}, {"users": 8}),
 ])

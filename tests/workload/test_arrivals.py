@@ -25,6 +25,7 @@ from hermes.workload.arrivals import (
     MarkovModulated,
     Normal,
     Poisson,
+    Profile,
     TraceArrivals,
     Uniform,
 )
@@ -96,6 +97,13 @@ class TestOnOff(ArrivalProcessContract):
         return MarkovModulated(rates=[0.0, 50.0], dwells=[2.0, 1.0])
 
 
+class TestProfile(ArrivalProcessContract):
+    mean_rate_per_s = (5 + 0 + 80) / 3
+
+    def make(self) -> Profile:
+        return Profile(rates=[5.0, 0.0, 80.0], every=20.0)
+
+
 class TestAtOnce(ArrivalProcessContract):
     def make(self) -> AtOnce:
         return AtOnce(at=1.5)
@@ -132,9 +140,9 @@ def times(process: ArrivalProcess, n: int = 100) -> IntArray:
 
 def test_every_kind_has_its_literal() -> None:
     assert set(ARRIVALS.names()) >= {
-        "at_once", "closed_loop", "gamma", "mmpp", "normal", "poisson", "trace", "uniform"
+        "at_once", "closed_loop", "gamma", "mmpp", "normal", "poisson", "profile", "trace", "uniform"
     }
-    for name in ("at_once", "closed_loop", "gamma", "mmpp", "normal", "poisson", "trace", "uniform"):
+    for name in ("at_once", "closed_loop", "gamma", "mmpp", "normal", "poisson", "profile", "trace", "uniform"):
         assert ARRIVALS.get(name).model_fields["kind"].default == name
 
 
@@ -187,6 +195,44 @@ def test_mmpp_first_state_is_stationary() -> None:
     process = MarkovModulated(rates=[1e6, 1e-3], dwells=[1.0, 3.0])
     busy = [process.times_ns(1, stream(seed, "test"))[0] < 1_000_000 for seed in range(800)]
     assert np.mean(busy) == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 800))
+
+
+def test_a_profile_gives_each_period_its_rate() -> None:
+    at = Profile(rates=[2.0, 0.0, 10.0], every=50.0).times_ns(120_000, stream(5, "test")) / 1e9
+    turns = int(at[-1] // 150.0)
+    counts = np.bincount((at[at < turns * 150.0] // 50.0).astype(int), minlength=3 * turns).reshape(turns, 3)
+    assert turns == pytest.approx(200, abs=3)
+    for period, mean in enumerate((100, 0, 500)):   # four standard errors
+        assert counts[:, period].mean() == pytest.approx(mean, abs=4 * math.sqrt(mean / turns))
+        # Poisson counts: the variance is the mean, so that each turn of the profile is drawn anew
+        assert counts[:, period].var() == pytest.approx(mean, abs=4 * mean * math.sqrt(2 / turns))
+
+
+def test_a_profile_of_one_rate_is_poisson() -> None:
+    assert times(Profile(rates=[7.0], every=1e6)) == pytest.approx(times(Poisson(rate=7.0)), abs=2)
+    assert times(Profile(rates=[7.0, 7.0], every=0.01)) == pytest.approx(times(Poisson(rate=7.0)), abs=20)
+
+
+def test_a_rate_of_zero_at_either_end_of_a_profile() -> None:
+    at = times(Profile(rates=[0.0, 4.0, 0.0], every=10.0), 1000) / 1e9 % 30
+    assert at.min() >= 10
+    assert at.max() <= 20
+
+
+@given(
+    rates=st.lists(st.floats(0, 1e4), min_size=1, max_size=5), every=st.floats(1e-3, 1e5),
+    n=st.integers(0, 300), more=st.integers(0, 300), seed=st.integers(0, 2**32),
+)
+def test_a_profile_always_gives_ordered_times(rates: list[float], every: float, n: int, more: int, seed: int) -> None:
+    if math.fsum(rates) * every < 0.01:
+        with pytest.raises(ValidationError, match="turn of the profile"):
+            Profile(rates=rates, every=every)
+        return
+    at = Profile(rates=rates, every=every).times_ns(n + more, stream(seed, "test"))
+    assert at.shape == (n + more,)
+    assert (np.diff(at, prepend=0) >= 0).all()
+    # longer draws begin with shorter ones, on which `duration` relies
+    assert (Profile(rates=rates, every=every).times_ns(n, stream(seed, "test")) == at[:n]).all()
 
 
 @given(
@@ -264,6 +310,7 @@ class TestClosedLoop:
         ("gamma", {"rate": 1.0, "cv": 0.0}),
         ("normal", {"rate": float("nan")}), ("mmpp", {"rates": [1.0], "dwells": [1.0, 1.0]}),
         ("mmpp", {"rates": [1.0, 2.0], "dwells": [0.0, 1.0]}), ("mmpp", {"rates": [0.0, 0.0], "dwells": [1.0, 1.0]}),
+        ("profile", {"rates": []}), ("profile", {"rates": [0.0]}), ("profile", {"rates": [1.0], "every": 0.0}),
         ("at_once", {"at": -1.0}), ("closed_loop", {"users": 0}), ("closed_loop", {"users": 1, "think": "1 token"}),
         ("trace", {"path": ""}), ("trace", {"path": "x", "scale": 0.0}),
     ],
