@@ -208,6 +208,17 @@ class LLMReadings:
         self._catch_up()
         return self.scheduler.pool.held_tokens(stage)
 
+    def host_tokens(self, stage: Stage, past: int) -> int:
+        """Return the tokens of a prompt in host memory after the first `past`; see `hermes.core.engine_readings`."""
+        from hermes.schedulers.host_offload import HostOffload  # few routers ask
+        from hermes.schedulers.parts import WithParts, part_of
+
+        scheduler = self.scheduler
+        if not isinstance(stage, Generation) or not isinstance(scheduler, WithParts):
+            return 0
+        offload = part_of(scheduler, HostOffload)
+        return 0 if offload is None else offload.held_tokens(stage, past)
+
     def adapters(self) -> Adapters:
         """Return its LoRA adapters; see `hermes.core.engine_readings`."""
         from hermes.schedulers.adapters import AdapterSlots, adapter_of  # few routers ask

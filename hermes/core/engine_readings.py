@@ -50,6 +50,11 @@ class CacheReadable(Protocol):
         never all of the prompt. The cache does not count as used."""
         ...
 
+    def host_tokens(self, stage: Stage, past: int) -> int:
+        """Return how many tokens of a stage's prompt after the first `past` its host memory can give back now: the end
+        of its last whole chunk there, at most the prompt's, less `past`."""
+        ...
+
     def cache_events(self) -> CacheEvents:
         """Return what its prefix cache gains and loses from now on, after what it holds."""
         ...

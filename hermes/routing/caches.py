@@ -32,6 +32,11 @@ class Caches(Protocol):
         none may be left out."""
         ...
 
+    def in_host(self, stage: Stage, cached: dict[int, int]) -> dict[int, int]:
+        """Return how many blocks behind those `cached` candidates can load from host memory, as `matches` does; of
+        views that do not see it, none."""
+        ...
+
     def sent(self, place: int, prompt: Hashed) -> None:
         """Note that a prompt is sent to a candidate."""
         ...
@@ -62,6 +67,9 @@ class SentCaches:
 
     def matches(self, stage: Stage, prompt: Hashed) -> dict[int, int]:
         return self.prefixes.matches(prompt)
+
+    def in_host(self, stage: Stage, cached: dict[int, int]) -> dict[int, int]:
+        return {}
 
     def sent(self, place: int, prompt: Hashed) -> None:
         self.prefixes.sent(place, prompt)
@@ -117,6 +125,14 @@ class ExactCaches:
         if not prompt.runs:
             return {}
         held = {place: self._clients[place].cached_tokens(stage) // self._size for place in self._places}
+        return {place: blocks for place, blocks in held.items() if blocks}
+
+    def in_host(self, stage: Stage, cached: dict[int, int]) -> dict[int, int]:
+        if stage.content is None:
+            return {}
+        size = self._size
+        held = {place: self._clients[place].host_tokens(stage, cached.get(place, 0) * size) // size
+                for place in self._places}
         return {place: blocks for place, blocks in held.items() if blocks}
 
     def sent(self, place: int, prompt: Hashed) -> None:
@@ -223,6 +239,9 @@ class EventCaches:
                 if blocks:
                     found[place] = blocks
         return found
+
+    def in_host(self, stage: Stage, cached: dict[int, int]) -> dict[int, int]:
+        return {}
 
     def sent(self, place: int, prompt: Hashed) -> None:
         pass

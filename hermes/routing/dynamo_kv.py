@@ -3,8 +3,9 @@
 Rules of https://github.com/ai-dynamo/dynamo at 01690d4 (lib/kv-router/src/scheduling/selector.rs). In blocks of the
 engine:
 
-    cost = prefill_load_scale x max(active prefill + prompt - credit x cached, 0) + decode
+    cost = prefill_load_scale x max(active prefill + prompt - credit, 0) + decode
 
+- credit: 1 for each block cached on the device, 0.75 for those behind that are in host memory.
 - active prefill: tokens of the prompts sent there whose first token has not come, less those cached then.
 - decode: distinct blocks of all prompts in flight there, and those that the prompt would add.
 - With `temperature` 0 the lowest cost wins, ties at random. Otherwise a client is drawn with weights
@@ -19,7 +20,7 @@ events).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -39,6 +40,7 @@ from hermes.routing.ties import Draws
 __all__ = ["DynamoKv", "DynamoKvConfig"]
 
 DEFAULT_BLOCK = 16   # tokens of a block of clients that show none
+_NOTHING: Mapping[int, int] = {}
 
 
 class DynamoKvConfig(ConfigModel):
@@ -50,6 +52,9 @@ class DynamoKvConfig(ConfigModel):
     KV events), `{kind: events}` (Dynamo's default) or `exact`."""
     overlap_credit: float = Field(default=1.0, ge=0, le=1e6)
     """Credit for each block cached in the device's memory."""
+    host_credit: float = Field(default=0.75, ge=0, le=1e6)
+    """Credit for each block behind those that can be loaded from host memory (`memory.kv_offload`), which
+    `caches: exact` sees."""
     prefill_load_scale: float = Field(default=1.0, ge=0, le=1e6)
     """Weight of the prefill blocks."""
     temperature: float = Field(default=0.0, ge=0, le=1e6)
@@ -87,19 +92,23 @@ class DynamoKv:
     def choose(self, stage: Stage) -> Client:
         prompt = self._prompts.hashed(stage)
         cached = {} if continues(stage) else self._caches.matches(stage, prompt)
-        costs = self.costs(stage, prompt, cached)[self._where]
+        in_host = {} if continues(stage) or not self._config.host_credit else self._caches.in_host(stage, cached)
+        costs = self.costs(stage, prompt, cached, in_host)[self._where]
         place = self._places[self._pick(costs)]
-        tokens = self._prompts.tokens_of(cached.get(place, 0), prompt)
+        here, there = cached.get(place, 0), in_host.get(place, 0)
         if not continues(stage):
-            self._context.believed(stage, tokens)
-        self.books.sent(stage, place, prompt.tokens - tokens)
+            self._context.believed(stage, self._prompts.tokens_of(here + there, prompt))
+        spared = round((here + self._config.host_credit * there) * self._prompts.block_tokens)
+        self.books.sent(stage, place, max(0, prompt.tokens - spared))
         self.active.remove(stage.arrival_order)
         self.active.add(stage.arrival_order, place, prompt)
         self._caches.sent(place, prompt)
         return self._candidates[place]
 
-    def costs(self, stage: Stage, prompt: Hashed, cached: dict[int, int]) -> FloatArray:
-        """Return the cost of every candidate. cached: Blocks of the prompt that candidates hold, by place."""
+    def costs(self, stage: Stage, prompt: Hashed, cached: dict[int, int],
+              in_host: Mapping[int, int] = _NOTHING) -> FloatArray:
+        """Return the cost of every candidate. cached, in_host: Blocks of the prompt that candidates hold on the device,
+        and behind them in host memory, by place."""
         config, size = self._config, self._prompts.block_tokens
         decode = self.active.blocks + prompt.blocks
         for place, blocks in self.active.shared(prompt).items():
@@ -110,6 +119,8 @@ class DynamoKv:
         prefill = (self.books.computing + prompt.tokens) / size
         for place, blocks in cached.items():
             prefill[place] -= config.overlap_credit * blocks
+        for place, blocks in in_host.items():
+            prefill[place] -= config.host_credit * blocks
         costs: FloatArray = config.prefill_load_scale * np.maximum(prefill, 0.0) + decode
         return costs
 

@@ -255,6 +255,15 @@ class HostOffload(SchedulerPart):
         yield from (seq for seq in scheduler.skipped if seq.num_blocks)
         yield from self._taken_out
 
+    def held_tokens(self, seq: Generation, past: int) -> int:
+        """Return the tokens after the first `past` that a load could give a sequence now; nothing counts as used."""
+        size, bs, last = self.chunk_tokens, self.pool.block_size, self.blocks_per_chunk - 1
+        first, end = past // size, seq.num_tokens // size
+        chunk = first
+        while chunk < end and self.host.ready(seq.block_key(chunk * self.blocks_per_chunk + last, bs)):
+            chunk += 1
+        return max(0, chunk * size - past) if chunk > first else 0
+
     def _found(self, seq: Generation, past: int) -> int | None:
         """Return the tokens that the host cache has of a waiting sequence after the first `past`; None: ask again in
         the next step. Less than a chunk counts as nothing."""

@@ -19,9 +19,9 @@ class Pod:
     """An engine of `BLOCKS` blocks of 16 tokens."""
 
     def __init__(self, index: int, *, waiting: int = 0, use: float = 0.0, role: str = "both",
-                 adapters: Adapters | None = None, cached: int = 0) -> None:
+                 adapters: Adapters | None = None, cached: int = 0, in_host: int = 0) -> None:
         self.index, self.name, self.role, self.model = index, f"pod-{index}", role, ""
-        self.waiting, self.use, self.cached = waiting, use, cached
+        self.waiting, self.use, self.cached, self.in_host = waiting, use, cached, in_host
         self._adapters = adapters or Adapters(set(), set(), None)
         kinds = {"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"), "decode": ("decode",)}
         self.stages = frozenset(kinds[role])
@@ -35,6 +35,9 @@ class Pod:
 
     def cached_tokens(self, stage: Any) -> int:
         return self.cached
+
+    def host_tokens(self, stage: Any, past: int) -> int:
+        return self.in_host
 
     def cache_events(self) -> Any:
         raise AssertionError("the cache of a pod is set by hand")

@@ -91,6 +91,22 @@ def test_an_exact_view_is_what_an_idle_engine_finds() -> None:
     assert results.record.notes["believed_cached_tokens"].max() == 192
 
 
+def test_an_idle_engine_loads_what_an_exact_view_sees_in_host_memory() -> None:
+    """A prefix that the device has lost and host memory holds: believed and found alike."""
+    made = scenario("exact", clients=1, blocks=70, requests=60, memory={"kv_offload": {"cpu_bytes_to_use": "40 GB"}})
+    memory = made["clients"][0]["memory"]
+    made["clients"][0] = {"name": "c", "model": "llama-3.1-8b", "device": "h100-sxm", "memory": memory}
+    made["workload"] |= {"lengths": {"kind": "fixed", "prompt": 320, "output": 8}}
+    made["workload"]["arrivals"]["rate"] = 0.1
+    for stepping in ("runs", "every_step"):
+        results = simulate(made | {"stepping": stepping})
+        believed = results.record.notes["believed_cached_tokens"]
+        assert believed.tolist() == results.stages["cached_tokens"].tolist()
+        assert (believed == 192).sum() == 56, "all but the first of each group"
+    made["router"]["host_credit"] = 0
+    assert sum(beliefs(made)) < believed.sum()
+
+
 def test_events_come_after_their_delay() -> None:
     """One client, two equal prompts a second apart: with a delay of more than that the second is believed cold."""
     made = scenario({"kind": "events", "delay": 0.0}, clients=1, requests=2)

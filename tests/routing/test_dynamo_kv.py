@@ -140,6 +140,24 @@ def test_cached_tokens_are_not_computed_and_shared_blocks_count_once() -> None:
     assert made.router.active.blocks.tolist() == [0, 0]
 
 
+def test_blocks_in_host_memory_have_three_quarters_of_the_credit() -> None:
+    """10 blocks: 10 - 2 - 0.75 x 4 = 5, 10 - 0.75 x 6 = 5.5, 10 - 5 = 5, each with 10 blocks to decode."""
+    pods = [Pod(0, cached=32, in_host=64), Pod(1, in_host=96), Pod(2, cached=80)]
+    made, words = pool(pods, caches="exact"), text(list(range(160)))
+    stage = made.stage(words)
+    prompt = made.router._prompts.hashed(stage)
+    cached = made.router._caches.matches(stage, prompt)
+    in_host = made.router._caches.in_host(stage, cached)
+    assert (cached, in_host) == ({0: 2, 2: 5}, {0: 4, 1: 6})
+    assert made.router.costs(stage, prompt, cached, in_host).tolist() == [15, 15.5, 15]
+    assert made.router.choose(stage) in (pods[0], pods[2])
+    assert made.believed in ([96], [80])
+    assert made.router.books.computing.max() == 80, "160 - 32 - 0.75 x 64, or 160 - 80"
+    without = pool(pods, caches="exact", host_credit=0)
+    assert without.send(words) == 2
+    assert without.believed == [80]
+
+
 def test_kv_that_comes_goes_by_decode_blocks_alone() -> None:
     pods = [Pod(0, role="decode"), Pod(1, role="decode")]
     made = pool(pods, active=(3, 5), computing=(9999, 0))
