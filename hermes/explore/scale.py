@@ -238,6 +238,7 @@ class _Search:
         self.fewest: Point | None = None   # of the static fleets that keep the limit
         self._trials, self._space, self._limit, self._estimated = trials, space, limit, estimated
         self._pairs: dict[tuple[int | None, int], _Pair] = {}
+        self._range: tuple[int, int, Sequence[int] | None] | None = None   # values of `min`, and replicas at the start
         self._usual = 0   # simulations that a search takes as a rule
 
     # -- simulations ---------------------------------------------------------------------------------------------------
@@ -312,9 +313,8 @@ class _Search:
                              ",".join(map(str, starts or ())), field="--start")
         self._search(pairs)
         if least is None and space.least is not None:
-            for _ in range(NEIGHBOURS):
-                if not self._search_near(self._half_way(low, top), lambda value: self._starts(value, starts)):
-                    break
+            self._range = low, top, starts
+            self._search_neighbours()
         best = self.best()
         if starts is None and best is not None:
             fleet = best.fleet
@@ -323,17 +323,30 @@ class _Search:
             self._search([pair for start in sorted(others)
                           if (pair := self._pair(fleet.least, start, fleet.level)) is not None])
 
+    def _search_neighbours(self) -> None:
+        """Search with values of `min` next to the best one, where they were not given."""
+        if self._range is None:
+            return
+        low, top, starts = self._range
+        for _ in range(NEIGHBOURS):
+            if not self._search_near(self._half_way(low, top), lambda value: self._starts(value, starts)):
+                return
+
     def _starts(self, least: int | None, starts: Sequence[int] | None) -> list[int]:
         assert self.fewest is not None
         return [max(least or 0, self.fewest.fleet.start)] if starts is None else [
             start for start in starts if start >= (least or 0)]
 
     def _half_way(self, low: int, top: int) -> list[int]:
-        """Return the values of `min` half way from the best one to its neighbours that were tried."""
-        best = self.best()
-        if best is None or best.fleet.least is None:
+        """Return the values of `min` half way from the best one to its neighbours that were tried; without a best one,
+        those above all that were tried: the largest, and half way to it."""
+        best, tried = self.best(), sorted({pair.least for pair in self._pairs.values() if pair.least is not None})
+        if best is None:
+            most = max(tried, default=low)
+            return sorted({value for value in ((most + top + 1) // 2, top) if value > most})
+        if best.fleet.least is None:
             return []
-        mine, tried = best.fleet.least, sorted({pair.least for pair in self._pairs.values() if pair.least is not None})
+        mine = best.fleet.least
         below = max((value for value in tried if value < mine), default=low - 1)
         above = min((value for value in tried if value > mine), default=top + 1)
         return [value for value in ((below + mine) // 2, (mine + above) // 2)
@@ -421,6 +434,7 @@ class _Search:
                 self._one_more()
             if best is not None and best.fleet in missed:
                 self._search_below(best.fleet)
+                self._search_neighbours()   # another one may be the best by now
         self._completed()
 
     def _one_more(self) -> None:

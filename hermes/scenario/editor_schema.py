@@ -34,8 +34,11 @@ def json_schema() -> dict[str, Any]:
     _require_kinds(whole, definitions)
     for definition in list(definitions.values()):
         _require_kinds(definition, definitions)
-    llm = definitions.get("LLMClientConfig", {})
-    llm["required"] = [key for key in llm.get("required", ()) if key != "kind"]   # a client without a kind is an LLM's
+    without = [definitions.get("LLMClientConfig", {})]   # a client without a kind is an LLM's
+    start_ups = definitions["FleetConfig"]["properties"]["start_up"]["discriminator"]["mapping"]
+    without += [definitions[start_ups[kind].removeprefix(_REF)] for kind in ("fixed", "phases")]   # told by `total`
+    for definition in without:
+        definition["required"] = [key for key in definition.get("required", ()) if key != "kind"]
     parts = {name + PART: _part(definition) for name, definition in definitions.items()}
     parts["Scenario" + PART]["properties"] = {
         "extends": {"type": "string", "description": "Another scenario, relative to this file. This file overrides "

@@ -29,8 +29,9 @@ def test_what_is_listed_is_there(registry: Registry[Any], name: str) -> None:
 
 def test_every_extension_point_is_listed() -> None:
     names = {registry.name for registry, _ in LISTED}
-    assert names == {"clients", "eviction", "executors", "hardware", "lengths", "measurements", "metis_choosers",
-                     "metis_quality", "network", "pipelines", "routers", "schedulers", "services", "trace_importers"}
+    assert names == {"autoscalers", "clients", "eviction", "executors", "hardware", "lengths", "measurements",
+                     "metis_choosers", "metis_quality", "network", "pipelines", "routers", "schedulers", "services",
+                     "start_ups", "trace_importers"}
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch)
     without.write_text(SCENARIO.replace("plugins: [mine.py]\n", ""))
     monkeypatch.chdir(folder)
     assert main(["validate", "y.yaml"]) == 2
-    assert "router.kind: expected one of context" in capsys.readouterr().err
+    assert "router.kind: expected one of aibrix_prefix, context, " in capsys.readouterr().err
     assert main(["validate", "y.yaml", "--plugin", "mine.py"]) == 0
     assert main(["run", "y.yaml", "--plugin=mine.py"]) == 0
 
@@ -138,7 +138,7 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path, so
     assert reason in text
     assert text.endswith("repair or uninstall broken_package, or choose another")
     assert "\n" not in text
-    with pytest.raises(InputError, match=r"router.kind: expected one of context, "):   # it is not offered
+    with pytest.raises(InputError, match=r"router.kind: expected one of aibrix_prefix, context, "):   # not offered
         load_scenario({**data, "router": {"kind": "broke"}})
     known = json_schema()["$defs"]["Scenario"]["properties"]["router"]["discriminator"]["mapping"]
     assert set(known) == set(ROUTERS) - {"broken"}
