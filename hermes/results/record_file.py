@@ -118,24 +118,32 @@ def read_record(path: Path, digest: str) -> RunRecord:
         data = json.loads(zlib.decompress(arrays[0].astype(np.uint8).tobytes()))
         record: RunRecord = _decoded(RunRecord, data, arrays)
         _check_lengths(record)
-    except (ValueError, TypeError, KeyError, IndexError, OSError, zlib.error) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OSError, zlib.error, NotImplementedError, MemoryError,
+            OverflowError) as error:   # what pyarrow raises, too
         raise InputError("the record of a run of this version", Verbatim(str(error)), file=str(path)) from None
     return record
 
 
 def _stored(path: Path) -> list[list[Array]]:
     """Return the parts of each array."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrays: list[list[Array]] = []
     with pq.ParquetFile(path) as file:
+        for name, kind in _LISTS.items():
+            if file.schema_arrow.field(name).type != pa.list_(pa.from_numpy_dtype(kind)):
+                raise ValueError(f"column {name!r} of another type")
         for group in range(file.num_row_groups):
             table = file.read_row_group(group).combine_chunks()
             lists = [table[name].chunk(0) for name in _LISTS]
             values = [column.flatten().to_numpy() for column in lists]
             ends = [column.offsets.to_numpy() for column in lists]
             for row, number in enumerate(table["array"].chunk(0).to_numpy()):
-                arrays.extend([] for _ in range(len(arrays), number + 1))
+                if not 0 <= number <= len(arrays):
+                    raise ValueError(f"array {number} after {len(arrays)} arrays")
+                if number == len(arrays):
+                    arrays.append([])
                 parts = [held[end[row]:end[row + 1]] for held, end in zip(values, ends, strict=True)]
                 arrays[number].append(next((part for part in parts if len(part)), parts[0]))
     return arrays
