@@ -325,7 +325,7 @@ class _Search:
 
     def _search_neighbours(self) -> None:
         """Search with values of `min` next to the best one, where they were not given."""
-        if self._range is None:
+        if self._range is None or self.fewest is None:   # `min` was given; or no static fleet keeps the limit any more
             return
         low, top, starts = self._range
         for _ in range(NEIGHBOURS):
@@ -432,6 +432,8 @@ class _Search:
                 return
             if static.fleet in missed:
                 self._one_more()
+                self._search(list(self._pairs.values()))   # some that were too dear beside fewer replicas
+                self._search_neighbours()
             if best is not None and best.fleet in missed:
                 self._search_below(best.fleet)
                 self._search_neighbours()   # another one may be the best by now
