@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -131,7 +131,7 @@ class Gateway:
 
     def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw) -> None:
         self.env, self.policy, self._draw = env, policy, draw
-        self.book: Dispatching = _NOBODY
+        self.book = cast(Dispatching, None)   # the coordinator sets it
         self.stage_attempts = array("q")
         self.covered: set[int] = set()
         self.down: set[int] = set()
@@ -154,8 +154,6 @@ class Gateway:
         call = self._call(request, stage)
         if call.waits:       # it comes from the queue
             call.waits = False
-            return False
-        if members and not self._queue:
             return False
         if members and all(queue is not members for queue in self._queue.values()):
             return False
@@ -195,7 +193,7 @@ class Gateway:
         """Return whether a client cannot be reached, which fails the attempt."""
         if client.index not in self.down:
             return False
-        call = self._call(stage.request, _asked(stage))
+        call = self._call(stage.request, stage.original or stage)
         call.tries += 1
         self._note(call, client.index, FAILED)
         self._again(call, f"{client.name} cannot be reached", "failed", begun=False)
@@ -203,7 +201,7 @@ class Gateway:
 
     def begins(self, seq: Stage, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
-        call = self._call(seq.request, _asked(seq))
+        call = self._call(seq.request, seq.original or seq)
         call.tries += 1
         if call.first is None and isinstance(seq, Generation):
             call.first = seq
@@ -424,12 +422,6 @@ class Gateway:
         return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
 
 
-def _asked(stage: Stage) -> Stage:
-    """Return the stage that a pipeline has asked for."""
-    original: Stage | None = getattr(stage, "original", None)
-    return stage if original is None else original
-
-
 def _content_again(first: Generation) -> PromptContent:
     """Return the content of another attempt: prefix caches find the prompt that the first one has computed. The answer
     is a new one, but in a conversation the next turn repeats the one that was given."""
@@ -438,6 +430,3 @@ def _content_again(first: Generation) -> PromptContent:
     if content is not None and isinstance(text, ConversationText) and text.num_tokens >= first.prompt_tokens:
         return content
     return SharedPrompt(first)
-
-
-_NOBODY: Any = None   # until the coordinator sets `Gateway.book`

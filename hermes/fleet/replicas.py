@@ -122,7 +122,8 @@ class Replicas(Observations):
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
-        self._version, self._update, self._desired = 0, cast("Update | None", None), 0   # of the update that goes on
+        self._update: Update | None = None   # that goes on; its version, and the replicas wanted meanwhile
+        self._version = self._desired = 0
         self._scrapers: list[Scraper] | None = None
         self.decided: list[tuple[int, int, int, str]] | None = None
         for number, slot in enumerate(self._slots):
