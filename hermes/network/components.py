@@ -51,30 +51,25 @@ class LinkNetwork(BaseNetwork):
         return int(self.known(src) != self.known(dst))
 
 
-class SharedLinkNetwork(LinkNetwork):
-    """One link for all transfers; concurrent ones have equal shares of it."""
+class OverFlows(BaseNetwork):
+    """Base of networks whose transfers share links: what its flow engine sends.
 
-    def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
-        super().__init__(env, nodes, bandwidth, latency_s)
-        self._engine = FlowEngine(env, [bandwidth])
+    Attributes:
+        engine: Its flows; a subclass sets it.
+    """
 
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
-        if num_bytes == 0 or not self.hops(src, dst):
-            return super().transfer(src, dst, num_bytes, done)
-        self.bytes_sent += num_bytes
-        return self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
+    engine: FlowEngine
 
-    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
-        if num_bytes == 0 or not self.hops(src, dst):
-            return super().stream(src, dst, num_bytes, over_ns, out)
-
+    def send_stream(self, links: tuple[int, ...], latency_ns: int, num_bytes: int, over_ns: int,
+                    out: Callable[[], None]) -> Flow:
+        """Send bytes over links as they become ready; see `Network.stream`."""
         def left() -> object:
-            flow.after = self.deliver(self.latency_ns, num_bytes, nothing)
+            flow.after = self.deliver(latency_ns, num_bytes, nothing)
             out()
             return flow.after
 
         self.bytes_sent += num_bytes
-        flow = self._engine.start((0,), num_bytes, left, over_ns)
+        flow = self.engine.start(links, num_bytes, left, over_ns)
         return flow
 
     def cancel(self, flow: object) -> int:
@@ -83,10 +78,29 @@ class SharedLinkNetwork(LinkNetwork):
         if flow.path is None:
             return super().cancel(flow.after) if flow.after is not None else 0
         self.bytes_cancelled += flow.num_bytes
-        return self._engine.cancel(flow)
+        return self.engine.cancel(flow)
+
+
+class SharedLinkNetwork(OverFlows, LinkNetwork):
+    """One link for all transfers; concurrent ones have equal shares of it."""
+
+    def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
+        super().__init__(env, nodes, bandwidth, latency_s)
+        self.engine = FlowEngine(env, [bandwidth])
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
+        if num_bytes == 0 or not self.hops(src, dst):
+            return super().transfer(src, dst, num_bytes, done)
+        self.bytes_sent += num_bytes
+        return self.engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
+
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> object:
+        if num_bytes == 0 or not self.hops(src, dst):
+            return super().stream(src, dst, num_bytes, over_ns, out)
+        return self.send_stream((0,), self.latency_ns, num_bytes, over_ns, out)
 
     def links(self) -> list[LinkUse]:
-        return self._engine.uses(["link"], [self.bandwidth])
+        return self.engine.uses(["link"], [self.bandwidth])
 
 
 class Link(ConfigModel):

@@ -22,11 +22,10 @@ from pydantic import Field
 from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
-from hermes.core.network import LinkUse, Network, nothing
+from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.network.base import BaseNetwork
-from hermes.network.components import LinkBandwidth
-from hermes.network.flows import WORK_PER_BYTE, Flow, FlowEngine, capacity_of, serial_ns
+from hermes.network.components import LinkBandwidth, OverFlows
+from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
 __all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "check_links"]
@@ -69,7 +68,7 @@ class _Route:
     capacity: int       # of the narrowest link, in rate units
 
 
-class TopologyNetwork(BaseNetwork):
+class TopologyNetwork(OverFlows):
     """A network of shared links between `nodes` (clients) and `inner` nodes.
 
     places: Node at which a client sits, for clients that are not nodes of the graph. Transfers between clients at the
@@ -120,23 +119,7 @@ class TopologyNetwork(BaseNetwork):
         route = self._route(src, dst)
         if not (num_bytes and route.links):
             return super().stream(src, dst, num_bytes, over_ns, out)
-
-        def left() -> object:
-            flow.after = self.deliver(route.latency_ns, num_bytes, nothing)
-            out()
-            return flow.after
-
-        self.bytes_sent += num_bytes
-        flow = self.engine.start(route.links, num_bytes, left, over_ns)
-        return flow
-
-    def cancel(self, flow: object) -> int:
-        if not isinstance(flow, Flow):
-            return super().cancel(flow)
-        if flow.path is None:
-            return super().cancel(flow.after) if flow.after is not None else 0
-        self.bytes_cancelled += flow.num_bytes
-        return self.engine.cancel(flow)
+        return self.send_stream(route.links, route.latency_ns, num_bytes, over_ns, out)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         route = self._route(src, dst)
