@@ -9,7 +9,6 @@ with the speed beside `least_loaded` in the same round.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.core import scenario
-from benchmarks.views import cpu_s
+from benchmarks.views import race
 
 ROUTERS: dict[str, dict[str, Any]] = {
     "least_loaded": {"kind": "least_loaded"},
@@ -42,18 +41,9 @@ def prefixed(requests: int, clients: int, rate: float, router: dict[str, Any]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=12_800)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=4.0, help="requests/s of a client")
-    asked = parser.parse_args()
-    times: dict[str, list[float]] = {name: [] for name in ROUTERS}
-    for _ in range(asked.repeats):
-        for name, router in ROUTERS.items():
-            times[name].append(cpu_s(prefixed(asked.requests, asked.clients, asked.rate, router)))
+    times = race(__doc__, lambda requests, clients, rate: {
+        name: prefixed(requests, clients, rate, router) for name, router in ROUTERS.items()})
     first = times["least_loaded"]
-    print(f"{asked.clients} clients, {asked.requests} requests at {asked.rate:g}/s each, {asked.repeats} rounds")
     for name, found in times.items():
         speed = statistics.median(b / a for a, b in zip(found, first, strict=True))
         print(f"{name:26} {statistics.median(found):8.2f} s   {speed:6.0%} of the speed")

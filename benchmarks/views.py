@@ -13,6 +13,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,33 @@ def cpu_s(data: dict[str, Any]) -> float:
     return time.process_time() - begun
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def race(about: str | None, scenarios: Callable[[int, int, float], dict[str, dict[str, Any]]]
+         ) -> dict[str, list[float]]:
+    """Run scenarios (of so many requests, clients and requests/s a client), interleaved; return the CPU seconds of the
+    rounds of each, in order. about: Description of the command, whose arguments say how many."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=12_800)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rate", type=float, default=4.0, help="requests/s of a client")
     asked = parser.parse_args()
-    times: dict[str, list[float]] = {name: [] for name in ROUTERS}
+    found = scenarios(asked.requests, asked.clients, asked.rate)
+    times: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(asked.repeats):
-        for name, keys in ROUTERS.items():
-            data = scenario(asked.requests, asked.clients, rate_per_client=asked.rate)
-            data["router"] = {"kind": "least_loaded", **keys}
+        for name, data in found.items():
             times[name].append(cpu_s(data))
-    first = times["exact, tokens_left"]
     print(f"{asked.clients} clients, {asked.requests} requests at {asked.rate:g}/s each, {asked.repeats} rounds")
+    return times
+
+
+def routed(requests: int, clients: int, rate: float) -> dict[str, dict[str, Any]]:
+    return {name: scenario(requests, clients, rate_per_client=rate) | {"router": {"kind": "least_loaded", **keys}}
+            for name, keys in ROUTERS.items()}
+
+
+def main() -> None:
+    times = race(__doc__, routed)
+    first = times["exact, tokens_left"]
     for name, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
         print(f"{name:28} {statistics.median(found):8.2f} s   {ratio:6.3f} of the first")
