@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from hermes.core.record import ATTEMPT_OUTCOMES, FATES, RunRecord
-from hermes.results.energy import attribute
-from hermes.results.usage import ClientUsage
+from hermes.results.energy import Attribution
 
 __all__ = ["attempts_summary"]
 
 
-def attempts_summary(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
-    """Return `attempts` of the summary, empty without a gateway:
+def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[str, Any]:
+    """Return `attempts` of the summary, empty without a gateway; attributed: Joules of stages, None without watts.
 
         started         attempts that began, those without a client included
         completed, failed, timed_out, cancelled, running   what became of them
@@ -36,14 +35,12 @@ def attempts_summary(record: RunRecord, usages: list[ClientUsage]) -> dict[str, 
         "retried": len(np.unique(table["call"][table["number"] > 1])),
         "retried_attempts": int((table["number"] > 1).sum()),
         "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)},
-        "wasted": _wasted(record, usages),
+        "wasted": _wasted(record, attributed),
     }}
 
 
-def _wasted(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
+def _wasted(record: RunRecord, attributed: Attribution | None) -> dict[str, Any]:
     table, rows = record.attempts, record.stage_attempts
-    watts = any(info.prefill_w or info.decode_w for info in record.clients)
-    joules = attribute(record, usages).stage_j if watts else None
     tokens = record.stages["output_tokens"]
     found = {}
     for name in ("failed", "timed out", "cancelled"):
@@ -53,7 +50,7 @@ def _wasted(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
             found[_key(name)] = {
                 "attempts": len(np.unique(rows[mine])), "prompt_tokens": int(table["computed"][lost].sum()),
                 "output_tokens": int(tokens[mine].sum()),
-                "energy_j": None if joules is None else math.fsum(joules[mine]),
+                "energy_j": None if attributed is None else math.fsum(attributed.stage_j[mine]),
             }
     return found
 

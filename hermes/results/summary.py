@@ -20,7 +20,7 @@ from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
-from hermes.results.energy import attribute, cost_summary, stage_energy
+from hermes.results.energy import Attribution, attribute, cost_summary, stage_energy
 from hermes.results.groups import summary_by_label
 from hermes.results.headline import headline_summary
 from hermes.results.kv_capacity import memory_summary
@@ -78,6 +78,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     start, end = window_ns(record)
     makespan = (end - start) / NS_PER_S
     usages = client_usages(record)
+    attributed = attribute(record, usages) if _has_watts(record) else None
     answered = completed & (metrics.ttft_ns >= 0)
     ttft = Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S)
     handed_over = completed & (metrics.prefill_ttft_ns >= 0)
@@ -137,9 +138,9 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         **sharing_summary(record),
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
-        "energy": _energy(record, usages, output, int(completed.sum()), makespan),
+        "energy": _energy(usages, attributed, record, output, int(completed.sum()), makespan),
         **fleet_summary(record, start, end), **_fleet_slo(record, metrics, groups),
-        **attempts_summary(record, usages),
+        **attempts_summary(record, attributed),
         "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
@@ -243,12 +244,12 @@ def _has_watts(record: RunRecord) -> bool:
 
 
 def _energy(
-    record: RunRecord, usages: list[ClientUsage], output: int, completed: int, makespan: float
+    usages: list[ClientUsage], attributed: Attribution | None, record: RunRecord, output: int, completed: int,
+    makespan: float,
 ) -> dict[str, Any] | None:
     """Return joules by state; None if no client has a power."""
-    if not _has_watts(record):
+    if attributed is None:
         return None
-    attributed = attribute(record, usages)
     by_state = {name: math.fsum(getattr(u, name) for u in usages) for name in ("idle_j", "prefill_j", "decode_j")}
     total = math.fsum(by_state.values())
     return {
