@@ -83,6 +83,20 @@ def _name_remarks(clients: Iterable[Any]) -> list[str]:
     return list(found)
 
 
+def _crash_remarks(scenario: Scenario) -> list[str]:
+    """Return what decides how much a crash costs, for each group with crashes."""
+    lines = []
+    for config in scenario.clients:
+        fleet = config.value_of("fleet")
+        if fleet is not None and fleet.crashes:
+            probe = fleet.probe
+            soonest = (probe.failures - 1) * probe.period + probe.delay
+            alone = "" if scenario.gateway is not None else "; without `gateway` each failed attempt ends its request"
+            lines.append(f"{config.name}: routers notice a crash {soonest:g} to {soonest + probe.period:g} s later "
+                         f"(`fleet.probe`), and choose the replica until then{alone}")
+    return lines
+
+
 def _moves_nothing(client: Any) -> bool:
     return False
 
@@ -155,7 +169,7 @@ class _Builder:
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
             warnings=self.warnings, fleet=fleet,
-            remarks=[*_name_remarks(scenario.clients), *self._compared,
+            remarks=[*_name_remarks(scenario.clients), *self._compared, *_crash_remarks(scenario),
                      *conversation_remarks(scenario.workload, self.streams)],
         )
 
