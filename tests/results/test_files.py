@@ -220,6 +220,10 @@ def test_no_damaged_record_is_read(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"record.parquet: it is not the file that the run wrote"):
             _ = open_run(tmp_path).record
+    with path.open("wb") as file:
+        file.truncate(1 << 40)   # a terabyte of zeros, which takes no space and 10 minutes to read
+    with pytest.raises(InputError, match=r"record.parquet: it is not the file that the run wrote"):
+        _ = open_run(tmp_path).record
     path.unlink()
     with pytest.raises(InputError, match=r"record.parquet: expected a readable file, found no such file"):
         _ = open_run(tmp_path).record
