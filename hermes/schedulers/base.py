@@ -391,6 +391,12 @@ class LLMScheduler:
             for _step, _order, seq, known in group.fills(first, num_steps):
                 pool.commit(seq, known)
 
+    def may_change_cache(self, plan: Plan, num_steps: int) -> bool:
+        """Return whether the blocks of the group's steps may change what others look up: a quick bound."""
+        group, pool = self.group, self.pool
+        return plan.decodes and (pool.by_block or (group.grows and (
+            bool(group.looked_up) or pool.may_evict((num_steps // group.block_size + 1) * group.n))))
+
     def _steps_to_log(self, first: int, num_steps: int, *, hashed: bool) -> Sequence[int]:
         """Return the steps from `first` up to `num_steps` whose blocks may change what a cache holds for others."""
         group, pool = self.group, self.pool
