@@ -36,8 +36,8 @@ ROUTERS: dict[str, dict[str, Any]] = {
 OTHER = f"""
 import json, sys, time
 from dynamo.replay.api import run_trace_replay
-engine = {{"num_gpu_blocks": {BLOCKS}, "block_size": {BLOCK}, "max_num_seqs": {SEQS}, "max_num_batched_tokens": {TOKENS},
-          "enable_prefix_caching": True}}
+engine = {{"num_gpu_blocks": {BLOCKS}, "block_size": {BLOCK}, "max_num_seqs": {SEQS},
+          "max_num_batched_tokens": {TOKENS}, "enable_prefix_caching": True}}
 begun = time.process_time()
 found = run_trace_replay(sys.argv[1], num_workers=8, router_mode=sys.argv[2], trace_block_size=512,
                          extra_engine_args={{"num_gpu_blocks_is_explicit": True, "engine": engine}}).summary
