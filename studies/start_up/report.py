@@ -31,12 +31,13 @@ RUNNING = {"metric": "running", "target": TARGET}
 RULES: dict[str, dict[str, Any]] = {
     "hpa": {"kind": "hpa", "metrics": [RUNNING], "min": 1},
     "keda": {"kind": "keda", "triggers": [RUNNING], "min": 1},
-    "wva": {"kind": "wva", "min": 1},
+    "wva": {"kind": "wva"},
     "kpa": {"kind": "kpa", **RUNNING, "min": 1, "intended": True},
     "apa": {"kind": "apa", **RUNNING, "min": 1, "intended": True},
     "dynamo_planner": {"kind": "dynamo_planner", "target": "sla", "ttft": 5.0, "itl": 0.05, "min_endpoint": 1},
 }
 QUICK_RULES = ("hpa", "kpa")
+SHARED = ("wva", "dynamo_planner")   # stand under the scenario's `autoscalers`
 REACTION_S = 25.0   # of the HPA in the step: 8.6 s until the batch is full, 7.5 s to a sync and to a scrape in the mean
 STEP = {"full": 12, "before": 0.2, "after": 1.2}   # of step.yaml: sequences, requests/s
 
@@ -105,9 +106,12 @@ def _schedule(context: Context, start_up: float) -> dict[str, Any]:
 def _fleet(context: Context, start_up: float, autoscaler: Mapping[str, Any] | None, **more: Any) -> dict[str, Any]:
     """Return the settings of a fleet that starts with the replicas of the first hour."""
     fleet = {"start": replicas_of(hourly(context)[0]), "start_up": {"total": f"{start_up:g} min"}} | more
-    if autoscaler is not None:
+    shared = {}
+    if autoscaler is not None and autoscaler["kind"] in SHARED:
+        shared = {"autoscalers": [{"groups": ["llm"], "autoscaler": dict(autoscaler)}]}
+    elif autoscaler is not None:
         fleet["autoscaler"] = dict(autoscaler)
-    return _load(context) | {f"clients.0.fleet.{name}": value for name, value in fleet.items()}
+    return _load(context) | {f"clients.0.fleet.{name}": value for name, value in fleet.items()} | shared
 
 
 def simulated_rules(context: Context) -> pd.DataFrame:
@@ -135,7 +139,7 @@ def _measures(context: Context) -> list[Point]:
         cases["scale-down window 15 min"] = _fleet(context, minutes, hpa | {"scale_down": {"window": "15 min"}})
         cases["no scale-down window"] = _fleet(context, minutes, hpa | {"scale_down": {"window": "0 s"}})
         cases["scale-up by one in 1 min"] = _fleet(
-            context, minutes, hpa | {"scale_up": {"pods": 1, "percent": 0, "period": "1 min"}})
+            context, minutes, hpa | {"scale_up": {"pods": 1, "percent": 1, "period": "1 min"}})
         cases["sync every minute"] = _fleet(context, minutes, hpa | {"period": "1 min"})
     return [Point(name, settings, {"what": name}) for name, settings in cases.items()]
 
