@@ -28,7 +28,7 @@ __all__ = ["SHOWN", "Cache", "Start", "StartPoint", "StartUpPlan", "StartedModel
            "load_starts", "models_of", "pack_starts", "save_starts", "scenario_lines", "times_of"]
 
 Cache = Literal["cold", "warm"]
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
 DECIMALS = 3   # of a second: more is noise
 SHOWN = {"imports_s": "process: imports", "launch_s": "process: engine and workers", "server_s": "process: API server",
          "process_s": "process", "weights_s": "weights", "compile_s": "compile", "profiling_s": "profiling",
@@ -57,9 +57,9 @@ class PlannedModel(ConfigModel):
     config_json: dict[str, Any]
     layers: Annotated[int, Field(ge=1, le=100_000)]
     vocabulary: Annotated[int, Field(ge=1, le=2**31)]
-    weight_bytes: Annotated[int, Field(ge=0)]
+    weight_bytes: Annotated[int, Field(ge=0, le=10**15)]
     """On each device."""
-    flops_per_token: Annotated[float, Field(ge=0)]
+    flops_per_token: Annotated[float, Field(ge=0, le=1e18)]
     """Of each device, in the layers."""
 
 
@@ -96,7 +96,7 @@ class Start(ConfigModel):
     repetition: Annotated[int, Field(ge=0)]
     compiled: bool
     """Whether the engine compiled, or read all of it from its cache."""
-    time_s: Annotated[float, Field(gt=0, le=1e9)]
+    time_s: Annotated[float, Field(gt=0, le=1e6)]
     process_s: Seconds
     weights_s: Seconds | None = None
     """None where the engine made its own weights."""
@@ -121,8 +121,8 @@ class StartedModel(ConfigModel):
     name: Name
     layers: Annotated[int, Field(ge=1, le=100_000)]
     vocabulary: Annotated[int, Field(ge=1, le=2**31)]
-    weight_bytes: Annotated[int, Field(ge=0)]
-    flops_per_token: Annotated[float, Field(ge=0)]
+    weight_bytes: Annotated[int, Field(ge=0, le=10**15)]
+    flops_per_token: Annotated[float, Field(ge=0, le=1e18)]
     sizes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
     """Tokens of the captured graphs."""
 
@@ -242,7 +242,7 @@ def times_of(found: StartsFile, model: str, cache: Cache) -> dict[str, Times]:
 
 def scenario_lines(found: StartsFile, model: str) -> list[str]:
     """Return the lines of a `fleet` that starts this model as measured: medians."""
-    cold, warm = (times_of(found, model, cache) for cache in ("cold", "warm"))   # type: ignore[arg-type]  # both are
+    cold, warm = (times_of(found, model, cache) for cache in ("cold", "warm"))
 
     def said(column: str) -> str:
         both = [times[column].median for times in (cold, warm) if column in times]
@@ -268,13 +268,13 @@ def models_of(found: StartsFile, file: str) -> list[Measured]:
     for model in found.models:
         seconds: dict[tuple[str, str], float] = {}
         for cache in ("warm", "cold"):
-            times = times_of(found, model.name, cache)   # type: ignore[arg-type]  # one of its names
+            times = times_of(found, model.name, cache)
             if "weights_s" not in times:
                 missing = "weights that it read" if times else "starts"
                 raise InputError("cold and warm starts of each model, with weights that the engine reads "
                                  "(weights: written)", Verbatim(f"no {cache} {missing} of {model.name}"), file=file,
                                  field="starts")
-            traced = median(kept(found, model.name, cache, "trace_s") or [0.0])   # type: ignore[arg-type]
+            traced = median(kept(found, model.name, cache, "trace_s") or [0.0])
             compiled = times["compile_s"].median
             seconds |= {(cache, "tokenizer"): 0.0, (cache, "trace"): min(traced, compiled),
                         (cache, "graphs"): max(0.0, compiled - traced), (cache, "wall"): times["time_s"].median}

@@ -90,8 +90,10 @@ def _write_weights(path: Path, shapes: dict[str, tuple[int, ...]], dtype: str, s
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     numbers = np.random.default_rng(seed).normal(0, 0.02, _BLOCK).astype(np.float32)
-    drawn = {"bf16": lambda: (numbers.view(np.uint32) >> 16).astype(np.uint16), "fp32": lambda: numbers,
-             "fp16": lambda: numbers.astype(np.float16)}[dtype]().tobytes()
+    if dtype == "bf16":   # the upper half of a float32
+        drawn = (numbers.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    else:
+        drawn = numbers.astype(np.float16 if dtype == "fp16" else np.float32).tobytes()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         left = place

@@ -42,7 +42,7 @@ SOURCES = [
 _FACTS = ("layers", "kv_heads", "heads", "hidden", "ffn", "vocab")
 DIGITS = 4   # of a written parameter
 SHORTEST = 1e-3   # seconds of a phase that took place
-FASTEST = 1e12   # bytes/s of weights that took no time
+FASTEST = 1e12   # bytes/s at most
 _FILE = Path("startup") / "a100.csv"
 _SIZES = Path("startup") / "a100-graph-sizes.csv"
 
@@ -191,7 +191,7 @@ def _loading(models: Sequence[Measured]) -> Loading:
     fixed, per_byte = _least([((1.0, size), each) for size, each in rows])
     if not per_byte:
         fixed, per_byte = 0.0, _least([((size,), each) for size, each in rows])[0] or 1.0 / FASTEST
-    return Loading(fixed=fixed, rate=1.0 / per_byte)
+    return Loading(fixed=fixed, rate=min(1.0 / per_byte, FASTEST))
 
 
 def _capture_causes(of: Started, sizes: Sequence[int]) -> tuple[float, float, float]:

@@ -192,7 +192,7 @@ class StartUpMeasurement(Measurement):
 def _tables(found: StartsFile) -> list[Part]:
     rows = []
     for model in found.models:
-        by_cache = {cache: times_of(found, model.name, cache) for cache in ("cold", "warm")}   # type: ignore[arg-type]
+        by_cache = {cache: times_of(found, model.name, cache) for cache in ("cold", "warm")}
         for column, name in SHOWN.items():
             cells = []
             for times in by_cache.values():
