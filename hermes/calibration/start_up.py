@@ -30,8 +30,8 @@ __all__ = ["SHOWN", "Cache", "Start", "StartPoint", "StartUpPlan", "StartedModel
 Cache = Literal["cold", "warm"]
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 DECIMALS = 3   # of a second: more is noise
-SHOWN = {"imports_s": "process: imports", "launch_s": "process: engine and workers", "server_s": "process: API server",
-         "process_s": "process", "weights_s": "weights", "compile_s": "compile", "profiling_s": "profiling",
+SHOWN = {"process_s": "process", "imports_s": "- imports", "launch_s": "- engine, workers", "server_s": "- API server",
+         "weights_s": "weights", "compile_s": "compile", "profiling_s": "profiling",
          "capture_s": "capture", "time_s": "ready", "first_request_s": "first request"}
 """Seconds of a start that are shown, with their names, in order."""
 _COLUMNS = ("time_s", *PHASES, "imports_s", "launch_s", "server_s", "trace_s", "graphs_s", "first_request_s",
@@ -166,7 +166,7 @@ def save_starts(found: StartsFile, path: Path) -> None:
 class _Seen(ConfigModel):
     """What the log of a start says of the engine."""
 
-    sizes: list[int] = []
+    sizes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
     compiled: bool
 
 
@@ -184,7 +184,9 @@ def pack_starts(journal: Path, name: str, command: str = "", date: datetime.date
         starts.append(validate(Start, {
             "model": point["model"], "cache": point["cache"], **row, "repetition": point["repetition"],
             "compiled": seen.compiled}, str(journal)))
-        sizes[point["model"]] = seen.sizes
+        if sizes.setdefault(point["model"], seen.sizes) != seen.sizes:
+            raise InputError(f"the captured sizes of its other starts, {sizes[point['model']]}", seen.sizes,
+                             file=str(journal), field=f"{record['point']}: work.sizes")
         engines.append(record["library"])
     if not starts:
         raise InputError("at least one start that was measured", Verbatim("; ".join(found.failed) or "none"),
