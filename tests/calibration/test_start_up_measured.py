@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import yaml
 from hermes.calibration.collect.start_up import StartUpCollector
 from hermes.calibration.collect.written_model import tensors, weight_files, write_model
 from hermes.calibration.measurements.start_up import StartUpMeasurement
+from hermes.calibration.plan import save_plan
 from hermes.calibration.start_up import load_starts, scenario_lines, times_of
 from hermes.calibration.testing import MeasurementContract
 from hermes.cli import main
@@ -233,3 +237,28 @@ def test_nothing_is_left_behind(tmp_path):
     assert not more["work"]["compiled"]
     assert rows[0]["time_s"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["m2.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_server_outlives_its_collector(tmp_path, number):
+    says = tmp_path / "pid"
+    code = f"import os, time; open({str(says)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    plan = StartUpMeasurement(models=models_in(tmp_path, 2), command=f'{{python}} -c "{code}" {{model}} {{port}}',
+                              folder=".").plan(tmp_path)
+    save_plan(plan, tmp_path / "points.json")
+    process = subprocess.Popen([sys.executable, "-m", plan.collector, "points.json", "j.jsonl"], cwd=tmp_path,
+                               stderr=subprocess.PIPE)
+    until = time.monotonic() + 30
+    while not (says.exists() and says.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1].decode()
+    server = Path("/proc", says.read_text())
+    while server.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not server.exists()
+    if number == signal.SIGTERM:   # it cleans up, and no half start is written down
+        assert process.returncode == 2
+        assert "run the same command again to continue" in said
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith("hermes-start-up")]
+        assert '"point"' not in (tmp_path / "j.jsonl").read_text().partition("\n")[2]

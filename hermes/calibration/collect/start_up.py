@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ __all__ = ["StartUpCollector"]
 
 POLL_S = 0.05
 STOP_S = 30.0          # until a server that was asked to stop is killed
+HURRY_S = 2.0          # the same, when the collector has to end
 REQUEST_S = 120.0
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]   # token ids of the first requests
 OWN = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", DRIVER_PID)
@@ -59,6 +61,7 @@ class StartUpCollector(Collector):
         self._models: dict[str, Path] = {}
         self._filled: dict[str, Path] = {}
         self._caches = 0
+        self._stopped = False
 
     def environment(self) -> dict[str, Any]:
         """Machine and date."""
@@ -69,7 +72,15 @@ class StartUpCollector(Collector):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
-        """Start the point's model once."""
+        """Start the point's model once. A start does not go on when the collector is told to end."""
+        before = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_stopped", True))
+        try:
+            return self._measure(point)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
         name = point["model"]
         folder = self._model(name)
         if point["cache"] == "cold":
@@ -136,12 +147,14 @@ class StartUpCollector(Collector):
         variables |= {name: str(cache / name.lower()) for name in self.plan["cache_variables"]}
         server = _Server(command, variables, port)
         try:
-            row = server.wait(self.plan["ready"], float(self.plan["timeout_s"]))
+            row = server.wait(self.plan["ready"], float(self.plan["timeout_s"]), lambda: self._stopped)
             if self.plan["first_request"]:
                 first = server.first_request_s()
                 row |= {} if first is None else {"first_request_s": first}
-        finally:
-            server.stop()
+        except BaseException:
+            server.stop(HURRY_S)
+            raise
+        server.stop(STOP_S)
         log = server.log
         if not log.of_vllm:
             raise PointFailed("its log has no line of vLLM about loading a model: is it vLLM, and does "
@@ -178,9 +191,12 @@ class _Server:
                 self.log.add(now, line.decode("utf-8", "replace"))
             rest = rest[-(1 << 20):]
 
-    def wait(self, path: str, timeout_s: float) -> Row:
-        """Return the row of a server that has become ready. Raises `PointFailed`."""
+    def wait(self, path: str, timeout_s: float, stopped: Callable[[], bool]) -> Row:
+        """Return the row of a server that has become ready. Raises `PointFailed`, and `CollectorError` if the collector
+        has to end."""
         while True:
+            if stopped():
+                raise CollectorError("stopped in the middle of a start: run the same command again to continue")
             if self._process.poll() is not None:
                 self._reader.join(1.0)
                 raise PointFailed(f"the server ended with exit code {self._process.returncode} before it was ready: "
@@ -207,9 +223,9 @@ class _Server:
             return None
         return max(0.0, times[0] - min(times[1:]))
 
-    def stop(self) -> None:
-        """End the server with all of its processes."""
-        for number, patience in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+    def stop(self, patience_s: float) -> None:
+        """End the server with all of its processes; those that still run after `patience_s` are killed."""
+        for number, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, STOP_S)):
             try:
                 os.killpg(self._process.pid, number)
             except ProcessLookupError:
