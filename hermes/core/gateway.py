@@ -26,9 +26,11 @@ from hermes.core.branches import SharedPrompt, branch_into
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.generation import Generation
-from hermes.core.record import ATTEMPT_FIELDS, FATES
+from hermes.core.hop import Hop
+from hermes.core.record import ATTEMPT_FIELDS, FATES, GATEWAY_WAIT
 from hermes.core.request import Request
 from hermes.core.stage import ServiceStage, Stage
+from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     from hermes.core.kv_transfer import Handoff
@@ -95,14 +97,14 @@ class Dispatching(Protocol):
 class _Call:
     """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client."""
 
-    __slots__ = ("attempt", "first", "number", "over", "request", "stage", "tries", "waits")
+    __slots__ = ("attempt", "first", "number", "over", "passed", "request", "stage", "tries", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int) -> None:
         self.request, self.stage, self.number = request, stage, number
         self.tries = 0
         self.attempt: _Attempt | None = None
         self.first: Generation | None = None
-        self.over = self.waits = False
+        self.over = self.waits = self.passed = False   # passed: the hop
 
 
 class _Attempt:
@@ -120,6 +122,7 @@ class Gateway:
 
     Args:
         draw: Returns numbers from 0 to 1 of a stream of each request, by the request's number.
+        hop: What calls meet before the router; None for nothing.
 
     Attributes:
         book: The coordinator, which sets it.
@@ -127,15 +130,17 @@ class Gateway:
         covered: Indices of clients without an engine at which it makes attempts: those that may crash.
         down: Indices of clients that cannot be reached.
         fates: Request -> index into `FATES`, of requests that it answered with an error.
+        waits_ns: Request -> time that its calls waited for the capacity of gateways.
     """
 
-    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw) -> None:
-        self.env, self.policy, self._draw = env, policy, draw
+    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw, hop: Hop | None = None) -> None:
+        self.env, self.policy, self._draw, self.hop = env, policy, draw, hop
         self.book = cast(Dispatching, None)   # the coordinator sets it
         self.stage_attempts = array("q")
         self.covered: set[int] = set()
         self.down: set[int] = set()
         self.fates: dict[int, int] = {}
+        self.waits_ns: dict[int, int] = {}
         self._columns = {name: array("q") for name in ATTEMPT_FIELDS}
         self._outcomes, self._ends = self._columns["outcome"], self._columns["end_ns"]
         self._calls: dict[Stage, _Call] = {}       # that are not over
@@ -152,6 +157,8 @@ class Gateway:
         if members and members[0].role == "service" and members[0].index not in self.covered:
             return False
         call = self._call(request, stage)
+        if not call.passed and self._enters(call):
+            return True
         if call.waits:       # it comes from the queue
             call.waits = False
             return False
@@ -171,6 +178,32 @@ class Gateway:
             if members:
                 self.members_changed()
         return True
+
+    def _enters(self, call: _Call) -> bool:
+        """Send a call through the hop; return whether that takes time, or ends the call."""
+        call.passed = True
+        if self.hop is None:
+            return False
+        now = self.env._now
+        passage = self.hop.enter(now)
+        call.stage.gateway = passage.gateway
+        if self.hop.policy.replicas > 1:
+            call.request.note("gateway", passage.gateway, self.hop.names)
+        self._hopped(call.request, passage.wait_ns)
+        if passage.passed_ns is None:
+            self._end(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
+            return True
+        if passage.passed_ns == now:
+            return False
+        self.env.tick_at(passage.passed_ns, ARRIVAL, partial(self._retry, call))
+        return True
+
+    def _hopped(self, request: Request, wait_ns: int) -> None:
+        """Note how long the calls of a request have waited for the capacity of gateways."""
+        if self.hop is not None and self.hop.policy.service_ns:
+            waits = self.waits_ns
+            waits[request.id] = waits.get(request.id, 0) + wait_ns
+            request.note(GATEWAY_WAIT, waits[request.id] / NS_PER_S)
 
     def copy(self, stage: Stage) -> Stage:
         """Return the stage that an attempt dispatches: of a generation a copy, since an earlier one may still run."""

@@ -1,20 +1,22 @@
-"""The key `gateway` of a scenario: attempts, time-outs, and the queue for a replica that is ready."""
+"""The key `gateway` of a scenario: its hop, attempts, time-outs, and the queue for a replica that is ready."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Rate
 from hermes.config.streams import stream as random_stream
-from hermes.units import s_to_ns
+from hermes.errors import InputError, Verbatim
+from hermes.units import NS_PER_S, s_to_ns
 
 if TYPE_CHECKING:
     from hermes.core.clock import Clock
     from hermes.core.gateway import Gateway
+    from hermes.core.hop import Hop
 
 __all__ = ["GatewayConfig", "QueueConfig"]
 
@@ -53,6 +55,27 @@ class GatewayConfig(ConfigModel):
     the head of its answer, or it is tried again from the start."""
     queue: QueueConfig | None = None
     """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails."""
+    delay: Duration = Field(default=0.0, ge=0)
+    """Time that a request takes through the gateway to the engine, before the router chooses; part of TTFT. It is taken
+    once, not again by retries of the gateway."""
+    capacity: Rate | None = None
+    """Requests per second that one gateway passes, each in 1 / capacity, first come first served. Left out, there is no
+    limit."""
+    backlog: int | None = Field(default=None, ge=0, le=10**9)
+    """Most requests that wait for the capacity of one gateway; further ones are refused with 429. Left out, there is no
+    limit."""
+    replicas: int = Field(default=1, ge=1, le=1000)
+    """Gateways. Each has a router of its own, which knows what it sent itself and scrapes for itself."""
+    spread: Literal["round_robin", "random"] = "round_robin"
+    """How requests are spread over several gateways: in turn, or each at random."""
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if self.backlog is not None and self.capacity is None:
+            raise InputError(Verbatim("without `capacity` none waits; give it, or leave this out"), field="backlog")
+        if self.spread == "random" and self.replicas == 1:
+            raise InputError(Verbatim("there is one gateway; give `replicas`, or leave this out"), field="spread")
+        return self
 
     def build(self, env: Clock, seed: int) -> Gateway:
         """Return the gateway of one run."""
@@ -68,7 +91,20 @@ class GatewayConfig(ConfigModel):
             restarts=self.begun == "restart", queue_ns=None if queue is None else s_to_ns(queue.ttl),
             queue_most=0 if queue is None else queue.max,
         )
-        return Gateway(env, policy, _draws(seed))
+        return Gateway(env, policy, _draws(seed), self._hop(seed))
+
+    def _hop(self, seed: int) -> Hop | None:
+        """Return what calls meet before the router, None if that is nothing."""
+        from hermes.core.hop import Hop, HopPolicy  # most scenarios have none
+
+        service_ns = 0 if self.capacity is None else max(1, round(NS_PER_S / self.capacity))
+        policy = HopPolicy(s_to_ns(self.delay), service_ns, self.replicas, self.backlog)
+        if not policy.acts:
+            return None
+        if self.spread == "round_robin":
+            return Hop(policy)
+        rng = random_stream(seed, "gateway/spread")
+        return Hop(policy, lambda: int(rng.integers(self.replicas)))
 
 
 def _draws(seed: int) -> Callable[[int], float]:

@@ -468,15 +468,28 @@ class _Builder:
                 routers[kind, model] = routers["generate", model]
                 return
             candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
+        config = self.scenario.routers.get(stage, self.scenario.router)
+        gateways = 1 if self.scenario.gateway is None else self.scenario.gateway.replicas
+        built = [self._router(config, f"router-{number}" if number else "router", f"{kind}/{model}", candidates)
+                 for number in range(gateways)]
+        if gateways > 1:
+            from hermes.routing.gateways import RouterPerGateway  # most scenarios have one
+
+            built = [RouterPerGateway(built)]
+        routers[kind, model] = built[0]
+
+    def _router(self, config: Any, name: str, of: str, candidates: list[Any]) -> Router:
+        """Return a router over candidates. config: Of `ROUTERS`. name, of: Begin and end of its stream's name."""
         context = RouterContext(
-            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
-            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed,
+            candidates, random_stream(self.scenario.seed, f"{name}/{of}"), self._transfer_ns,
+            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed, name=name,
         )
         with inside("router"):
-            routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
+            router: Router = config.build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
+        return router
 
     def _believed(self, stage: Any, tokens: int) -> None:
         self._coordinator.believed(stage, tokens)

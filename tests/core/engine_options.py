@@ -166,6 +166,12 @@ def _retrying(per_try: str) -> Option:
     return Option("retrying", {"gateway": own}, keys=("gateway",), acted=_retries)
 
 
+def _gateways(outcome: Outcome) -> int:
+    """Count the requests that waited for the capacity of one of two gateways."""
+    notes = outcome.record.notes
+    return int((notes["gateway_wait_s"] > 0).sum()) if len(set(notes["gateway"].tolist())) == 2 else 0
+
+
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 OPTIONS: tuple[Option, ...] = (
@@ -217,6 +223,8 @@ OPTIONS: tuple[Option, ...] = (
                                        {"at": "400ms", "replica": 2}, {"at": "600ms", "replica": 0}]}},
            keys=("fleet", "count"), acted=_failures),
     _retrying("350ms"),
+    Option("gateways", {"gateway": {"delay": "2ms", "capacity": "200 /s", "replicas": 2}}, keys=("gateway",),
+           acted=_gateways),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),

@@ -11,6 +11,9 @@ from long_runs import quick_and_full
 
 SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
 HARDWARE = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
+HOPS: tuple[dict[str, Any], ...] = (
+    {}, {}, {"delay": 0.01}, {"capacity": 60.0, "backlog": 2}, {"replicas": 2, "spread": "random", "delay": 0.005},
+    {"delay": 0.02, "capacity": 100.0, "replicas": 3})
 times = st.integers(1, 60).map(lambda n: n / 20)
 
 
@@ -43,6 +46,7 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
         "per_try": draw(st.sampled_from([None, 0.1, 0.5])), "timeout": draw(st.sampled_from([None, 0.3, 1.0])),
         "cancel_delay": draw(st.sampled_from([0.0, 0.05])),
         "queue": draw(st.sampled_from([None, {"ttl": 0.2}, {"ttl": 30.0, "max": 5}])),
+        **draw(st.sampled_from(HOPS)),
     }
     workload: dict[str, Any] = {
         "requests": 60, "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
