@@ -9,7 +9,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration, Rate
+from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
+from hermes.core.retries import BreakerPolicy, RetryPolicy, breaker_of, policy_of
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from hermes.core.gateway import Gateway
     from hermes.core.hop import Hop
 
-__all__ = ["GatewayConfig", "QueueConfig"]
+__all__ = ["GatewayConfig", "QueueConfig", "draws"]
 
 
 class QueueConfig(ConfigModel):
@@ -50,6 +52,11 @@ class GatewayConfig(ConfigModel):
     """Longest time until an attempt is answered in full. Left out, there is none."""
     cancel_delay: Duration = Field(default=0.0, ge=0)
     """Time until an engine learns that nobody waits for an attempt any more; until then it goes on."""
+    retry: RetryConfig | None = None
+    """Rules of another system for its retries, in place of `retries`, `backoff`, `max_backoff`, `per_try` and `begun`.
+    Left out, these hold, after statuses 502, 503 and 504."""
+    router_retry: RetryConfig | None = None
+    """Retries of the router behind the gateway: each try of the gateway has all of them. Left out, there are none."""
     begun: Literal["fail", "restart"] = "fail"
     """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
     the head of its answer, or it is tried again from the start."""
@@ -73,25 +80,47 @@ class GatewayConfig(ConfigModel):
     def _limited(self) -> Self:
         if self.backlog is not None and self.capacity is None:
             raise InputError(Verbatim("without `capacity` none waits; give it, or leave this out"), field="backlog")
+        if self.retry is not None:
+            for key in ("retries", "backoff", "max_backoff", "per_try", "begun"):
+                if self.value_of(key) != type(self).model_fields[key].default:
+                    raise InputError(Verbatim(f"stands in `retry`; write `retry: {{kind: {self.retry.kind}, ...}}`, or "
+                                              "leave one of them out"), field=key)
+        if self.router_retry is not None and self.retry is not None \
+                and breaker_of(self.retry) is not None and breaker_of(self.router_retry) is not None:
+            raise InputError(Verbatim("`retry` and `router_retry` both keep replicas out; write null for one of them"),
+                             field="router_retry")
         if self.spread == "random" and self.replicas == 1:
             raise InputError(Verbatim("there is one gateway; give `replicas`, or leave this out"), field="spread")
         return self
 
     def build(self, env: Clock, seed: int) -> Gateway:
         """Return the gateway of one run."""
-        from hermes.core.gateway import Gateway, GatewayPolicy  # most scenarios have none
+        from hermes.core.breakers import Breakers  # most scenarios have none
+        from hermes.core.gateway import Gateway, GatewayPolicy
 
         def ns(seconds: float | None) -> int | None:
             return None if seconds is None else s_to_ns(seconds)
 
         queue = self.queue
+        if self.retry is None:
+            retry = RetryPolicy(
+                self.retries, backoff_ns=s_to_ns(self.backoff), most_ns=s_to_ns(self.max_backoff),
+                per_try_ns=ns(self.per_try), restarts=self.begun == "restart")
+        else:
+            retry = policy_of(self.retry)
         policy = GatewayPolicy(
-            retries=self.retries, backoff_ns=s_to_ns(self.backoff), most_backoff_ns=s_to_ns(self.max_backoff),
-            timeout_ns=ns(self.timeout), per_try_ns=ns(self.per_try), cancel_ns=s_to_ns(self.cancel_delay),
-            restarts=self.begun == "restart", queue_ns=None if queue is None else s_to_ns(queue.ttl),
-            queue_most=0 if queue is None else queue.max,
+            retry=retry, router=None if self.router_retry is None else policy_of(self.router_retry),
+            timeout_ns=ns(self.timeout), cancel_ns=s_to_ns(self.cancel_delay),
+            queue_ns=None if queue is None else s_to_ns(queue.ttl), queue_most=0 if queue is None else queue.max,
         )
-        return Gateway(env, policy, _draws(seed), self._hop(seed))
+        breaker = self.breaker
+        return Gateway(env, policy, draws(seed), self._hop(seed), None if breaker is None else Breakers(env, breaker))
+
+    @property
+    def breaker(self) -> BreakerPolicy | None:
+        """When replicas get no requests for a while."""
+        found = [breaker_of(config) for config in (self.retry, self.router_retry) if config is not None]
+        return next((breaker for breaker in found if breaker is not None), None)
 
     def _hop(self, seed: int) -> Hop | None:
         """Return what calls meet before the router, None if that is nothing."""
@@ -107,13 +136,13 @@ class GatewayConfig(ConfigModel):
         return Hop(policy, lambda: int(rng.integers(self.replicas)))
 
 
-def _draws(seed: int) -> Callable[[int], float]:
+def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:
     """Return what draws the back-offs of each request from a stream of its own."""
     streams: dict[int, np.random.Generator] = {}
 
     def draw(request: int) -> float:
         if request not in streams:
-            streams[request] = random_stream(seed, f"backoff/{request}")
+            streams[request] = random_stream(seed, f"{name}/{request}")
         return float(streams[request].random())
 
     return draw

@@ -106,7 +106,10 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
     tokens = sum(part["prompt_tokens"] + part["output_tokens"] for part in wasted)
     joules = [part["energy_j"] for part in wasted if part["energy_j"] is not None]
     lost = f"; wasted: {tokens:,} tokens" + (f", {sum(joules):,.0f} J" if joules else "") if tokens else ""
-    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}", *hop]
+    offers = found.get("client_retries")
+    again = "" if offers is None else (f"; clients offered {offers['requests']:,} requests again, "
+                                       f"{offers['offers']:,} times")
+    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}{again}", *hop]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:
