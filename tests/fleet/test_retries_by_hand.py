@@ -287,6 +287,14 @@ def test_a_conversation_goes_on_after_a_retry(mode: str) -> None:
     assert found.record.stages["cached_tokens"].tolist() == [0, 0, 48]
 
 
+def test_results_of_a_run_without_attempts() -> None:
+    """A gateway that only client retries asked for, and no stage that goes through it: the engine serves no request."""
+    found = Run([client(count=1, **FULL)], [ask(1000, 10, 3, branches=2, retry=ONCE)], gateway=NONE)
+    assert found.attempts == []
+    assert found.record.status.tolist() == [2]
+    assert found.results.summary["attempts"]["statuses"] == {"529": 1}
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
