@@ -6,6 +6,7 @@ step of the load, whose queue is worked out by hand.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
@@ -39,6 +40,7 @@ RULES: dict[str, dict[str, Any]] = {
 QUICK_RULES = ("hpa", "kpa")
 SHARED = ("wva", "dynamo_planner")   # stand under the scenario's `autoscalers`
 REACTION_S = 25.0   # of the HPA in the step: 8.6 s until the batch is full, 7.5 s to a sync and to a scrape in the mean
+STEP_START_UPS = (1, 2, 4, 8)
 STEP = {"full": 12, "before": 0.2, "after": 1.2}   # of step.yaml: sequences, requests/s
 
 
@@ -94,7 +96,7 @@ def _schedule(context: Context, start_up: float) -> dict[str, Any]:
     wanted = [replicas_of(rate) for rate in hourly(context)]
     ahead = 60 * (start_up + context["lead"])
     changes, now = [], wanted[0]
-    for hour, (before, after) in enumerate(zip(wanted, wanted[1:], strict=False), 1):
+    for hour, (before, after) in enumerate(itertools.pairwise(wanted), 1):
         if after != before:   # more in time, fewer when the hour is over
             at = 3600 * hour - (ahead if after > before else -60)
             changes.append({"at": f"{at:g} s", "replicas": after})
@@ -117,7 +119,8 @@ def _fleet(context: Context, start_up: float, autoscaler: Mapping[str, Any] | No
 def simulated_rules(context: Context) -> pd.DataFrame:
     """Simulate the static fleets, and every rule with every start-up time."""
     names = QUICK_RULES if context.quick else RULES
-    points = [Point(f"static {n}", _fleet(context, 0, None, start=n), {"rule": f"static {n}"}) for n in (QUICK_STATIC if context.quick else STATIC)]
+    points = [Point(f"static {n}", _fleet(context, 0, None, start=n), {"rule": f"static {n}"})
+              for n in (QUICK_STATIC if context.quick else STATIC)]
     for minutes in QUICK_START_UPS if context.quick else START_UPS:
         column = {"start-up min": minutes}
         points += [Point(f"{name} {minutes}", _fleet(context, minutes, RULES[name]), column | {"rule": name})
@@ -155,13 +158,13 @@ def by_hand(context: Context) -> pd.DataFrame:
     """Return the longest queue of one step of the load, by hand and simulated."""
     seeds = (1, 2, 3) if context.quick else range(1, 11)
     points = [Point(f"{minutes} min", {"clients.0.fleet.start_up.total": f"{minutes} min"}, {"start-up min": minutes},
-                    seed) for minutes in (1, 2, 4, 8) for seed in seeds]
+                    seed) for minutes in STEP_START_UPS for seed in seeds]
     frame = run_points(context, "step", points, scenario="step.yaml", extract=queue_figures)
     served = STEP["full"] / frame["full_s"].median()
     rows = []
-    for minutes, group in frame.groupby("start-up min"):
+    for minutes in STEP_START_UPS:
         hand = (STEP["after"] - served) * (60 * minutes + REACTION_S)
-        found = group["most_waiting"]
+        found = frame[frame["start-up min"] == minutes]["most_waiting"]
         rows.append({"start-up min": minutes, "by hand": hand, "simulated": found.mean(), "lowest": found.min(),
                      "highest": found.max(), "difference": found.mean() / hand - 1})
     return pd.DataFrame(rows)
@@ -214,7 +217,7 @@ def _compared(context: Context, rules: pd.DataFrame, measures: pd.DataFrame, ste
     saved = 1 - _of(rules, "dollars", rule="hpa", start_up=4) / _of(rules, "dollars", rule=best)
     spare = _of(measures, "kept_share", what="one warm spare")
     where, more = "llm-d-autoscaling#1071", step["difference"].abs()
-    rows = [
+    return [
         Compared("requests that a reactive HPA loses to start-up of 4 min, % of all", "this gap cannot be closed",
                  100 * float((idle - late).mean()),
                  f"{100 * idle.mean():.2f}% keep the SLO with a start-up of 0, {100 * late.mean():.2f}% with 4 min, "
@@ -233,7 +236,6 @@ def _compared(context: Context, rules: pd.DataFrame, measures: pd.DataFrame, ste
         Compared("largest difference of a queue by hand from the simulated one, %", None, 100 * float(more.max()),
                  f"{len(step)} start-up times", 1),
     ]
-    return rows
 
 
 def _interval(values: np.ndarray[Any, Any]) -> tuple[float, float] | None:
@@ -249,8 +251,8 @@ def _findings(context: Context, rules: pd.DataFrame, measures: pd.DataFrame, ste
         mine = table[(table["rule"] == name) & table["start-up min"].notna()]
         if len(mine) > 1:
             first, last = mine.iloc[0], mine.iloc[-1]
-            said.append(f"{name}: {first['minutes out']:.0f} minutes out of the SLO at {first['start-up min']:.0f} min of "
-                        f"start-up, {last['minutes out']:.0f} at {last['start-up min']:.0f}; "
+            said.append(f"{name}: {first['minutes out']:.0f} minutes out of the SLO at {first['start-up min']:.0f} min "
+                        f"of start-up, {last['minutes out']:.0f} at {last['start-up min']:.0f}; "
                         f"${first['$']:,.0f} and ${last['$']:,.0f}.")
     helped = _means(measures, ["what"]).sort_values("minutes out")
     said.append("Of what was tried at " + f"{context['start_up']} minutes, by minutes out: " + "; ".join(
