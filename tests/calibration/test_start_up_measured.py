@@ -19,7 +19,7 @@ from hermes.calibration.collect.start_up import StartUpCollector
 from hermes.calibration.collect.written_model import tensors, weight_files, write_model
 from hermes.calibration.measurements.start_up import StartUpMeasurement
 from hermes.calibration.plan import save_plan
-from hermes.calibration.start_up import load_starts, scenario_lines, times_of
+from hermes.calibration.start_up import load_starts, models_of, scenario_lines, times_of
 from hermes.calibration.testing import MeasurementContract
 from hermes.cli import main
 from hermes.config.validation import load
@@ -107,10 +107,9 @@ def test_the_fit_leaves_each_model_out_and_a_scenario_uses_it(measured, tmp_path
     data = json.loads(capsys.readouterr().out)
     assert {one["model"] for one in data["errors"]} == {"m2", "m8", "m16"}
     fitted = load(StartUpTimes, mine)
-    assert fitted.compile.per_layer == pytest.approx(0.004, rel=0.1)
     assert fitted.load_compiled.per_layer == pytest.approx(0.001, rel=0.3)
-    compiled = [one for one in data["errors"] if (one["phase"], one["cache"]) == ("compile", "cold")]
-    assert all(one["predicted_s"] == pytest.approx(one["measured_s"], rel=0.1) for one in compiled)
+    compiled = [one for one in data["errors"] if (one["phase"], one["cache"]) == ("compile", "warm")]
+    assert all(one["predicted_s"] == pytest.approx(one["measured_s"], rel=0.2) for one in compiled)
     scenario = {
         "workload": {"requests": 20, "arrivals": {"kind": "poisson", "rate": 5},
                      "lengths": {"kind": "fixed", "prompt": 64, "output": 8}},
@@ -128,6 +127,23 @@ def test_the_fit_leaves_each_model_out_and_a_scenario_uses_it(measured, tmp_path
     assert "a replica is ready after" in capsys.readouterr().out
 
 
+def test_what_an_empty_cache_costs_beside_compiling_counts_as_compiling(measured):
+    """vLLM finds out about a model's class again, in a process of its own. The sum of the phases stays as measured."""
+    found = load_starts(measured / "starts.yaml")
+    found = found.model_copy(update={"starts": [start.model_copy(update={
+        "process_s": process, "compile_s": 5.0,
+        "time_s": process + 5.0 + start.weights_s + start.profiling_s + start.capture_s})
+        for start in found.starts for process in [3.0 if start.cache == "cold" else 2.0]]})
+    lines = yaml.safe_load("\n".join(scenario_lines(found, "m8")))["start_up"]
+    assert lines["process"] == "2 s"
+    assert lines["compile"] == {"cold": "6 s", "warm": "5 s"}
+    for model in models_of(found, "starts.yaml"):
+        for cache in ("cold", "warm"):
+            parts = [model.seconds[cache, phase] for phase in ("process", "weights", "compile", "profiling", "capture")]
+            assert sum(parts) == pytest.approx(model.seconds[cache, "wall"])
+        assert model.seconds["cold", "compile"] == 6.0
+
+
 def test_one_model_is_not_enough_for_a_fit(tmp_path, capsys):
     assert main(["calibrate", "run", str(plan_file(tmp_path, 2)), "-q"]) == 0
     capsys.readouterr()
@@ -140,7 +156,7 @@ def test_dummy_weights_have_no_loading(tmp_path, capsys):
     assert all(start.weights_s is None for start in load_starts(tmp_path / "starts.yaml").starts)
     capsys.readouterr()
     assert main(["fit", str(tmp_path / "starts.yaml")]) == 2
-    assert "no warm weights that it read of m2" in capsys.readouterr().err
+    assert "no weights read in cold starts of m2" in capsys.readouterr().err
 
 
 def test_a_server_that_ends_is_a_failed_point(tmp_path, capsys):
