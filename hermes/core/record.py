@@ -16,7 +16,8 @@ from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
 __all__ = [
-    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GONE", "MEMBER_STATES", "READY",
+    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE",
+    "MEMBER_STATES", "READY",
     "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED",
     "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo",
     "TierInfo",
@@ -28,7 +29,9 @@ STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
-FATES = ("failed", "timed out", "expired", "unavailable")   # why a gateway answered a request with an error
+GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways
+# why a gateway answered a request with an error
+FATES = ("failed", "timed out", "expired", "unavailable", "limited", "overloaded")
 
 STAGE_FIELDS = (
     "request",          # request id = row of the request table

@@ -36,6 +36,7 @@ def assert_nothing_leaks(simulation: Simulation) -> None:
     assert not coordinator._bringing
     assert not coordinator._serving
     assert coordinator.gateway is None or coordinator.gateway.idle()
+    assert all(stream.retry is None or stream.retry.idle() for stream in coordinator.streams)
     handoff = coordinator.handoff
     if handoff is not None:
         assert not any(handoff._moving.values())
@@ -73,8 +74,15 @@ def assert_conserved(record: RunRecord, *, ended: bool = True) -> None:
     for call in np.unique(calls[~last]):
         last[np.flatnonzero(calls == call)[-1]] = True
     unawaited = set(record.background.tolist())
+    offers = record.notes.get("client_tries")
     if not unawaited:
-        assert (table["outcome"][completed & last] == COMPLETED).all()
+        served = completed & last
+        if offers is not None:   # of a request that its client offered again, calls of earlier offers failed
+            once = np.isnan(offers)[table["request"]]
+            for request in np.unique(table["request"][served & ~once]):
+                assert (table["outcome"][last & (table["request"] == request)] == COMPLETED).any(), request
+            served &= once
+        assert (table["outcome"][served] == COMPLETED).all()
     assert len(record.stage_attempts) == len(stages["client"])
     begun = stages["start_ns"] >= 0
     assert (stages["assigned_ns"] <= stages["end_ns"]).all()
