@@ -26,6 +26,7 @@ from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.start_up import StartUpTimes
 
+ENGINE = os.environ.get("HERMES_VLLM_PYTHON", "")
 SERVER = shlex.quote(str(Path(__file__).with_name("fake_vllm_server.py")))
 COMMAND = f"{{python}} {SERVER} --model {{model}} --port {{port}}"
 
@@ -278,3 +279,16 @@ def test_no_server_outlives_its_collector(tmp_path, number):
         assert "run the same command again to continue" in said
         assert not [path for path in tmp_path.iterdir() if path.name.startswith("hermes-start-up")]
         assert '"point"' not in (tmp_path / "j.jsonl").read_text().partition("\n")[2]
+
+
+@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
+def test_the_engine_itself_has_all_phases(tmp_path):
+    """A cold and a warm start of vLLM on a CPU; about three minutes."""
+    command = "{python} -m vllm.entrypoints.openai.api_server --model {model} --port {port} --max-model-len 512"
+    plan = plan_file(tmp_path, 2, command=command, environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert main(["calibrate", "run", str(plan), "--python", ENGINE, "-q"]) == 0
+    found = load_starts(tmp_path / "starts.yaml")
+    assert found.engine.startswith("vLLM 0.")
+    for start in found.starts:
+        assert min(start.weights_s, start.compile_s, start.imports_s, start.launch_s, start.server_s) > 0
+        assert start.first_request_s is not None
