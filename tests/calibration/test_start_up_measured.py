@@ -22,6 +22,7 @@ from hermes.calibration.plan import save_plan
 from hermes.calibration.start_up import load_starts, models_of, scenario_lines, times_of
 from hermes.calibration.testing import MeasurementContract
 from hermes.cli import main
+from hermes.config.data_files import resource_dir
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.start_up import StartUpTimes
@@ -292,3 +293,31 @@ def test_the_engine_itself_has_all_phases(tmp_path):
     for start in found.starts:
         assert min(start.weights_s, start.compile_s, start.imports_s, start.launch_s, start.server_s) > 0
         assert start.first_request_s is not None
+
+
+STARTS = Path(__file__).parents[1] / "data" / "vllm-cpu-starts" / "starts.yaml"
+
+
+def test_the_shipped_times_of_a_cpu_are_this_fit(tmp_path, capsys):
+    file = tmp_path / "vllm-0.32-cpu.yaml"
+    assert main(["fit", str(STARTS), "-o", str(file), "--json"]) == 0
+    assert file.read_text() == (resource_dir("hw_profiles") / "start_up" / file.name).read_text()
+    walls = [one for one in json.loads(capsys.readouterr().out)["errors"] if one["phase"] == "wall"]
+    assert len(walls) == 8
+    off = {cache: [abs(one["predicted_s"] / one["measured_s"] - 1) for one in walls if one["cache"] == cache]
+           for cache in ("cold", "warm")}
+    assert max(off["warm"]) <= 0.20
+    assert max(off["cold"]) <= 0.30
+
+
+def test_the_starts_of_a_cpu_are_whole():
+    found = load_starts(STARTS)
+    assert found.engine == "vLLM 0.32.0"
+    assert not any(model.sizes for model in found.models), "a CPU captures no graphs"
+    for start in found.starts:
+        parts = start.process_s + start.weights_s + start.compile_s + start.profiling_s + start.capture_s
+        assert parts == pytest.approx(start.time_s, abs=0.01)
+        assert start.compiled, "0.32 reads its compiled model of a CPU, fails, and compiles again"
+    for model in found.models:   # all the same, what it has left saves time
+        cold, warm = (times_of(found, model.name, cache)["time_s"].median for cache in ("cold", "warm"))
+        assert warm < 0.8 * cold
