@@ -64,6 +64,7 @@ WITH: dict[str, dict[str, Any]] = {
     "SloConfig.ttft_slowdown": {"baseline_ttft": 1.0}, "SloConfig.tpot_slowdown": {"baseline_tpot": 1.0},
     "Speculation.acceptance_by_position": {"acceptance_rate": None}, "Speculation.accepted": {"acceptance_rate": None},
     "Speculation.draft_model": {"method": "draft_model"},
+    "StartUpMeasurement.ready": {"ready": "/ping"},
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},
