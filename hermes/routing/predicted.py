@@ -95,7 +95,7 @@ class Predicted:
         services = not readable   # which have no steps: the fewest queued tokens decide
         if not services and len(readable) < len(views):
             named = next(client.name for client in self._candidates if client not in readable)
-            raise InputError(Verbatim(f"{named} is no LLM engine and has no steps, and others of its kind of stage are; "
+            raise InputError(Verbatim(f"{named} has no steps, as others of its kind of stage have; "
                                       "give this kind another router under `routers`"))
         self._running_and_kv = self._view("own" if services else config.view)
         self._prompts = Prompts(views[0].block_tokens or DEFAULT_BLOCK)
