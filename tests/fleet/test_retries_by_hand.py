@@ -155,6 +155,30 @@ def test_a_budget_is_a_share_of_the_active_requests() -> None:
     assert budget.allows()
 
 
+@each_mode
+def test_a_full_decode_client_gives_way_to_a_dead_one(mode: str) -> None:
+    """Decode clients take one request at a time, in turn: the first goes to 0, which crashes later, unnoticed; the
+    second to 1, for long. The third goes to 0, which cannot be reached; the fourth to 1, which is full, and therefore
+    to 0, in vain as well."""
+    clients = [client(name="prefill", count=1, role="prefill"),
+               client(fleet((20000, 0)), name="decode", role="decode", **FULL)]
+    found = Run(clients, [ask(1000, 10, 2), ask(8000, 10, 60), ask(25000), ask(30000)], mode, gateway=NONE,
+                network={"kind": "link", "bandwidth": "50 GB/s"})
+    assert found.reasons == dict.fromkeys((2, 3), "failed: decode-0 cannot be reached")
+    assert found.record.status.tolist() == [1, 1, 2, 2]
+
+
+@each_mode
+def test_a_breaker_counts_decode_clients(mode: str) -> None:
+    """As above without limits: one failure keeps decode client 0 out, so that the fourth is answered by 1."""
+    clients = [client(name="prefill", count=1, role="prefill"),
+               client(fleet((20000, 0)), name="decode", role="decode")]
+    retry = {"kind": "sglang", "retries": 0, "breaker": {"failures": 1, "time": 1.0}}
+    found = Run(clients, [ask(1000, 10, 2), ask(8000, 10, 2), ask(25000), ask(30000), ask(40000)], mode,
+                gateway={"retry": retry}, network={"kind": "link", "bandwidth": "50 GB/s"})
+    assert found.record.status.tolist() == [1, 1, 2, 1, 1]
+
+
 # -- replicas that are kept out ----------------------------------------------------------------------------------------
 
 
