@@ -48,6 +48,13 @@ def test_waits_of_named_systems(config: EnvoyRetry, least_ms: list[float], most_
         assert ends == pytest.approx([least * 1e6, most * 1e6], abs=1)
 
 
+def test_waits_of_sglangs_own_test() -> None:
+    """test_backoff_no_jitter_progression_and_cap of its retry.rs."""
+    policy = policy_of(SglangRetry(retries=10, backoff=0.1, max_backoff=0.25, factor=2.0, jitter=0.0))
+    waits = [policy.wait_ns(number + 1, lambda: 0.5) for number in (0, 1, 2, 10)]
+    assert waits == [100_000_000, 200_000_000, 250_000_000, 250_000_000]
+
+
 def test_the_longest_wait_of_sglang_is_before_its_jitter() -> None:
     """50 ms x 1.5^16 is more than 30 s; with the jitter the wait is up to 36 s."""
     assert policy_of(SglangRetry()).wait_ns(17, lambda: 1.0) == 36_000_000_000
@@ -56,7 +63,7 @@ def test_the_longest_wait_of_sglang_is_before_its_jitter() -> None:
 def test_defaults_of_named_systems() -> None:
     found = {kind.__name__: policy_of(kind()) for kind in (EnvoyRetry, LitellmRetry, SglangRetry, OpenaiRetry)}
     assert {name: policy.retries for name, policy in found.items()} == {
-        "EnvoyRetry": 1, "LitellmRetry": 2, "SglangRetry": 5, "OpenaiRetry": 2}
+        "EnvoyRetry": 1, "LitellmRetry": 2, "SglangRetry": 4, "OpenaiRetry": 2}
     assert found["OpenaiRetry"].per_try_ns == 600 * 10**9
     assert breaker_of(SglangRetry()) == BreakerPolicy(10, 60 * 10**9, 3)
     assert breaker_of(LitellmRetry()) == BreakerPolicy(4, 5 * 10**9, memory_ns=5 * 10**9)
