@@ -17,6 +17,7 @@ def add_to(app: typer.Typer) -> None:
     imports = typer.Typer(help="Make a scenario from the launch command of an engine.", no_args_is_help=True)
     imports.callback()(_nothing)
     imports.command("vllm")(import_vllm)
+    imports.command("objects")(import_objects)
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
@@ -94,6 +95,33 @@ def import_vllm(
     for note in (*source.notes, *notes):
         print(f"hermes: note: {note}", file=sys.stderr)
     text = to_yaml(document, "\n".join([*header, *source.warnings, *source.notes]), compact=True)
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}; next: hermes run {output}")
+
+
+def import_objects(
+    file: Annotated[Path, typer.Argument(
+        metavar="FILE.yaml", help="EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
+        show_default=False)],
+    into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the objects' keys.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+) -> None:
+    """Print a scenario with the router, gateway and autoscaler that objects of a cluster describe.
+
+    A field that is not modelled is refused with its line.
+    """
+    from hermes.config.writing import write_text
+    from hermes.config.yaml_document import read_text
+    from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.objects import with_parts
+    from hermes.deploy.objects_read import parts_of
+
+    document = with_parts(into, parts_of(read_text(file), str(file)), output)
+    text = to_yaml(document, f"{into} with the objects of {file.name}.", compact=True)
     if output is None:
         print(text, end="")
     else:
