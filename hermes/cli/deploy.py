@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     exports.command("vllm")(answering(export_vllm))
     exports.command("llm-d")(export_llm_d)
     exports.command("dynamo")(export_dynamo)
+    exports.command("objects")(export_objects)
     app.add_typer(exports, name="export")
 
 
@@ -164,6 +165,23 @@ def export_dynamo(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
                   image: Image = None, output: ManifestFile = None) -> None:
     """Print a Kubernetes manifest for Dynamo: a DynamoGraphDeployment with a component for each group of clients."""
     _manifest("dynamo", scenario, overrides, image, output)
+
+
+def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
+                   output: ManifestFile = None) -> None:
+    """Print an EndpointPickerConfig for the router llm_d, and an HTTPRoute for the gateway."""
+    from hermes.config.writing import write_text
+    from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.objects_write import objects_of
+    from hermes.scenario import load_scenario
+
+    checked = load_scenario(scenario, overrides)
+    text = "---\n".join(to_yaml(one) for one in objects_of(checked.router, checked.gateway))
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}; next: kubectl apply the route, and give the picker its configuration")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import load_scenario
-from hermes.scenario.loading import find_scenario, load_document, set_value
+from hermes.scenario.loading import find_scenario, load_document, moved, set_value
 
 __all__ = ["with_parts"]
 
@@ -36,7 +36,6 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
             if rest == path and isinstance(old.value, dict):
                 old.value.clear()   # of another kind: its keys do not fit
             root = set_value(root, path, as_node(value), home, home)
-    document: dict[str, Any] = root.plain()
-    load_scenario(document)
-    del there
+    load_scenario(root.plain())
+    document: dict[str, Any] = moved(root, home, there).plain()
     return document
