@@ -39,16 +39,23 @@ def test_autoscalers() -> None:
     hpa, keda = read("hpa.yaml")["autoscaler"], read("keda.yaml")["autoscaler"]
     assert [(m["metric"], m["type"], m["target"]) for m in hpa["metrics"]] == [
         ("running", "pods", 40), ("waiting", "external", 0.5)]
-    assert hpa["scale_up"] == {"pods": 2, "period": 60} and hpa["scale_down"] == {"window": 120}
+    assert hpa["scale_up"] == {"pods": 2, "period": 60}
+    assert hpa["scale_down"] == {"window": 120}
     assert (hpa["min"], hpa["max"]) == (2, 4)
     assert keda["triggers"] == [{"metric": "waiting", "target": 5, "activation": 1}]
     assert (keda["min"], keda["max"], keda["polling"], keda["cooldown"]) == (1, 4, 15, 360)
 
 
-@pytest.mark.parametrize("name", ["epp.yaml", "hpa.yaml", "keda.yaml", "pd.yaml"])
-def test_a_scenario_with_them_is_valid(name: str) -> None:
-    document = with_parts("quickstart", read(name), None)
-    assert load_scenario(document).name == "quickstart"
+@pytest.mark.parametrize(("name", "scenario"), [
+    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "hour"), ("keda.yaml", "hour")])
+def test_a_scenario_with_them_is_valid(name: str, scenario: str) -> None:
+    document = with_parts(scenario, read(name), None)
+    assert load_scenario(document).name == scenario
+
+
+def test_an_autoscaler_needs_a_fleet() -> None:
+    with pytest.raises(InputError, match="fleet: an autoscaler needs `fleet`"):
+        with_parts("quickstart", read("hpa.yaml"), None)
 
 
 @pytest.mark.parametrize("name", ["epp.yaml", "pd.yaml"])
@@ -59,7 +66,8 @@ def test_a_router_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [
-    {}, {"timeout": 0.25}, {"per_try": 61.5, "timeout": 90}, {"retries": 3}, {"retries": 1, "backoff": 1, "max_backoff": 10}])
+    {}, {"timeout": 0.25}, {"per_try": 61.5, "timeout": 90}, {"retries": 3},
+    {"retries": 1, "backoff": 1, "max_backoff": 10}])
 def test_a_gateway_comes_back(keys: dict) -> None:
     gateway = GatewayConfig.model_validate(keys)
     assert GatewayConfig.model_validate(parts_of(to_yaml(route_of(gateway)), None)["gateway"]) == gateway
@@ -86,4 +94,5 @@ def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
     assert old in text
     with pytest.raises(InputError) as caught:
         parts_of(text.replace(old, new, 1), name)
-    assert told in str(caught.value) and name in str(caught.value)
+    assert told in str(caught.value)
+    assert name in str(caught.value)
