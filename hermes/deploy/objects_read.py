@@ -196,7 +196,8 @@ def _picker(document: Node) -> dict[str, Any]:
 # -- routes ----------------------------------------------------------------------------------------------------------
 
 def _route(document: Node) -> dict[str, Any]:
-    spec = _fields(_fields(document, "", ("spec",), BESIDE).get("spec"), "spec", ("rules",), ("parentRefs", "hostnames"))
+    spec = _fields(_fields(document, "", ("spec",), BESIDE).get("spec"), "spec", ("rules",),
+                   ("parentRefs", "hostnames"))
     rules = _items(spec.get("rules"), "spec.rules")
     if len(rules) != 1:
         raise document.mark.error("one rule", len(rules), field="spec.rules")

@@ -293,7 +293,7 @@ FAMILIES: dict[str, Family] = {
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "object": Family(write_objects, ("*.yaml",), lambda file, rng: [
-        "import", "objects", f"HERE/{file}", "--into", "hour"]),
+        "import", "objects", f"HERE/{file}", "--into", "operations/hour"]),
     "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
         "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
         "--json"]),

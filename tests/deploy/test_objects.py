@@ -47,10 +47,10 @@ def test_autoscalers() -> None:
 
 
 @pytest.mark.parametrize(("name", "scenario"), [
-    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "hour"), ("keda.yaml", "hour")])
+    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "operations/hour"), ("keda.yaml", "operations/hour")])
 def test_a_scenario_with_them_is_valid(name: str, scenario: str) -> None:
     document = with_parts(scenario, read(name), None)
-    assert load_scenario(document).name == scenario
+    assert load_scenario(document).name == scenario.split("/")[-1]
 
 
 def test_an_autoscaler_needs_a_fleet() -> None:
@@ -76,7 +76,8 @@ def test_a_gateway_comes_back(keys: dict) -> None:
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
      "epp.yaml:3:1: flowControl: flow control is not modelled"),
-    ("epp.yaml", "type: queue-scorer", "type: token-load-scorer", "plugins.0.type: 'token-load-scorer' is not modelled"),
+    ("epp.yaml", "type: queue-scorer", "type: token-load-scorer",
+     "plugins.0.type: 'token-load-scorer' is not modelled"),
     ("epp.yaml", "pluginRef: queue-scorer", "pluginRef: queue", "schedulingProfiles.0.plugins.0.pluginRef"),
     ("epp.yaml", "weight: 3", "weight: -3", "a number from 0 on"),
     ("epp.yaml", "1m30s", "90 s", "a duration such as 10s"),
