@@ -29,8 +29,8 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
                                  field="clients", file=scenario)
             path = "clients.0.fleet.autoscaler"
             if clients.value[0].child("fleet") is None:
-                raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give a scenario "
-                                          "that has it, such as operations/hour"), field="clients.0.fleet", file=scenario)
+                raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give a "
+                                          "scenario that has it, such as operations/hour"), field="clients.0.fleet", file=scenario)
         if key == "gateway":
             for name, own in value.items():
                 root = set_value(root, f"gateway.{name}", as_node(own), home, home)

@@ -47,7 +47,8 @@ def test_autoscalers() -> None:
 
 
 @pytest.mark.parametrize(("name", "scenario"), [
-    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "operations/hour"), ("keda.yaml", "operations/hour")])
+    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "operations/hour"),
+    ("keda.yaml", "operations/hour")])
 def test_a_scenario_with_them_is_valid(name: str, scenario: str) -> None:
     document = with_parts(scenario, read(name), None)
     assert load_scenario(document).name == scenario.split("/")[-1]
