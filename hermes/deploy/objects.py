@@ -30,7 +30,8 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
             path = "clients.0.fleet.autoscaler"
             if clients.value[0].child("fleet") is None:
                 raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give a "
-                                          "scenario that has it, such as operations/hour"), field="clients.0.fleet", file=scenario)
+                                          "scenario that has it, such as operations/hour"),
+                                 field="clients.0.fleet", file=scenario)
         if key == "gateway":
             for name, own in value.items():
                 root = set_value(root, f"gateway.{name}", as_node(own), home, home)
