@@ -24,7 +24,7 @@ FIGURES: dict[str, tuple[str, int]] = {
     "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
     "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
     "headline.per_output_token_j": ("J per generated token", -1),
-    "believed.false_share": ("requests on a false belief of a router, share", -1),
+    "believed.false_share": ("false beliefs, share of requests", -1),
     "energy.total_j": ("J, whole run", 0),
     "cost.total_dollars": ("$, whole run", 0),
 }

@@ -128,5 +128,5 @@ def test_two_routers_are_compared() -> None:
     assert (rows["believed.false_share"].difference or 0) > 0
     assert "llm: Jain's index of tokens of clients" in to_text(table.sections())
     page = runs_page([("sent", first), ("exact", second)])
-    assert "requests on a false belief of a router, share" in page
+    assert "false beliefs, share of requests" in page
     assert "llm: Jain&#x27;s index of tokens of clients" in page
