@@ -31,11 +31,12 @@ from hermes.core.request import Request
 from hermes.core.stage import ServiceStage, Stage
 
 if TYPE_CHECKING:
+    from hermes.core.flow_control import FlowControl  # most gateways have none
     from hermes.core.kv_transfer import Handoff
 
 __all__ = ["Gateway", "GatewayPolicy"]
 
-RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED = range(5)   # `ATTEMPT_OUTCOMES`
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
 
 
@@ -95,10 +96,10 @@ class Dispatching(Protocol):
 class _Call:
     """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client."""
 
-    __slots__ = ("attempt", "first", "number", "over", "request", "stage", "tries", "waits")
+    __slots__ = ("asked_ns", "attempt", "first", "number", "over", "request", "stage", "tries", "waits")
 
-    def __init__(self, request: Request, stage: Stage, number: int) -> None:
-        self.request, self.stage, self.number = request, stage, number
+    def __init__(self, request: Request, stage: Stage, number: int, asked_ns: int) -> None:
+        self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
         self.tries = 0
         self.attempt: _Attempt | None = None
         self.first: Generation | None = None
@@ -144,6 +145,7 @@ class Gateway:
         self._of: dict[Request, list[_Call]] = {}  # calls that are not over
         self._queue: dict[_Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
         self._dispatching = False
+        self.flow: FlowControl | None = None   # holds calls until the pool has room; set when a simulation is built
 
     # -- requests on their way to a client -------------------------------------------------------------------------
 
@@ -155,6 +157,8 @@ class Gateway:
         if call.waits:       # it comes from the queue
             call.waits = False
             return False
+        if self.flow is not None and self.flow.takes(call, members):
+            return True
         if members and all(queue is not members for queue in self._queue.values()):
             return False
         policy = self.policy
@@ -207,6 +211,8 @@ class Gateway:
             call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
         attempt = call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
+        if self.flow is not None:
+            self.flow.began(call, client)
         if self.policy.per_try_ns is not None:
             self.env.tick_at(self.env._now + self.policy.per_try_ns, EXPIRY, partial(self._attempt_late, attempt))
 
@@ -214,13 +220,15 @@ class Gateway:
         """Note that the KV of an attempt has arrived at another client, which goes on with it."""
         attempt = self._live.get(twin.attempt)
         if attempt is not None:
+            if self.flow is not None:
+                self.flow.moved(attempt.client, target)
             attempt.seq, attempt.client = twin, target
             self._columns["client"][attempt.id] = target.index
 
     def _call(self, request: Request, stage: Stage) -> _Call:
         call = self._calls.get(stage)
         if call is None:
-            call = self._calls[stage] = _Call(request, stage, self._num_calls)
+            call = self._calls[stage] = _Call(request, stage, self._num_calls, self.env._now)
             self._of.setdefault(request, []).append(call)
             self._num_calls += 1
             if self.policy.timeout_ns is not None:
@@ -242,6 +250,8 @@ class Gateway:
         if seq.attempt < 0:
             return True   # of a service without attempts
         attempt = self._live.pop(seq.attempt)
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
             self._note_computed(attempt)
@@ -257,6 +267,8 @@ class Gateway:
         attempt = self._live.pop(seq.attempt, None)
         if attempt is None:
             return
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client)
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
@@ -281,6 +293,8 @@ class Gateway:
     def turned_away(self, stage: Generation, reason: str) -> None:
         """Note that no client takes over an attempt whose prompt was computed."""
         attempt = self._live.pop(stage.attempt)
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client)
         attempt.first.done = True
         self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
@@ -300,6 +314,8 @@ class Gateway:
         if call.waits:
             call.waits = False
             self._queue.pop(call, None)   # it may be on its way out
+            if self.flow is not None:
+                self.flow.drop(call)
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -338,6 +354,28 @@ class Gateway:
             self.fates[call.request.id] = FATES.index(fate)
             self.book.refuse(call.request, f"{fate}: {reason}")
 
+    # -- called by flow control --------------------------------------------------------------------------------------
+
+    def send(self, call: _Call) -> None:
+        """Dispatch a call that has left the queue of flow control."""
+        self.book.dispatch(call.request, call.stage)
+
+    def refuse(self, call: _Call, reason: str, fate: str) -> None:
+        """Answer a request with an error, of which a call would wait or has waited."""
+        self._end(call, reason, fate)
+
+    def running(self) -> list[_Attempt]:
+        """Return the attempts that a client has and somebody waits for, in order of their numbers."""
+        return [attempt for attempt in self._live.values() if self._outcomes[attempt.id] == RUNNING]
+
+    def revoke(self, number: int, reason: str) -> None:
+        """Cancel an attempt that runs, and answer its request with an error."""
+        attempt = self._live[number]
+        if self._outcomes[number] == RUNNING:   # the end of another may have ended its request
+            self._close(attempt, REVOKED)
+            self._send_cancel(attempt)
+            self._end(attempt.call, reason, "revoked")
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _attempt_late(self, attempt: _Attempt, tick: Tick) -> None:
@@ -369,6 +407,8 @@ class Gateway:
 
     def members_changed(self) -> None:
         """Send out what waits for clients, once all other events of this instant but step starts have passed."""
+        if self.flow is not None:
+            self.flow.members_changed()
         if self._queue and not self._dispatching:
             self._dispatching = True
             self.env.tick_at(self.env._now, DISPATCH, self._send_out)
@@ -387,6 +427,8 @@ class Gateway:
     def lost(self, client: Client) -> None:
         """Handle a client that goes down at this instant, with all that it has and all KV that moves from and to it."""
         self.down.add(client.index)
+        if self.flow is not None:
+            self.flow.seen(client)
         handoff = self.book.handoff
         moving = set() if handoff is None else handoff.attempts_over(client)
         hit = [attempt for attempt in self._live.values() if attempt.client is client or attempt.id in moving]
@@ -406,20 +448,30 @@ class Gateway:
     def back(self, client: Client) -> None:
         """Note that a client can be reached again."""
         self.down.discard(client.index)
+        if self.flow is not None:
+            self.flow.seen(client)
 
     def num_waiting(self, lists: list[list[Client]]) -> int:
         """Return the calls that wait for one of these lists of clients to have a ready one."""
-        return sum(any(members is one for one in lists) for members in self._queue.values())
+        held = 0 if self.flow is None else self.flow.num_waiting(lists)
+        return held + sum(any(members is one for one in lists) for members in self._queue.values())
 
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
-        return not (self._calls or self._live or self._queue or self._of)
+        return not (self._calls or self._live or self._queue or self._of) and (self.flow is None or self.flow.idle())
 
     # -- record ------------------------------------------------------------------------------------------------------
 
     def table(self) -> dict[str, IntArray]:
         """Return the columns of the table of attempts."""
         return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+
+
+def _output_tokens(stage: Stage) -> int:
+    """Return the output tokens of a call, of all its branches."""
+    if not isinstance(stage, Generation):
+        return 0
+    return stage.output_tokens if stage.branches is None else sum(stage.branches.outputs)
 
 
 def _content_again(first: Generation) -> PromptContent:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
 from hermes.config.streams import stream as random_stream
+from hermes.errors import InputError, Verbatim
+from hermes.fleet.flow_control import (
+    AdmissionConfig,
+    ClassConfig,
+    FlowControlConfig,
+    Requested,
+    TenantConfig,
+    build_flow,
+)
 from hermes.units import s_to_ns
 
 if TYPE_CHECKING:
+    from hermes.core.client import Client
     from hermes.core.clock import Clock
+    from hermes.core.flow_control import FlowControl
     from hermes.core.gateway import Gateway
 
 __all__ = ["GatewayConfig", "QueueConfig"]
@@ -52,7 +63,40 @@ class GatewayConfig(ConfigModel):
     """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
     the head of its answer, or it is tried again from the start."""
     queue: QueueConfig | None = None
-    """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails."""
+    """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails. `flow_control` has
+    a queue of its own, and takes its place."""
+    flow_control: FlowControlConfig | None = None
+    """Late binding: requests wait unplaced until the pool has room. Left out, they are dispatched when they arrive."""
+    admission: AdmissionConfig | None = None
+    """Refusal of requests of a negative priority while the pool is full. Left out, none are refused; `flow_control`
+    takes its place."""
+    classes: dict[Name, ClassConfig] = {}
+    """Classes of requests, by the names that workloads give, with their priorities at the gateway."""
+    tenants: dict[Name, TenantConfig] = {}
+    """Tenants with another weight than 1, by the names that workloads give."""
+
+    @property
+    def orders(self) -> FlowControlConfig | AdmissionConfig | None:
+        """What decides who goes first, and who is refused; None if all requests go at once."""
+        return self.flow_control or self.admission
+
+    def band_of(self, name: str) -> int:
+        """Return the priority at the gateway of a class, or of requests without one (an empty name)."""
+        return self.classes[name].priority if name in self.classes else 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.flow_control is not None:
+            for other in ("queue", "admission"):
+                if getattr(self, other) is not None:
+                    raise InputError(Verbatim("flow_control has a queue of its own, which takes its place; leave it "
+                                              "out"), field=other)
+        if self.orders is None:
+            for needless in ("classes", "tenants"):
+                if getattr(self, needless):
+                    raise InputError(Verbatim("nothing asks for it without flow_control or admission; give one of "
+                                              "them"), field=needless)
+        return self
 
     def build(self, env: Clock, seed: int) -> Gateway:
         """Return the gateway of one run."""
@@ -61,7 +105,7 @@ class GatewayConfig(ConfigModel):
         def ns(seconds: float | None) -> int | None:
             return None if seconds is None else s_to_ns(seconds)
 
-        queue = self.queue
+        queue: QueueConfig | FlowControlConfig | None = self.queue or self.flow_control
         policy = GatewayPolicy(
             retries=self.retries, backoff_ns=s_to_ns(self.backoff), most_backoff_ns=s_to_ns(self.max_backoff),
             timeout_ns=ns(self.timeout), per_try_ns=ns(self.per_try), cancel_ns=s_to_ns(self.cancel_delay),
@@ -69,6 +113,13 @@ class GatewayConfig(ConfigModel):
             queue_most=0 if queue is None else queue.max,
         )
         return Gateway(env, policy, _draws(seed))
+
+    def build_flow(self, env: Clock, seed: int, gateway: Gateway, lists: Sequence[list[Client]],
+                   requested: Requested) -> FlowControl | None:
+        """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
+        """
+        return None if self.orders is None else build_flow(
+            env, seed, gateway, gateway.down, lists, requested, self.orders, self.classes, self.tenants)
 
 
 def _draws(seed: int) -> Callable[[int], float]:
