@@ -171,7 +171,8 @@ class FlowControl:
     """See the module's docstring.
 
     Args:
-        lists: Lists of clients, each those that serve one kind of stage of one model, which change.
+        groups: Lists of clients, each those that serve one kind of stage of one model, which change. Those of a model's
+            prefill and decode are a group.
 
     Attributes:
         classes: Tenants and classes of the requests.
@@ -179,13 +180,13 @@ class FlowControl:
     """
 
     def __init__(self, env: Clock, sender: Sender, policy: FlowPolicy, classes: Classes,
-                 lists: Iterable[list[Client]]) -> None:
+                 groups: Iterable[list[list[Client]]]) -> None:
         self.env, self._policy, self.classes = env, policy, classes
         self.weights: dict[str, float] = {}
         self._held: dict[Call, tuple[Held, _Pool]] = {}
         self.in_flight: dict[int, int] = {}   # attempts at each client, by its index
         self._columns = {name: array("q") for name in HELD_FIELDS}
-        self._pools = [_Pool(self, env, sender, policy, together) for together in _connected(lists)]
+        self._pools = [_Pool(self, env, sender, policy, together) for together in _connected(groups)]
         self._pool_of = {id(one): pool for pool in self._pools for one in pool.lists}
 
     # -- called by the gateway -------------------------------------------------------------------------------------
@@ -282,7 +283,9 @@ class FlowControl:
         return not (self._held or any(self.in_flight.values()) or any(band.count or band.num_bytes for band in bands))
 
     def table(self) -> dict[str, IntArray]:
-        """Return the columns of the table of calls that were held."""
+        """Return the columns of the table of calls that were held; none where calls do not wait."""
+        if not self._policy.holds:
+            return {}
         return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
 
     # -- called by the pools ---------------------------------------------------------------------------------------
@@ -301,17 +304,17 @@ class FlowControl:
         self._columns["left_ns"][held.row], self._columns["outcome"][held.row] = self.env._now, outcome
 
 
-def _connected(lists: Iterable[list[Client]]) -> list[list[list[Client]]]:
-    """Return the lists in groups that share clients."""
-    groups: list[tuple[set[int], list[list[Client]]]] = []
-    for one in lists:
-        mine, together = {client.index for client in one}, [one]
-        for other in [group for group in groups if group[0] & mine]:
-            groups.remove(other)
+def _connected(groups: Iterable[list[list[Client]]]) -> list[list[list[Client]]]:
+    """Return the groups of lists; those that share clients are one."""
+    found: list[tuple[set[int], list[list[Client]]]] = []
+    for lists in groups:
+        mine, together = {client.index for one in lists for client in one}, lists
+        for other in [one for one in found if one[0] & mine]:
+            found.remove(other)
             mine |= other[0]
             together = other[1] + together
-        groups.append((mine, together))
-    return [together for _, together in groups]
+        found.append((mine, together))
+    return [together for _, together in found]
 
 
 class _Pool:

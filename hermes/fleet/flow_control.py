@@ -274,13 +274,13 @@ def _check_names(own: Mapping[str, object], used: Sequence[str], field: str, wha
                                  field=field)
 
 
-def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], lists: Sequence[list[Client]],
+def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Sequence[list[list[Client]]],
                requested: Requested, own: FlowControlConfig | AdmissionConfig, classes: Mapping[str, ClassConfig],
                tenants: Mapping[str, TenantConfig]) -> FlowControl:
     """Return flow control, or admission, of one run. Raises `InputError` with the field within `gateway`.
 
     Args:
-        lists: Clients that serve one kind of stage of one model, each list of engines alone.
+        groups: See `FlowControl`. Each list has engines alone.
     """
     from hermes.core.flow_control import Classes, FlowControl, FlowPolicy, Revoking
 
@@ -289,7 +289,7 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], lists: Seq
     holds = isinstance(own, FlowControlConfig)
     rule = own if isinstance(own, FlowControlConfig) else FlowControlConfig()
     try:
-        own.detector.needs([client for one in lists for client in one])
+        own.detector.needs([client for lists in groups for one in lists for client in one])
     except InputError as error:
         error.field = f"{'flow_control' if holds else 'admission'}.detector.{error.field}"
         raise
@@ -307,6 +307,6 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], lists: Seq
         scan_ns=max(1, s_to_ns(rule.scan)), most=rule.max, most_bytes=rule.max_bytes, token_bytes=rule.token_bytes,
         revoking=None if revoke is None else Revoking(revoke.most, revoke.below, s_to_ns(revoke.grace)),
     )
-    flow = FlowControl(env, sender, policy, known, lists)
+    flow = FlowControl(env, sender, policy, known, groups)
     flow.weights = {name: tenants[name].weight for name in requested.tenants if name in tenants}
     return flow

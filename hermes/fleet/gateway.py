@@ -114,12 +114,12 @@ class GatewayConfig(ConfigModel):
         )
         return Gateway(env, policy, _draws(seed))
 
-    def build_flow(self, env: Clock, seed: int, gateway: Gateway, lists: Sequence[list[Client]],
+    def build_flow(self, env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[list[Client]]],
                    requested: Requested) -> FlowControl | None:
         """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
         """
         return None if self.orders is None else build_flow(
-            env, seed, gateway, gateway.down, lists, requested, self.orders, self.classes, self.tenants)
+            env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants)
 
 
 def _draws(seed: int) -> Callable[[int], float]:

@@ -21,7 +21,7 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         retried         calls with several attempts
         retried_attempts   attempts after the first one of their call
         requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable;
-                        shed and revoked with flow control or admission
+                        shed and revoked where flow control or admission have done it
         wasted          by outcome: attempts that a client had, prompt_tokens and output_tokens that it computed for
                         them, and energy_j; of attempts that were not completed
     """
@@ -36,7 +36,7 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         "retried": len(np.unique(table["call"][table["number"] > 1])),
         "retried_attempts": int((table["number"] > 1).sum()),
         "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)
-                     if name not in ("shed", "revoked") or record.held},
+                     if name not in ("shed", "revoked") or record.held or (fates == code).any()},
         "wasted": _wasted(record, attributed),
     }}
 

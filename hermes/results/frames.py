@@ -31,6 +31,7 @@ from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
+from hermes.results.tenants import waited_ns
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import KINDS, resource_uses
 from hermes.units import NS_PER_S
@@ -98,6 +99,8 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "branch_spread_s": seconds(metrics.branch_spread_ns, undefined=True),
         "energy_j": energy.request_j,
     }
+    if record.held:
+        columns["gateway_s"] = seconds(waited_ns(record))
     path = critical_path(record)
     if (metrics.prefill_ttft_ns >= 0).any():
         columns["prefill_ttft_s"] = seconds(metrics.prefill_ttft_ns, undefined=True)

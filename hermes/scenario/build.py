@@ -217,10 +217,13 @@ class _Builder:
         config = self.scenario.gateway
         if config is None or config.orders is None:
             return
-        lists = [members for members in self._candidates.values()   # of all slots, before the fleet starts
-                 if members and all(client.role != "service" for client in members)]
+        groups: dict[str, list[list[Any]]] = {}
+        for (kind, model), members in self._candidates.items():   # of all slots, before the fleet starts
+            if members and all(client.role != "service" for client in members):
+                generation = kind.split()[0] in GENERATIONS
+                groups.setdefault(model if generation else f"{kind}/{model}", []).append(members)
         with inside("gateway"):
-            gateway.flow = config.build_flow(self.env, self.scenario.seed, gateway, lists, requested)
+            gateway.flow = config.build_flow(self.env, self.scenario.seed, gateway, [*groups.values()], requested)
 
     def _requested(self) -> Requested:
         """Return tenants and classes of all requests."""
