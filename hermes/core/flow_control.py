@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -113,11 +113,13 @@ class Running(Protocol):
 class Sender(Protocol):
     """Methods of the gateway that flow control calls."""
 
-    def send(self, call: Call) -> None:
+    # Any: a `Call` of the gateway's own type
+
+    def send(self, call: Any) -> None:
         """Dispatch a call that has left the queue."""
         ...
 
-    def refuse(self, call: Call, reason: str, fate: str) -> None:
+    def refuse(self, call: Any, reason: str, fate: str) -> None:
         """Answer a request with an error."""
         ...
 

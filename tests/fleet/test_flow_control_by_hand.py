@@ -106,7 +106,8 @@ def test_fifty_leave_between_two_scrapes(mode: str) -> None:
 def test_a_replica_that_is_not_scraped_counts_as_full(mode: str) -> None:
     """The only replica crashes at 50,000; nobody notices before it is ready again, at 550,000. Its last scrape, at
     31,577, showed it empty. At 231,577 that is 200,000 old, and not stale yet: requests of 100,000 and 231,577 leave,
-    and fail. That of 231,578 waits. A replica that is ready again has no scrape before 581,577: it leaves at 582,000."""
+    and fail. That of 231,578 waits. A replica that is ready again has no scrape before 581,577: it leaves at
+    582,000."""
     found = run([ask(at, 10, 1) for at in (100_000, 231_577, 231_578)], mode, detector=SCRAPED,
                 clients=[client(fleet((50_000, 0), start=1, up=500_000), count=1)], keys={"retries": 0})
     assert held(found) == [(0, 100_000, 100_000, "dispatched"), (1, 231_577, 231_577, "dispatched"),
