@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from hermes.core.record import HELD_FIELDS
 from hermes.core.saturation import Pools, Saturation, Wake
 from hermes.core.scraped import NEVER
 
-__all__ = ["Band", "Classes", "FlowControl", "FlowPolicy", "Revoking"]
+__all__ = ["Band", "Budget", "Classes", "FlowControl", "FlowPolicy", "Revoking"]
 
 WAITING, SENT, REFUSED, EXPIRED, GIVEN_UP = range(5)   # `HELD_OUTCOMES`
 
@@ -54,6 +54,28 @@ class Classes:
     ceilings: Sequence[float]
     ttft_ns: Sequence[int | None]
     ttl_ns: Sequence[int]
+
+
+class Budget:
+    """Tokens that a tenant may use in each window of time: prompts and outputs of calls that are complete. A call that
+    comes when they are used up is refused; those in flight go on, so that more may be used.
+
+    Args:
+        tokens: Of a window.
+        window_ns: Length of the windows, which begin at multiples of it.
+    """
+
+    def __init__(self, tokens: int, window_ns: int) -> None:
+        self.tokens, self.window_ns = tokens, window_ns
+        self._window, self._used = 0, 0
+
+    def used(self, now_ns: int, tokens: int = 0) -> int:
+        """Add tokens, and return those that have been used in the present window."""
+        window = now_ns // self.window_ns
+        if window != self._window:
+            self._window, self._used = window, 0
+        self._used += tokens
+        return self._used
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,7 @@ class FlowPolicy:
             (by its index), and `wake`.
         holds: Whether calls wait here. Without, only `admission` applies: a call of a negative priority is refused
             while the saturation is 1 or more, and all others pass.
+        budgets: Of tenants that have one, by their number.
         most, most_bytes: Limits of a band.
         token_bytes: Bytes of a prompt token.
     """
@@ -98,6 +121,7 @@ class FlowPolicy:
     most_bytes: int
     token_bytes: int
     revoking: Revoking | None
+    budgets: Mapping[int, Budget]
 
 
 class Running(Protocol):
@@ -201,10 +225,19 @@ class FlowControl:
         if self._policy.holds:
             self._hold(call, members, pool)
             return True
-        if pool.band_of(call.request.id).priority >= 0 or (full := pool.saturation.now()) < 1:
-            return False
-        pool.sender.refuse(call, f"the pool is full (saturation {full:.3g})", "shed")
-        return True
+        reason = self._over_budget(call)
+        if reason is None and pool.band_of(call.request.id).priority < 0 and (full := pool.saturation.now()) >= 1:
+            reason = f"the pool is full (saturation {full:.3g})", "shed"
+        if reason is not None:
+            pool.sender.refuse(call, *reason)
+        return reason is not None
+
+    def _over_budget(self, call: Call) -> tuple[str, str] | None:
+        """Return why a tenant may not ask for more now, and the fate of its request; None if it may."""
+        budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
+        if budget is None or budget.used(self.env._now) < budget.tokens:
+            return None
+        return f"the tenant's {budget.tokens} tokens of {budget.window_ns / 1e9:g} s are used up", "shed"
 
     def _hold(self, call: Call, members: list[Client], pool: _Pool) -> None:
         """Queue a call, or refuse it."""
@@ -218,7 +251,7 @@ class FlowControl:
         for column, value in zip(self._columns.values(), (request, call.number, held.priority, now, -1, WAITING),
                                  strict=True):
             column.append(value)
-        reason = pool.full(held)
+        reason = self._over_budget(call) or pool.full(held)
         if reason is not None:
             self._note(held, REFUSED)
             pool.sender.refuse(call, *reason)
@@ -246,6 +279,8 @@ class FlowControl:
         tenant, service = self.classes.tenant[call.request.id], self._policy.service
         self._freed(client)
         if output_tokens >= 0:
+            if (budget := self._policy.budgets.get(tenant)) is not None:
+                budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)
             if service is not None:
                 service.served(tenant, call.stage.prompt_tokens, output_tokens)
             for pool in self._pools:

@@ -41,11 +41,23 @@ class ClassConfig(ConfigModel):
     lowest applies."""
 
 
+class BudgetConfig(ConfigModel):
+    """Tokens that a tenant may use in each window of time. They are counted when a request is complete, prompt and
+    output; while they are used up, further requests of the tenant are refused."""
+
+    tokens: int = Field(ge=1, le=10**15)
+    """Tokens of a window."""
+    per: Duration = Field(default=60.0, gt=0)
+    """Length of the windows, the first of which begins at time 0."""
+
+
 class TenantConfig(ConfigModel):
     """A tenant, by the name that a workload's `tenants` give."""
 
     weight: float = Field(default=1.0, gt=0, le=1e6)
     """Share of the tenant in `fairness: deficit_round_robin`, and in Jain's index of the tokens served."""
+    budget: BudgetConfig | None = None
+    """Tokens that the tenant may use in a time. Left out, any number."""
 
 
 class UtilizationDetector(ConfigModel):
@@ -282,7 +294,7 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
     Args:
         groups: See `FlowControl`. Each list has engines alone.
     """
-    from hermes.core.flow_control import Classes, FlowControl, FlowPolicy, Revoking
+    from hermes.core.flow_control import Budget, Classes, FlowControl, FlowPolicy, Revoking
 
     _check_names(classes, requested.kinds, "classes", "class", all_of_them=True)
     _check_names(tenants, requested.tenants, "tenants", "tenant", all_of_them=False)
@@ -301,11 +313,14 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
     weights = [tenants.get(name, TenantConfig()).weight for name in requested.tenants]
     service, cycle_ns = rule.fairness.service(), max(1, s_to_ns(rule.cycle))
     revoke: Any = rule.revoke
+    limits = {place: tenants[name].budget for place, name in enumerate(requested.tenants) if name in tenants}
     policy = FlowPolicy(
         order=_order_of(rule.ordering), fairness=partial(rule.fairness.policy, service, cycle_ns, weights),
         service=service, saturation=partial(own.detector.build, env, seed, down), holds=holds, cycle_ns=cycle_ns,
         scan_ns=max(1, s_to_ns(rule.scan)), most=rule.max, most_bytes=rule.max_bytes, token_bytes=rule.token_bytes,
         revoking=None if revoke is None else Revoking(revoke.most, revoke.below, s_to_ns(revoke.grace)),
+        budgets={place: Budget(limit.tokens, max(1, s_to_ns(limit.per))) for place, limit in limits.items()
+                 if limit is not None},
     )
     flow = FlowControl(env, sender, policy, known, groups)
     flow.weights = {name: tenants[name].weight for name in requested.tenants if name in tenants}

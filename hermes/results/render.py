@@ -39,7 +39,8 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(Section("rejected", ("", ""), rows))
     if len(summary.get("breakdown", {}).get("stages", ())) > 1:
         out.append(_breakdown(summary))
-    out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
+    out += [_by(label, entries) for label, entries in summary.get("by", {}).items()
+            if label not in ("workload", "band")]
     out += gateway_sections(summary)
     if "notes" in summary:
         stats = ("mean", "p50", "p99", "max")   # columns of 80 characters

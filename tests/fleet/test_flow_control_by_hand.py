@@ -338,6 +338,17 @@ def test_outputs_are_paid_when_they_are_complete(mode: str) -> None:
     assert order(found) == [0, 2, 3, 1, 4, 5]
 
 
+@each_mode
+def test_a_tenant_that_has_used_its_budget_is_refused(mode: str) -> None:
+    """18 tokens in each window of 20,000. The first request of a is complete at 9,000 and has 18: that of 8,999 passes,
+    with 11 tokens, that of 9,000 is refused, one of b is not. A window begins at 20,000."""
+    asks = [by("a", 0, 10, 8), by("a", 8999), by("a", 9000), by("b", 9000), by("a", 20_000)]
+    found = run(asks, mode, limit=100, tenants={"a": {"budget": {"tokens": 18, "per": s(20_000)}}})
+    assert found.fates == {2: "shed"}
+    assert found.reasons == {2: "shed: the tenant's 18 tokens of 2e-05 s are used up"}
+    assert order(found) == [0, 1, 3, 4]
+
+
 # -- admission ---------------------------------------------------------------------------------------------------------
 
 
