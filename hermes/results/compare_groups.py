@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hermes.results.tenants import GROUPINGS
+from hermes.results.tenants import shown_groupings
 
 __all__ = ["GroupRow", "compare_groups"]
 
@@ -25,17 +25,16 @@ class GroupRow(NamedTuple):
 
 
 def compare_groups(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[GroupRow]:
-    """Return the rows of the groups that both summaries have, and Jain's indices; no row for counts that are zero in
-    both."""
+    """Return the rows of the groups that both summaries have, and Jain's indices; no row for equal counts."""
     ours, theirs = first.get("gateway", {}), second.get("gateway", {})
     rows = []
-    for name in GROUPINGS:
+    for name in shown_groupings(ours):
         mine, other = ours.get(name, {}), theirs.get(name, {})
         both = [which for which in mine if which in other]
         for which in both if len(both) > 1 else ():
             group = f"{name} {which or '(none)'}"
             rows += [GroupRow(group, count, mine[which][count], other[which][count], False)
-                     for count in _COUNTS if mine[which][count] or other[which][count]]
+                     for count in _COUNTS if mine[which][count] != other[which][count]]
             rows += [GroupRow(group, f"{_NAMES[metric]} {stat}", mine[which][metric][stat], other[which][metric][stat],
                               True) for metric, stat in _STATS
                      if mine[which][metric]["count"] or other[which][metric]["count"]]

@@ -5,6 +5,7 @@ Tokens served count while requests arrive: afterwards every tenant gets what it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hermes.results.layout import Section, format_number, format_s, percent
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
 
-__all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "tenants_summary", "waited_ns"]
+__all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "shown_groupings", "tenants_summary", "waited_ns"]
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests that this is about
 _TURNED_AWAY = ("shed", "expired", "revoked")
@@ -125,15 +126,21 @@ def gateway_line(summary: dict[str, Any]) -> str | None:
     return "; ".join(parts) or None
 
 
+def shown_groupings(found: Mapping[str, Any]) -> list[str]:
+    """Return the groupings of a summary's `gateway` with several groups; without bands if each has one class."""
+    several = [name for name in GROUPINGS if len(found.get(name, {})) > 1]
+    if "band" in several and len(found["band"]) == len(found.get("class", {})):
+        several.remove("band")
+    return several
+
+
 def gateway_sections(summary: dict[str, Any]) -> list[Section]:
     """Return a table of bands, classes and tenants; none without several of them."""
     found = summary.get("gateway", {})
     head = ("", "requests", "done", *_TURNED_AWAY, "waited p50", "p99", "TTFT p50", "p99", "E2E p50", "p99", "tokens")
     rows = []
-    for name in GROUPINGS:
-        groups = found.get(name, {})
-        if len(groups) < 2:
-            continue
+    for name in shown_groupings(found):
+        groups = found[name]
         total = sum(one["tokens_served"] for one in groups.values())
         rows += [(f"{name} {which or '(none)'}", f"{one['requests']:,}", f"{one['completed']:,}",
                   *(f"{one[fate]:,}" for fate in _TURNED_AWAY),
