@@ -83,7 +83,7 @@ class CacheReader:
 
     def catch_up(self) -> None:
         """Note the blocks of all steps that have started."""
-        self.client._catch_up()
+        self.client.catch_up_cache()
 
     def names(self, stage: Generation) -> list[tuple[Hashable, int, int]]:
         """Return the names of a prompt's blocks."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hermes.clients.cache_events import ClientCacheLog
     from hermes.clients.kv_tier import Tier
     from hermes.clients.scrapes import Scrapes
+    from hermes.schedulers.host_offload import HostOffload
 
 __all__ = ["LLMReadings"]
 
@@ -70,6 +71,12 @@ class LLMReadings:
         if self._flight.plan is not None:
             self.scheduler.take_blocks(self._flight.plan, self._steps_started())
         return self.scheduler.pool.free_blocks
+
+    def catch_up_cache(self) -> None:
+        """Take the blocks of all steps that have started, unless that cannot change what its prefix cache holds."""
+        plan = self._flight.plan
+        if plan is not None and self.scheduler.may_change_cache(plan, self._flight.planned):
+            self.scheduler.take_blocks(plan, self._steps_started())
 
     def decode_clock(self) -> int:
         """Return the number of decode steps of the scheduler's group so far."""
@@ -205,19 +212,24 @@ class LLMReadings:
         """Return the tokens of a prompt in its memory; see `hermes.core.engine_readings`."""
         if not isinstance(stage, Generation):   # it embeds with an adapter: its blocks are its own
             return 0
-        self._catch_up()
+        self.catch_up_cache()
         return self.scheduler.pool.held_tokens(stage)
 
     def host_tokens(self, stage: Stage, past: int) -> int:
         """Return the tokens of a prompt in host memory after the first `past`; see `hermes.core.engine_readings`."""
+        offload = self._host_offload()
+        return offload.held_tokens(stage, past) if offload is not None and isinstance(stage, Generation) else 0
+
+    def caches_in_host(self) -> bool:
+        """Return whether it keeps KV in host memory too."""
+        return self._host_offload() is not None
+
+    def _host_offload(self) -> HostOffload | None:
         from hermes.schedulers.host_offload import HostOffload  # few routers ask
         from hermes.schedulers.parts import WithParts, part_of
 
         scheduler = self.scheduler
-        if not isinstance(stage, Generation) or not isinstance(scheduler, WithParts):
-            return 0
-        offload = part_of(scheduler, HostOffload)
-        return 0 if offload is None else offload.held_tokens(stage, past)
+        return part_of(scheduler, HostOffload) if isinstance(scheduler, WithParts) else None
 
     def adapters(self) -> Adapters:
         """Return its LoRA adapters; see `hermes.core.engine_readings`."""

@@ -50,6 +50,10 @@ class CacheReadable(Protocol):
         never all of the prompt. The cache does not count as used."""
         ...
 
+    def caches_in_host(self) -> bool:
+        """Return whether it keeps KV in host memory too."""
+        ...
+
     def host_tokens(self, stage: Stage, past: int) -> int:
         """Return how many tokens of a stage's prompt after the first `past` its host memory can give back now: the end
         of its last whole chunk there, at most the prompt's, less `past`."""

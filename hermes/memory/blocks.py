@@ -160,6 +160,10 @@ class BlockPool:
         """Take `num_blocks` free blocks for a decode group as a whole."""
         self.free_blocks -= num_blocks
 
+    def may_evict(self, num_blocks: int) -> bool:
+        """Return whether taking `num_blocks` free blocks may evict what other sequences look up."""
+        return True
+
     def answers_alone(self, seq: BlockHolder) -> bool:
         """Whether no other sequence can look up the blocks that `seq` writes from here on."""
         return True

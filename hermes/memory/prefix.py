@@ -211,6 +211,9 @@ class PrefixBlockPool(BlockPool):
             gone.before = gone.after = ring   # or they would keep each other alive: garbage collection is paused
         ring.after, segment.before = segment, ring
 
+    def may_evict(self, num_blocks: int) -> bool:
+        return num_blocks > self._num_unhashed
+
     def _note_evictions(self, num_blocks: int) -> None:
         """Note the blocks at the front of the free queue, which are about to be taken."""
         assert self.log is not None

@@ -120,6 +120,7 @@ class ExactCaches:
     def __init__(self, clients: list[CacheReadable], prompts: Prompts) -> None:
         self._clients, self._size = clients, prompts.block_tokens
         self._places = list(range(len(clients)))
+        self._in_host = {place for place, client in enumerate(clients) if client.caches_in_host()}
 
     def matches(self, stage: Stage, prompt: Hashed) -> dict[int, int]:
         if not prompt.runs:
@@ -128,11 +129,11 @@ class ExactCaches:
         return {place: blocks for place, blocks in held.items() if blocks}
 
     def in_host(self, stage: Stage, cached: dict[int, int]) -> dict[int, int]:
-        if stage.content is None:
+        if not self._in_host or stage.content is None:
             return {}
         size = self._size
         held = {place: self._clients[place].host_tokens(stage, cached.get(place, 0) * size) // size
-                for place in self._places}
+                for place in self._places if place in self._in_host}
         return {place: blocks for place, blocks in held.items() if blocks}
 
     def sent(self, place: int, prompt: Hashed) -> None:

@@ -11,7 +11,7 @@ step, so their ticks are step numbers. The others set `ticks_every_step = False`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
@@ -367,11 +367,13 @@ class LLMScheduler:
         if not plan.decodes or first >= num_steps:
             return
         if pool.log is not None and pool.log.step_ns < 0:
-            for step in range(first, num_steps):   # each at its time
+            for step in self._steps_to_log(first, num_steps, hashed=hashed):   # each at its time
                 pool.log.step_ns = pool.log.start_of(plan, step)
                 self.take_blocks(plan, step + 1, hashed=hashed)
             pool.log.step_ns = -1
-            return
+            first = plan.taken
+            if first >= num_steps:
+                return
         plan.taken = num_steps
         if not group.grows:
             return
@@ -388,6 +390,24 @@ class LLMScheduler:
         if group.looked_up and hashed:
             for _step, _order, seq, known in group.fills(first, num_steps):
                 pool.commit(seq, known)
+
+    def may_change_cache(self, plan: Plan, num_steps: int) -> bool:
+        """Return whether the blocks of the group's steps may change what others look up: a quick bound."""
+        group, pool = self.group, self.pool
+        return plan.decodes and (pool.by_block or (group.grows and (
+            bool(group.looked_up) or pool.may_evict((num_steps // group.block_size + 1) * group.n))))
+
+    def _steps_to_log(self, first: int, num_steps: int, *, hashed: bool) -> Sequence[int]:
+        """Return the steps from `first` up to `num_steps` whose blocks may change what a cache holds for others."""
+        group, pool = self.group, self.pool
+        if pool.by_block:
+            return range(first, num_steps)
+        if not group.grows:
+            return ()
+        filling = {step - 1 for step, *_ in group.fills(first, num_steps)} if group.looked_up and hashed else set()
+        if not pool.may_evict(group.blocks_for(num_steps) - (group.blocks_for(first) if first else 0)):
+            return sorted(filling)
+        return sorted(filling.union(group.steps_that_take(first, num_steps)))
 
     def _grow_members(self, first: int, num_steps: int) -> None:
         """Let each member take its own blocks of the steps after `first` up to `num_steps`."""

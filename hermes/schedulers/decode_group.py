@@ -161,6 +161,13 @@ class DecodeGroup:
             total += sum(self.crossing[start : start + rest])
         return total
 
+    def steps_that_take(self, first: int, last: int) -> list[int]:
+        """Return the steps from `first` up to `last`, the next one being 0, that take blocks."""
+        bs = self.block_size
+        taking = self.crossing[(self.clock + first) % bs:][:min(bs, last - first)]
+        phases = [first + phase for phase, taken in enumerate(taking) if taken]
+        return phases if last - first <= bs else [step for phase in phases for step in range(phase, last, bs)]
+
     def steps_within(self, num_steps: int, free_blocks: int) -> int:
         """Return how many of the next `num_steps` steps can run on `free_blocks` free blocks."""
         bs, n = self.block_size, self.n

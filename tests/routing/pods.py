@@ -36,6 +36,9 @@ class Pod:
     def cached_tokens(self, stage: Any) -> int:
         return self.cached
 
+    def caches_in_host(self) -> bool:
+        return True
+
     def host_tokens(self, stage: Any, past: int) -> int:
         return self.in_host
 

@@ -181,6 +181,12 @@ def test_stages_that_share_nothing_are_not_looked_up() -> None:
         def cached_tokens(self, stage: Any) -> int:
             raise AssertionError("there is nothing to find")
 
+        def caches_in_host(self) -> bool:
+            return True
+
+        def host_tokens(self, stage: Any, past: int) -> int:
+            raise AssertionError("there is nothing to find")
+
     view = ExactCaches([Engine()], Prompts(16))   # type: ignore[list-item]
     stage = Generation(100, 1)
     assert view.matches(stage, Prompts(16).hashed(stage)) == {}
