@@ -263,6 +263,39 @@ def test_another_attempt_waits_anew(mode: str) -> None:
     assert found.finish == [20000, 9000, 11000]
 
 
+@each_mode
+def test_each_call_of_a_pipeline_waits(mode: str) -> None:
+    """The first call of the pipeline runs until 9,000. Its second is queued then, behind a request of 100, which leaves
+    at once and runs until 11,000. A request of 9,500 waits for the second call."""
+    keys = {"pipelines": {"twice": {"stages": {"one": {"kind": "generate"},
+                                               "two": {"kind": "generate", "after": "one", "prompt": "20"}}}}}
+    asks = [ask(0, pipeline="twice"), ask(100, 10, 1), ask(9500, 10, 1)]
+    own = {"cycle": s(1000), "detector": {"kind": "concurrency", "limit": 1}}
+    found = Run([client(count=1)], asks, mode, gateway={"flow_control": own}, **keys)
+    assert held(found) == [(0, 0, 0, "dispatched"), (1, 100, 9000, "dispatched"), (0, 9000, 11_000, "dispatched"),
+                           (2, 9500, 21_000, "dispatched")]
+    assert found.finish == [21_000, 11_000, 23_000]
+
+
+@each_mode
+def test_requests_wait_for_the_first_replica(mode: str) -> None:
+    """No replica serves before 50,000, when one that was asked for at 40,000 has started. One a cycle leaves; each time
+    to live begins at 50,000."""
+    none = client(fleet(start=0, up=10_000, scale=((40_000, 1),), probe=(1, 1, 0, 0)), count=1)
+    found = run([ask(at, 10, 1) for at in (1000, 2000, 3000)], mode, clients=[none], limit=100, ttl=s(60_000))
+    assert held(found) == [(0, 1000, 50_000, "dispatched"), (1, 2000, 51_000, "dispatched"),
+                           (2, 3000, 52_000, "dispatched")]
+
+
+@each_mode
+def test_branches_count_as_one_request(mode: str) -> None:
+    """Two answers to the first prompt are one in flight. Both outputs count when it is complete: 10 + 2 x 16 = 42, more
+    than 12 of each of b, so that four of b go before one of a."""
+    asks = [by("a", 0, 10, 8) | {"branches": 2}, by("a", 1000), *(by("b", 1000) for _ in range(5))]
+    found = run(asks, mode, fairness={"kind": "least_attained_service"})
+    assert order(found) == [0, 2, 3, 4, 5, 1, 6]
+
+
 # -- orders and fairness -----------------------------------------------------------------------------------------------
 
 
