@@ -16,7 +16,9 @@ from hermes.units import s_to_ns
 if TYPE_CHECKING:
     from hermes.core.clock import Clock
     from hermes.core.fairness import Fairness, Held, Service
-    from hermes.core.flow_control import Classes, FlowControl, Sender
+    from hermes.core.flow_control import FlowControl
+    from hermes.core.flow_policy import Classes
+    from hermes.core.flow_pool import Sender
     from hermes.core.saturation import Saturation, Wake
 
 __all__ = ["AdmissionConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig", "build_flow"]
@@ -294,7 +296,8 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
     Args:
         groups: See `FlowControl`. Each list has engines alone.
     """
-    from hermes.core.flow_control import Budget, Classes, FlowControl, FlowPolicy, Revoking
+    from hermes.core.flow_control import FlowControl
+    from hermes.core.flow_policy import Budget, Classes, FlowPolicy, Revoking
 
     _check_names(classes, requested.kinds, "classes", "class", all_of_them=True)
     _check_names(tenants, requested.tenants, "tenants", "tenant", all_of_them=False)
