@@ -78,7 +78,7 @@ class Utilization:
             for place, due in enumerate(self._due):
                 if due <= now:
                     self._scores[place], self._due[place] = self._look(place, now)
-            self._soonest = min(self._due)
+            self._soonest = min(self._due, default=NEVER)
         scores, places = self._scores, self._place
         return max(sum(scores[places[client.index]] for client in pool) / len(pool) if pool else 1.0
                    for pool in self._pools)
