@@ -20,7 +20,7 @@ from hermes.core.layerwise import exposed_bytes
 from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
 from hermes.core.reasons import GAVE_UP
-from hermes.core.record import BELIEVED
+from hermes.core.record import BELIEVED, FATES
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Stage
@@ -125,6 +125,13 @@ class Coordinator:
         stream = request.stream
         if stream.patience_ns is not None:
             self._limit(request, stream.patience_ns)
+        if stream.retry is not None:
+            stream.retry.began(request)
+        self._offer(request)
+
+    def _offer(self, request: Request) -> None:
+        """Start the pipeline of a request, once more if its client offers it again."""
+        stream = request.stream
         if stream.only_stage is not None:
             self._dispatch(request, stream.only_stage(request))
         else:
@@ -214,10 +221,20 @@ class Coordinator:
         self.unfinished -= 1
         if self._serving:
             self._serving.pop(request, None)
+        if request.stream.retry is not None:
+            request.stream.retry.ended(request)
         if request.stream.follows_up:
             self._arriving.answered(request)
 
     def _reject(self, request: Request, reason: str) -> None:
+        retries, gateway = request.stream.retry, self.gateway
+        if retries is not None and gateway is not None and not request.background:
+            again = retries.again(request, reason, begun=gateway.begun(request))
+            if again is not None:
+                self._drop(request)
+                wait_ns, fresh = again
+                self.env.tick_at(self.env._now + wait_ns, ARRIVAL, partial(self._offer_again, fresh))
+                return
         pipeline = request.pipeline
         if request.background:
             request.over, request.pipeline = True, None
@@ -231,6 +248,30 @@ class Coordinator:
         if self.gateway is not None:
             self.gateway.cancel(request)
 
+    def _drop(self, request: Request) -> None:
+        """Give up all that a request has asked for, since its client offers it again."""
+        request.over = True   # a pipeline that is starting a stage is closed when it yields
+        if request.pipeline is not None and not request.pipeline.gi_running:
+            request.pipeline.close()
+        self._serving.pop(request, None)
+        if self.gateway is not None:
+            self.gateway.fates.pop(request.id, None)
+            self.gateway.cancel(request)
+
+    def _offer_again(self, request: Request, tick: Tick) -> None:
+        if not request.over:
+            request.note("client_tries", request.offered)
+            if request.stream.retry is not None:
+                request.stream.retry.offered(request)
+            self._offer(request)
+
+    def give_up_try(self, request: Request, reason: str) -> None:
+        """End an attempt of a client that takes too long."""
+        if not request.over:
+            if self.gateway is not None:
+                self.gateway.fates[request.id] = FATES.index("timed out")
+            self._reject(request, reason)
+
     def _limit(self, request: Request, patience_ns: tuple[int | None, int | None]) -> None:
         """Let the client of a request give it up after so long without a first token, and without the end."""
         for number, (after, what) in enumerate(zip(patience_ns, ("no first token", "not answered"), strict=True)):
@@ -240,6 +281,8 @@ class Coordinator:
 
     def _give_up(self, request: Request, number: int, reason: str, tick: Tick) -> None:
         """Cancel a request if its client's patience is at an end. number: 0 for that with the first token."""
+        while request.successor is not None:
+            request = request.successor
         if request.over:
             return
         serving = self._serving.get(request, {})
@@ -384,7 +427,8 @@ class Coordinator:
             seq.decode_on = None
             other = self._first_accepting(seq)
             if other is None:
-                self._reject(request, reason)
+                if gateway is None or not gateway.refused(seq, client, reason):
+                    self._reject(request, reason)
                 return
             client = other
             if gateway is not None and gateway.unreachable(stage, client):
@@ -493,7 +537,7 @@ class Coordinator:
     def _first_accepting(self, stage: Generation) -> Client | None:
         """Return the least assigned client that accepts a generation which the router's choice refused, or None."""
         for client in self._least_assigned(stage):
-            if self._refusal(client, stage) is None:
+            if (self.gateway is None or self.gateway.takes(stage, client)) and self._refusal(client, stage) is None:
                 return client
         return None
 

@@ -4,7 +4,9 @@ Each generation or embedding of a request on an engine, and each stage at a serv
 *call*. The gateway makes one *attempt* after the other at it, each at the client that the router chooses. An attempt is
 over when it is completed, when its client went down or could not be reached (failed), when the gateway waits no longer
 (timed out), or when nobody waits for the request (cancelled). The next attempt starts anew, after a back-off; what the
-one before had computed is wasted. A call whose attempts are exhausted ends its request.
+one before had computed is wasted. Two places decide about it (`hermes.core.retries`): the router, and when its retries
+are used up the gateway, whose each try has all of the router's. A call whose attempts are exhausted ends its request,
+unless its client offers the request again (`hermes.core.client_retries`).
 
 A call that finds no ready client waits in the queue, first come first served, or is answered with an error. The
 coordinator has no gateway where none of this can happen.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -23,18 +25,23 @@ import numpy as np
 from hermes.arrays import IntArray
 from hermes.core.block_hashes import AdapterText, ConversationText, PromptContent
 from hermes.core.branches import SharedPrompt, branch_into
+from hermes.core.breakers import Breakers
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.generation import Generation
-from hermes.core.record import ATTEMPT_FIELDS, FATES
+from hermes.core.hop import Hop
+from hermes.core.record import ATTEMPT_FIELDS, FATES, GATEWAY_WAIT
 from hermes.core.request import Request
+from hermes.core.retries import RetryBudget, RetryPolicy
 from hermes.core.stage import ServiceStage, Stage
+from hermes.core.statuses import FULL_ENGINE, STATUS_OF_FATE, status_of
+from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     from hermes.core.flow_control import FlowControl  # most gateways have none
     from hermes.core.kv_transfer import Handoff
 
-__all__ = ["Gateway", "GatewayPolicy"]
+__all__ = ["Gateway", "GatewayPolicy", "content_again"]
 
 RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
@@ -45,26 +52,25 @@ class GatewayPolicy:
     """What a gateway does. Times in nanoseconds.
 
     Attributes:
-        retries: Attempts after the first one of a call.
-        backoff_ns, most_backoff_ns: Before retry n it waits uniformly between 0 and (2^n - 1) x `backoff_ns`, at most
-            `most_backoff_ns` (Envoy's rule).
+        retry: Its own retries.
+        router: Those of the router behind it; None for none.
         timeout_ns: Longest time of a call with all its attempts, waiting included; None for no limit.
-        per_try_ns: Longest time of an attempt; None for no limit.
         cancel_ns: Time until a client learns that nobody waits for an attempt.
-        restarts: Whether an attempt whose first token its user has is made again, too.
         queue_ns: Longest wait for a ready client; None: the gateway does not wait.
         queue_most: Most calls that wait.
     """
 
-    retries: int = 0
-    backoff_ns: int = 25_000_000
-    most_backoff_ns: int = 250_000_000
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    router: RetryPolicy | None = None
     timeout_ns: int | None = None
-    per_try_ns: int | None = None
     cancel_ns: int = 0
-    restarts: bool = False
     queue_ns: int | None = None
     queue_most: int = 1 << 62
+
+    @property
+    def places(self) -> tuple[RetryPolicy, ...]:
+        """Where it is decided about the next attempt, the innermost place first."""
+        return (self.retry,) if self.router is None else (self.router, self.retry)
 
 
 class Dispatching(Protocol):
@@ -94,16 +100,29 @@ class Dispatching(Protocol):
 
 
 class _Call:
-    """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client."""
+    """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client.
 
-    __slots__ = ("asked_ns", "attempt", "first", "number", "over", "request", "stage", "tries", "waits")
+    Attributes:
+        asked_ns: When it was first asked for.
+        used: Retries at each place, of the router in this try of the gateway.
+        timed: By place, retries used there and further out when the time-out of its latest try was set.
+        retrying: The place whose retry is under way, or waited for; None for none.
+        turn: Counts decisions about it: a retry of an earlier one comes to nothing.
+        begun: Whether its user has had a token.
+    """
 
-    def __init__(self, request: Request, stage: Stage, number: int, asked_ns: int) -> None:
+    __slots__ = ("asked_ns", "attempt", "begun", "first", "number", "over", "passed", "request", "retrying", "stage",
+                 "timed", "tries", "turn", "used", "waits")
+
+    def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
         self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
-        self.tries = 0
+        self.tries = self.turn = 0
+        self.used, self.begun = [0] * places, False
+        self.timed: list[tuple[int, ...]] = [()] * places
+        self.retrying: int | None = None
         self.attempt: _Attempt | None = None
         self.first: Generation | None = None
-        self.over = self.waits = False
+        self.over = self.waits = self.passed = False   # passed: the hop
 
 
 class _Attempt:
@@ -121,6 +140,8 @@ class Gateway:
 
     Args:
         draw: Returns numbers from 0 to 1 of a stream of each request, by the request's number.
+        hop: What calls meet before the router; None for nothing.
+        breakers: Clients that get no requests for a while; None for none.
 
     Attributes:
         book: The coordinator, which sets it.
@@ -128,15 +149,21 @@ class Gateway:
         covered: Indices of clients without an engine at which it makes attempts: those that may crash.
         down: Indices of clients that cannot be reached.
         fates: Request -> index into `FATES`, of requests that it answered with an error.
+        waits_ns: Request -> time that its calls waited for the capacity of gateways.
     """
 
-    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw) -> None:
-        self.env, self.policy, self._draw = env, policy, draw
+    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw, hop: Hop | None = None,
+                 breakers: Breakers | None = None) -> None:
+        self.env, self.policy, self._draw, self.hop, self.breakers = env, policy, draw, hop, breakers
+        self._places = policy.places
+        gateways = 1 if hop is None else hop.policy.replicas
+        self._budgets = [[RetryBudget(place.budget) for place in self._places] for _ in range(gateways)]
         self.book = cast(Dispatching, None)   # the coordinator sets it
         self.stage_attempts = array("q")
         self.covered: set[int] = set()
         self.down: set[int] = set()
         self.fates: dict[int, int] = {}
+        self.waits_ns: dict[int, int] = {}
         self._columns = {name: array("q") for name in ATTEMPT_FIELDS}
         self._outcomes, self._ends = self._columns["outcome"], self._columns["end_ns"]
         self._calls: dict[Stage, _Call] = {}       # that are not over
@@ -154,13 +181,15 @@ class Gateway:
         if members and members[0].role == "service" and members[0].index not in self.covered:
             return False
         call = self._call(request, stage)
+        if not call.passed and self._enters(call):
+            return True
         if call.waits:       # it comes from the queue
             call.waits = False
             return False
         if self.flow is not None and self.flow.takes(call, members):
             return True
         if members and all(queue is not members for queue in self._queue.values()):
-            return False
+            return self.breakers is not None and self._cut_off(call, members, self.breakers)
         policy = self.policy
         if policy.queue_ns is None:
             call.tries += 1
@@ -176,6 +205,64 @@ class Gateway:
                 self.members_changed()
         return True
 
+    def _enters(self, call: _Call) -> bool:
+        """Send a call through the hop; return whether that takes time, or ends the call."""
+        call.passed = True
+        passage = None if self.hop is None else self.hop.enter(self.env._now)
+        call.stage.gateway = 0 if passage is None else passage.gateway
+        for budget in self._budgets[call.stage.gateway]:
+            budget.active += 1
+        if self.hop is None or passage is None:
+            return False
+        if self.hop.policy.replicas > 1:
+            call.request.note("gateway", passage.gateway, self.hop.names)
+        self._hopped(call.request, passage.wait_ns)
+        if passage.passed_ns is None:
+            self._end(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
+            return True
+        if passage.passed_ns == self.env._now:
+            return False
+        self.env.tick_at(passage.passed_ns, ARRIVAL, partial(self._retry, call, call.turn))
+        return True
+
+    def _cut_off(self, call: _Call, members: list[Client], breakers: Breakers) -> bool:
+        """Return whether the circuits of all clients of a call are open, which fails an attempt."""
+        if not all(breakers.is_open(call.stage.gateway, client.index) for client in members):
+            return False
+        call.tries += 1
+        self._note(call, -1, FAILED)
+        self._again(call, "the circuits of all replicas are open", "unavailable", begun=False)
+        return True
+
+    def takes(self, stage: Stage, client: Client) -> bool:
+        """Whether a client may get an attempt that another one has refused."""
+        return self.breakers is None or not self.breakers.is_open((stage.original or stage).gateway, client.index)
+
+    def refused(self, stage: Stage, client: Client, reason: str) -> bool:
+        """Return whether an attempt counts that no engine takes. It does if the engines are full, which is tried again
+        or counts as a failure."""
+        retried = any(place.retries and FULL_ENGINE in place.retry_on for place in self._places)
+        if status_of(reason) != FULL_ENGINE or not (retried or self.breakers is not None):
+            return False
+        call = self._call(stage.request, stage.original or stage)
+        call.tries += 1
+        self._note(call, client.index, FAILED)
+        self._blame(call, client)
+        self._again(call, reason, "overloaded", begun=False)
+        return True
+
+    def _blame(self, call: _Call, client: Client) -> None:
+        """Count a failure of a client."""
+        if self.breakers is not None:
+            self.breakers.failed(call.stage.gateway, client.index)
+
+    def _hopped(self, request: Request, wait_ns: int) -> None:
+        """Note how long the calls of a request have waited for the capacity of gateways."""
+        if self.hop is not None and self.hop.policy.service_ns:
+            waits = self.waits_ns
+            waits[request.id] = waits.get(request.id, 0) + wait_ns
+            request.note(GATEWAY_WAIT, waits[request.id] / NS_PER_S)
+
     def copy(self, stage: Stage) -> Stage:
         """Return the stage that an attempt dispatches: of a generation a copy, since an earlier one may still run."""
         if type(stage) is ServiceStage and stage in self._calls:
@@ -190,7 +277,7 @@ class Gateway:
         seq.num_computed, seq.cached_tokens = stage.num_computed, stage.cached_tokens
         first = self._calls[stage].first
         if first is not None:
-            seq.content = _content_again(first)
+            seq.content = content_again(first)
         return seq if stage.branches is None else branch_into(seq, stage.branches.outputs)
 
     def unreachable(self, stage: Stage, client: Client) -> bool:
@@ -200,6 +287,7 @@ class Gateway:
         call = self._call(stage.request, stage.original or stage)
         call.tries += 1
         self._note(call, client.index, FAILED)
+        self._blame(call, client)
         self._again(call, f"{client.name} cannot be reached", "failed", begun=False)
         return True
 
@@ -210,11 +298,12 @@ class Gateway:
         if call.first is None and isinstance(seq, Generation):
             call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
-        attempt = call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
+        call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
         if self.flow is not None:
             self.flow.began(call, client)
-        if self.policy.per_try_ns is not None:
-            self.env.tick_at(self.env._now + self.policy.per_try_ns, EXPIRY, partial(self._attempt_late, attempt))
+        if seq.request.stream.retry is not None and isinstance(seq, Generation):
+            seq.request.tried = seq.request.tried or seq
+        self._time_tries(call)
 
     def moved(self, twin: Generation, target: Client) -> None:
         """Note that the KV of an attempt has arrived at another client, which goes on with it."""
@@ -228,7 +317,7 @@ class Gateway:
     def _call(self, request: Request, stage: Stage) -> _Call:
         call = self._calls.get(stage)
         if call is None:
-            call = self._calls[stage] = _Call(request, stage, self._num_calls, self.env._now)
+            call = self._calls[stage] = _Call(request, stage, self._num_calls, len(self._places), self.env._now)
             self._of.setdefault(request, []).append(call)
             self._num_calls += 1
             if self.policy.timeout_ns is not None:
@@ -257,6 +346,8 @@ class Gateway:
             self._note_computed(attempt)
             return False
         self._close(attempt, COMPLETED)
+        if self.breakers is not None:
+            self.breakers.succeeded(attempt.call.stage.gateway, attempt.client.index)
         asked = attempt.call.stage
         asked.start_ns, asked.cached_tokens, asked.overlap = seq.start_ns, seq.cached_tokens, seq.overlap
         self._forget(attempt.call)
@@ -311,6 +402,10 @@ class Gateway:
             mine.remove(call)
             if not mine:
                 del self._of[call.request]
+            if call.passed:
+                self._retried(call, None)
+                for budget in self._budgets[call.stage.gateway]:
+                    budget.active -= 1
         if call.waits:
             call.waits = False
             self._queue.pop(call, None)   # it may be on its way out
@@ -326,22 +421,48 @@ class Gateway:
         if attempt.id in self._live:
             self.book.abort(attempt.client, attempt.seq)
 
-    def _again(self, call: _Call, reason: str, fate: str, *, begun: bool) -> None:
-        """Make another attempt at a call, or end its request."""
+    def _again(self, call: _Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
+        """Make another attempt at a call, or end its request. since: The innermost place that decides about it."""
         call.attempt = None
+        call.turn += 1
+        begun = call.begun = call.begun or begun
+        if begun:
+            call.request.begun = True
+        self._retried(call, None)
         if call.request.over:
             self._forget(call)
-        elif call.tries > self.policy.retries:
-            self._end(call, reason + (f", attempt {call.tries}" if call.tries > 1 else ""), fate)
-        elif begun and not self.policy.restarts:
-            self._end(call, f"{reason} after the first token", fate)
-        else:
-            most = min((2 ** min(call.tries, 60) - 1) * self.policy.backoff_ns, self.policy.most_backoff_ns)
-            wait_ns = int(most * self._draw(call.request.id)) if most else 0
-            self.env.tick_at(self.env._now + wait_ns, ARRIVAL, partial(self._retry, call))
+            return
+        why = reason
+        for place in range(since, len(self._places)):
+            policy, budget = self._places[place], self._budgets[call.stage.gateway][place]
+            if call.used[place] >= policy.retries:
+                why = reason + (f", attempt {call.tries}" if call.tries > 1 else "")
+            elif begun and not policy.restarts:
+                why = f"{reason} after the first token"
+            elif STATUS_OF_FATE[fate] not in policy.retry_on:
+                why = reason
+            elif not budget.allows():
+                why = f"{reason}; no more retries at a time"
+            else:
+                call.used[place] += 1
+                call.used[:place] = [0] * place
+                self._retried(call, place)
+                wait_ns = policy.wait_ns(call.used[place], partial(self._draw, call.request.id))
+                self.env.tick_at(self.env._now + wait_ns, ARRIVAL, partial(self._retry, call, call.turn))
+                return
+        self._end(call, why, fate)
 
-    def _retry(self, call: _Call, tick: Tick) -> None:
-        if not call.over:
+    def _retried(self, call: _Call, place: int | None) -> None:
+        """Note whose retry of a call is under way."""
+        budgets = self._budgets[call.stage.gateway]
+        if call.retrying is not None:
+            budgets[call.retrying].retrying -= 1
+        if place is not None:
+            budgets[place].retrying += 1
+        call.retrying = place
+
+    def _retry(self, call: _Call, turn: int, tick: Tick) -> None:
+        if not call.over and call.turn == turn:
             if call.request.over:
                 self._forget(call)
             else:
@@ -352,7 +473,7 @@ class Gateway:
         self._forget(call)
         if not call.request.over:
             self.fates[call.request.id] = FATES.index(fate)
-            self.book.refuse(call.request, f"{fate}: {reason}")
+            self.book.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
     # -- called by flow control --------------------------------------------------------------------------------------
 
@@ -378,22 +499,42 @@ class Gateway:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def _attempt_late(self, attempt: _Attempt, tick: Tick) -> None:
-        if attempt.id not in self._live or self._outcomes[attempt.id] != RUNNING:
+    def _time_tries(self, call: _Call) -> None:
+        """Limit the tries of each place that begin with this attempt."""
+        for place, policy in enumerate(self._places):
+            tries = tuple(call.used[place:])
+            if policy.per_try_ns is not None and call.timed[place] != tries:
+                call.timed[place] = tries
+                self.env.tick_at(self.env._now + policy.per_try_ns, EXPIRY, partial(self._try_late, call, place, tries))
+
+    def _try_late(self, call: _Call, place: int, tries: tuple[int, ...], tick: Tick) -> None:
+        if call.over or tuple(call.used[place:]) != tries:
             return
+        begun = self._stop(call)
+        if call.waits:
+            call.waits = False
+            self._queue.pop(call, None)
+            if self.flow is not None:
+                self.flow.drop(call)
+        limit_ns = self._places[place].per_try_ns
+        assert limit_ns is not None
+        self._again(call, f"no answer within {limit_ns / 1e9:g} s", "timed out", begun=begun, since=place)
+
+    def _stop(self, call: _Call) -> bool:
+        """End the attempt under way as timed out; return whether its user has a token."""
+        attempt = call.attempt
+        if attempt is None or self._outcomes[attempt.id] != RUNNING:
+            return False
         self._close(attempt, TIMED_OUT)
+        self._blame(call, attempt.client)
         self._send_cancel(attempt)
-        assert self.policy.per_try_ns is not None
-        self._again(attempt.call, f"no answer within {self.policy.per_try_ns / 1e9:g} s", "timed out",
-                    begun=self.book.answers(attempt.seq))
+        return self.book.answers(attempt.seq)
 
     def _call_late(self, call: _Call, tick: Tick) -> None:
         if call.over:
             return
-        attempt = call.attempt
-        if attempt is not None and self._outcomes[attempt.id] == RUNNING:
-            self._close(attempt, TIMED_OUT)
-            self._send_cancel(attempt)
+        if self._stop(call):
+            call.request.begun = True
         assert self.policy.timeout_ns is not None
         self._end(call, f"no answer within {self.policy.timeout_ns / 1e9:g} s", "timed out")
 
@@ -443,6 +584,7 @@ class Gateway:
         for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
+            self._blame(attempt.call, client)
             self._again(attempt.call, f"{client.name} went down", "failed", begun=begun[attempt.id])
 
     def back(self, client: Client) -> None:
@@ -456,9 +598,17 @@ class Gateway:
         held = 0 if self.flow is None else self.flow.num_waiting(lists)
         return held + sum(any(members is one for one in lists) for members in self._queue.values())
 
+    def begun(self, request: Request) -> bool:
+        """Whether the user of a request has a token, in what it asks for now."""
+        return request.begun or any(
+            call.begun or (call.attempt is not None and self.book.answers(call.attempt.seq))
+            for call in self._of.get(request, ()))
+
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
-        return not (self._calls or self._live or self._queue or self._of) and (self.flow is None or self.flow.idle())
+        counts = [(budget.active, budget.retrying) for places in self._budgets for budget in places]
+        return not (self._calls or self._live or self._queue or self._of or any(map(any, counts))) and (
+            self.flow is None or self.flow.idle())
 
     # -- record ------------------------------------------------------------------------------------------------------
 
@@ -474,7 +624,7 @@ def _output_tokens(stage: Stage) -> int:
     return stage.output_tokens if stage.branches is None else sum(stage.branches.outputs)
 
 
-def _content_again(first: Generation) -> PromptContent:
+def content_again(first: Generation) -> PromptContent:
     """Return the content of another attempt: prefix caches find the prompt that the first one has computed. The answer
     is a new one, but in a conversation the next turn repeats the one that was given."""
     content = first.content

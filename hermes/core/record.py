@@ -16,10 +16,10 @@ from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
 __all__ = [
-    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GONE", "HELD_FIELDS",
-    "HELD_OUTCOMES", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS",
-    "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo",
-    "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
+    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE",
+    "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
+    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS",
+    "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
 
@@ -28,8 +28,9 @@ STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
+GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways
 # why a gateway answered a request with an error; the last two only with flow control or admission
-FATES = ("failed", "timed out", "expired", "unavailable", "shed", "revoked")
+FATES = ("failed", "timed out", "expired", "unavailable", "limited", "overloaded", "shed", "revoked")
 HELD_OUTCOMES = ("waiting", "dispatched", "shed", "expired", "given up")
 
 STAGE_FIELDS = (

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from itertools import accumulate, repeat
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 from simpy.events import ProcessGenerator
@@ -31,6 +31,9 @@ from hermes.core.generation import Generation
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from hermes.core.client_retries import ClientRetries
 
 __all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 
@@ -85,6 +88,10 @@ class Request:
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
     answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
+    begun = False        # with a gateway: whether its user has a token of an attempt that is over
+    tried: Generation | None = None   # its first sequence at an engine, if its client may offer it again
+    offered = 1          # how often its client has offered it
+    successor: Request | None = None   # as it was offered again
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -118,6 +125,17 @@ class Request:
         other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
         other.continued = 0
         self.stream.coordinator.advance(other, None)
+
+    def again(self) -> Request:
+        """Return this request as its client offers it again: its pipeline has not begun."""
+        other = copy(self)
+        other.pipeline = other.pending = other.client = None
+        other.over = other.begun = False
+        other.offered += 1
+        self.successor = other
+        if self.stream.table.turn is not None:
+            other.continued = self.branch_outputs[0] if self.branch_outputs else self.output_tokens
+        return other
 
     def content_of(self, stage: Generation) -> PromptContent | None:
         """Return what a generation's tokens share with others.
@@ -159,6 +177,7 @@ class Stream:
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
         # when the client of a request gives up: without a first token, without the end
         self.patience_ns: tuple[int | None, int | None] | None = None
+        self.retry: ClientRetries | None = None   # what its clients do after an error
         self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:

@@ -61,6 +61,7 @@ class RouterContext:
         seed: The scenario's, for named streams.
         believed: Notes how many tokens of a stage's prompt the router believes to be cached at the client that it
             chooses. Results show their sum over a request with what was cached.
+        name: Of the router in the names of its streams: of several gateways each has its own.
     """
 
     candidates: Sequence[Client]
@@ -70,6 +71,7 @@ class RouterContext:
     cells: list[LoadCell] = field(default_factory=list)
     seed: int = 0
     believed: Callable[[Stage, int], None] = field(default=lambda stage, tokens: None)
+    name: str = "router"
 
     def watch(self, kind: str) -> IntArray:
         """Return an array, by candidate, of a load that changes only when stages are assigned and done."""

@@ -49,6 +49,7 @@ class Stage:
         original: The pipeline's stage, if this is the part of it that a second client serves, an attempt of a gateway,
             or an `Embedding`.
         attempt: Number of the attempt that it belongs to; -1 without a gateway.
+        gateway: Number of the gateway that its call goes through, where there are several.
     """
 
     kind = ""
@@ -69,6 +70,7 @@ class Stage:
     start_ns = -1
     original: Stage | None = None
     attempt = -1
+    gateway = 0
 
     def __init_subclass__(cls) -> None:
         check_overrides(cls)

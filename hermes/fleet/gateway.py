@@ -1,4 +1,4 @@
-"""The key `gateway` of a scenario: attempts, time-outs, and the queue for a replica that is ready."""
+"""The key `gateway` of a scenario: its hop, attempts, time-outs, and the queue for a replica that is ready."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration, Name
+from hermes.config import ConfigModel, Duration, Name, Rate
+from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
+from hermes.core.retries import BreakerPolicy, RetryPolicy, breaker_of, policy_of
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.flow_control import (
     AdmissionConfig,
@@ -19,15 +21,16 @@ from hermes.fleet.flow_control import (
     TenantConfig,
     build_flow,
 )
-from hermes.units import s_to_ns
+from hermes.units import NS_PER_S, s_to_ns
 
 if TYPE_CHECKING:
     from hermes.core.client import Client
     from hermes.core.clock import Clock
     from hermes.core.flow_control import FlowControl
     from hermes.core.gateway import Gateway
+    from hermes.core.hop import Hop
 
-__all__ = ["GatewayConfig", "QueueConfig"]
+__all__ = ["GatewayConfig", "QueueConfig", "draws"]
 
 
 class QueueConfig(ConfigModel):
@@ -59,6 +62,11 @@ class GatewayConfig(ConfigModel):
     """Longest time until an attempt is answered in full. Left out, there is none."""
     cancel_delay: Duration = Field(default=0.0, ge=0)
     """Time until an engine learns that nobody waits for an attempt any more; until then it goes on."""
+    retry: RetryConfig | None = None
+    """Rules of another system for its retries, in place of `retries`, `backoff`, `max_backoff`, `per_try` and `begun`.
+    Left out, these hold, after statuses 502, 503 and 504."""
+    router_retry: RetryConfig | None = None
+    """Retries of the router behind the gateway: each try of the gateway has all of them. Left out, there are none."""
     begun: Literal["fail", "restart"] = "fail"
     """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
     the head of its answer, or it is tried again from the start."""
@@ -74,6 +82,19 @@ class GatewayConfig(ConfigModel):
     """Classes of requests, by the names that workloads give, with their priorities at the gateway."""
     tenants: dict[Name, TenantConfig] = {}
     """Tenants with another weight than 1, by the names that workloads give."""
+    delay: Duration = Field(default=0.0, ge=0)
+    """Time that a request takes through the gateway to the engine, before the router chooses; part of TTFT. It is taken
+    once, not again by retries of the gateway."""
+    capacity: Rate | None = None
+    """Requests per second that one gateway passes, each in 1 / capacity, first come first served. Left out, there is no
+    limit."""
+    backlog: int | None = Field(default=None, ge=0, le=10**9)
+    """Most requests that wait for the capacity of one gateway; further ones are refused with 429. Left out, there is no
+    limit."""
+    replicas: int = Field(default=1, ge=1, le=1000)
+    """Gateways. Each has a router of its own, which knows what it sent itself and scrapes for itself."""
+    spread: Literal["round_robin", "random"] = "round_robin"
+    """How requests are spread over several gateways: in turn, or each at random."""
 
     @property
     def orders(self) -> FlowControlConfig | AdmissionConfig | None:
@@ -98,21 +119,64 @@ class GatewayConfig(ConfigModel):
                                               "them"), field=needless)
         return self
 
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if self.backlog is not None and self.capacity is None:
+            raise InputError(Verbatim("without `capacity` none waits; give it, or leave this out"), field="backlog")
+        if self.retry is not None:
+            for key in ("retries", "backoff", "max_backoff", "per_try", "begun"):
+                if self.value_of(key) != type(self).model_fields[key].default:
+                    raise InputError(Verbatim(f"stands in `retry`; write `retry: {{kind: {self.retry.kind}, ...}}`, or "
+                                              "leave one of them out"), field=key)
+        if self.router_retry is not None and self.retry is not None \
+                and breaker_of(self.retry) is not None and breaker_of(self.router_retry) is not None:
+            raise InputError(Verbatim("`retry` and `router_retry` both keep replicas out; write null for one of them"),
+                             field="router_retry")
+        if self.spread == "random" and self.replicas == 1:
+            raise InputError(Verbatim("there is one gateway; give `replicas`, or leave this out"), field="spread")
+        return self
+
     def build(self, env: Clock, seed: int) -> Gateway:
         """Return the gateway of one run."""
-        from hermes.core.gateway import Gateway, GatewayPolicy  # most scenarios have none
+        from hermes.core.breakers import Breakers  # most scenarios have none
+        from hermes.core.gateway import Gateway, GatewayPolicy
 
         def ns(seconds: float | None) -> int | None:
             return None if seconds is None else s_to_ns(seconds)
 
         queue: QueueConfig | FlowControlConfig | None = self.queue or self.flow_control
+        if self.retry is None:
+            retry = RetryPolicy(
+                self.retries, backoff_ns=s_to_ns(self.backoff), most_ns=s_to_ns(self.max_backoff),
+                per_try_ns=ns(self.per_try), restarts=self.begun == "restart")
+        else:
+            retry = policy_of(self.retry)
         policy = GatewayPolicy(
-            retries=self.retries, backoff_ns=s_to_ns(self.backoff), most_backoff_ns=s_to_ns(self.max_backoff),
-            timeout_ns=ns(self.timeout), per_try_ns=ns(self.per_try), cancel_ns=s_to_ns(self.cancel_delay),
-            restarts=self.begun == "restart", queue_ns=None if queue is None else s_to_ns(queue.ttl),
-            queue_most=0 if queue is None else queue.max,
+            retry=retry, router=None if self.router_retry is None else policy_of(self.router_retry),
+            timeout_ns=ns(self.timeout), cancel_ns=s_to_ns(self.cancel_delay),
+            queue_ns=None if queue is None else s_to_ns(queue.ttl), queue_most=0 if queue is None else queue.max,
         )
-        return Gateway(env, policy, _draws(seed))
+        breaker = self.breaker
+        return Gateway(env, policy, draws(seed), self._hop(seed), None if breaker is None else Breakers(env, breaker))
+
+    @property
+    def breaker(self) -> BreakerPolicy | None:
+        """When replicas get no requests for a while."""
+        found = [breaker_of(config) for config in (self.retry, self.router_retry) if config is not None]
+        return next((breaker for breaker in found if breaker is not None), None)
+
+    def _hop(self, seed: int) -> Hop | None:
+        """Return what calls meet before the router, None if that is nothing."""
+        from hermes.core.hop import Hop, HopPolicy  # most scenarios have none
+
+        service_ns = 0 if self.capacity is None else max(1, round(NS_PER_S / self.capacity))
+        policy = HopPolicy(s_to_ns(self.delay), service_ns, self.replicas, self.backlog)
+        if not policy.acts:
+            return None
+        if self.spread == "round_robin":
+            return Hop(policy)
+        rng = random_stream(seed, "gateway/spread")
+        return Hop(policy, lambda: int(rng.integers(self.replicas)))
 
     def build_flow(self, env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[list[Client]]],
                    requested: Requested) -> FlowControl | None:
@@ -122,13 +186,13 @@ class GatewayConfig(ConfigModel):
             env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants)
 
 
-def _draws(seed: int) -> Callable[[int], float]:
+def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:
     """Return what draws the back-offs of each request from a stream of its own."""
     streams: dict[int, np.random.Generator] = {}
 
     def draw(request: int) -> float:
         if request not in streams:
-            streams[request] = random_stream(seed, f"backoff/{request}")
+            streams[request] = random_stream(seed, f"{name}/{request}")
         return float(streams[request].random())
 
     return draw

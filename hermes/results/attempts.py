@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from hermes.core.record import ATTEMPT_OUTCOMES, FATES, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, FATES, GATEWAY_WAIT, RunRecord
+from hermes.core.statuses import status_of
 from hermes.results.energy import Attribution
 
 __all__ = ["attempts_summary"]
+
+_ALWAYS = 4   # fates that are shown without a request, too
 
 
 def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[str, Any]:
@@ -20,8 +24,12 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         completed, failed, timed_out, cancelled, running   what became of them; revoked with flow control
         retried         calls with several attempts
         retried_attempts   attempts after the first one of their call
-        requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable;
-                        shed and revoked where flow control or admission have done it
+        requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable,
+                        and where there are any, limited, overloaded, shed and revoked
+        statuses        requests that ended with an error, by HTTP status (`hermes.core.statuses`)
+        client_retries  where clients offer requests again: how often they did, for how many requests
+        wait_s          mean, p99 and max of the time that requests waited for the capacity of gateways, where it is
+                        limited
         wasted          by outcome: attempts that a client had, prompt_tokens and output_tokens that it computed for
                         them, and energy_j; of attempts that were not completed
     """
@@ -36,9 +44,28 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
         "retried": len(np.unique(table["call"][table["number"] > 1])),
         "retried_attempts": int((table["number"] > 1).sum()),
         "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)
-                     if name not in ("shed", "revoked") or record.held or (fates == code).any()},
+                     if code < _ALWAYS or (fates == code).any()},
+        "statuses": dict(sorted(Counter(str(status_of(text)) for text in record.reject_reasons.values()).items())),
+        **_offered_again(record),
+        **_waited(record),
         "wasted": _wasted(record, attributed),
     }}
+
+
+def _offered_again(record: RunRecord) -> dict[str, Any]:
+    noted = record.notes.get("client_tries")
+    if noted is None:
+        return {}
+    again = noted[~np.isnan(noted)]
+    return {"client_retries": {"requests": len(again), "offers": int((again - 1).sum())}}
+
+
+def _waited(record: RunRecord) -> dict[str, Any]:
+    noted = record.notes.get(GATEWAY_WAIT)
+    if noted is None:
+        return {}
+    waits = noted[~np.isnan(noted)]
+    return {"wait_s": {"mean": float(waits.mean()), "p99": float(np.percentile(waits, 99)), "max": float(waits.max())}}
 
 
 def _wasted(record: RunRecord, attributed: Attribution | None) -> dict[str, Any]:

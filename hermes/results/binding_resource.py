@@ -358,7 +358,7 @@ def _rejections(record: RunRecord) -> tuple[int, list[str]]:
 
 def _group_in(text: str, record: RunRecord, groups: dict[str, _Group]) -> str:
     """Return the group of the client whose name begins the reason of a rejection."""
-    client = text.partition(":")[0]
+    client = text.removeprefix("overloaded: ").partition(":")[0]
     return next((name for name, group in groups.items()
                  if client in {record.clients[index].name for index in group.members}), client)
 

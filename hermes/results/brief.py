@@ -94,17 +94,25 @@ def _believed(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _attempts(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line about a gateway's attempts, where some came to nothing."""
+    """Return lines about the waits for a gateway's capacity, and about its attempts where some came to nothing."""
     found = summary.get("attempts")
-    if found is None or found["completed"] == found["started"]:
+    if found is None:
         return []
+    waits = found.get("wait_s")
+    hop = [] if waits is None else [f"waited for the gateway's capacity: mean {format_s(waits['mean'])}, "
+                                    f"p99 {format_s(waits['p99'])}, at most {format_s(waits['max'])}"]
+    if found["completed"] == found["started"]:
+        return hop
     names = ("failed", "timed_out", "cancelled", "revoked", "running")
     text = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found.get(name))
     wasted = found["wasted"].values()
     tokens = sum(part["prompt_tokens"] + part["output_tokens"] for part in wasted)
     joules = [part["energy_j"] for part in wasted if part["energy_j"] is not None]
     lost = f"; wasted: {tokens:,} tokens" + (f", {sum(joules):,.0f} J" if joules else "") if tokens else ""
-    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}"]
+    offers = found.get("client_retries")
+    again = "" if offers is None else (f"; clients offered {offers['requests']:,} requests again, "
+                                       f"{offers['offers']:,} times")
+    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}{again}", *hop]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:

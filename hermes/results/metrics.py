@@ -254,7 +254,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 
 def _begun_before(record: RunRecord, rows: IntArray) -> IntArray:
     """Return the rows of attempts that came to nothing after their first token, at what these rows then answered."""
-    if not record.attempts:
+    if not record.attempts or not len(record.attempts["call"]):
         return np.empty(0, dtype=np.int64)
     call, attempt = record.attempts["call"], record.stage_attempts
     lost = ~record.kept & (record.stages["output_tokens"] > 0)

@@ -146,9 +146,9 @@ class ExactCaches:
 class _Known:
     """What the router knows of one cache: for each name, its blocks and how often each is held."""
 
-    def __init__(self, client: CacheReadable, seed: int, view: EventsView) -> None:
+    def __init__(self, client: CacheReadable, seed: int, router: str, view: EventsView) -> None:
         self.events: CacheEvents = client.cache_events()
-        self._loss, self._seed, self._stream = view.loss, seed, f"views/router/{client.name}/"
+        self._loss, self._seed, self._stream = view.loss, seed, f"views/{router}/{client.name}/"
         self._delay_ns = s_to_ns(view.delay)
         self._message, self._lost = -1, False
         self.held: dict[Hashable, dict[int, int]] = {}
@@ -216,7 +216,7 @@ class EventCaches:
     def __init__(self, view: EventsView, clients: list[CacheReadable], context: RouterContext,
                  prompts: Prompts) -> None:
         self._now_ns, self._size = context.now_ns, prompts.block_tokens
-        self._view, self._clients, self._seed = view, clients, context.seed
+        self._view, self._clients, self._seed, self._router = view, clients, context.seed, context.name
         self._known: list[_Known] = []   # from the first prompt on
         self._places = list(range(len(clients)))
 
@@ -224,7 +224,7 @@ class EventCaches:
         if not prompt.runs or not isinstance(stage, Generation):
             return {}
         if not self._known:
-            self._known = [_Known(client, self._seed, self._view) for client in self._clients]
+            self._known = [_Known(client, self._seed, self._router, self._view) for client in self._clients]
         now, found = self._now_ns(), {}
         names: dict[Hashable, list[tuple[Hashable, int, int]]] = {}
         for place in self._places:

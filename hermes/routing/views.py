@@ -79,7 +79,7 @@ class ScrapedTable:
             if not isinstance(client, Scrapable):
                 raise InputError(Verbatim(f"{client.name} is no LLM engine and cannot be scraped; give its kind of "
                                           "stage another router under `routers`, or write `view: exact`"), field="view")
-            scraper = scrape(client, context.seed, "router", view.period)
+            scraper = scrape(client, context.seed, context.name, view.period)
             scraper.alarm, scraper.counts = partial(self._wake, place), all(load in _COUNTS for load in loads)
             self._scrapers.append(scraper)
             self._measures.append([_measure(load, client) for load in loads])

@@ -25,7 +25,7 @@ from hermes.core.simulation import Simulation
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.fleet.flow_control import Requested
-from hermes.fleet.gateway import GatewayConfig
+from hermes.fleet.gateway import GatewayConfig, draws
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site, can_cancel
@@ -141,6 +141,7 @@ class _Builder:
         self._events = ClientEvents()
         self.warnings: list[str] = []
         self._compared: list[str] = []   # remarks on times that were never compared with a server's
+        self._guarded: list[Any] = []   # routers from which clients can be kept
         self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
@@ -208,9 +209,13 @@ class _Builder:
         """Return what makes attempts, None where none can fail."""
         config = self.scenario.gateway
         fleets = [client.value_of("fleet") for client in self.scenario.clients]
-        if config is None and not any(fleet is not None and fleet.crashes for fleet in fleets):
+        again = any(workload.retry is not None for workload in self.scenario.workload)
+        if config is None and not again and not any(fleet is not None and fleet.crashes for fleet in fleets):
             return None
-        return (config or GatewayConfig()).build(self.env, self.scenario.seed)
+        gateway = (config or GatewayConfig()).build(self.env, self.scenario.seed)
+        if gateway.breakers is not None:
+            gateway.breakers.routers += self._guarded
+        return gateway
 
     def _build_flow(self, gateway: Gateway, requested: Requested) -> None:
         """Give a gateway what holds or refuses requests, if the scenario has that."""
@@ -414,6 +419,11 @@ class _Builder:
                 streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
                 if config.patience is not None:
                     streams[-1].patience_ns = config.patience.ns
+                if config.retry is not None:
+                    from hermes.core.client_retries import ClientRetries  # most workloads have none
+                    from hermes.core.retries import policy_of
+
+                    streams[-1].retry = ClientRetries(self.env, policy_of(config.retry), draws(seed, "client-backoff"))
                 self._drawn.append(drawn)
                 first_id += len(table)
         return streams
@@ -517,15 +527,35 @@ class _Builder:
                 routers[kind, model] = routers["generate", model]
                 return
             candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
+        config = self.scenario.routers.get(stage, self.scenario.router)
+        gateway = self.scenario.gateway
+        count, breaks = (1, False) if gateway is None else (gateway.replicas, gateway.breaker is not None)
+        built = [self._router(config, f"router-{number}" if number else "router", f"{kind}/{model}", candidates)
+                 for number in range(count)]
+        if breaks and (both or not hasattr(built[0], "changed")):
+            why = "it places both phases at once" if both else "it cannot follow (no `changed(members)`)"
+            raise InputError(Verbatim(f"the gateway's retries keep failing replicas out, and {why}; take another, or "
+                                      "write null for the `breaker` or `cooldown`"), field="router")
+        if count > 1 or breaks:
+            from hermes.routing.gateways import RouterPerGateway  # most scenarios have one
+
+            several = RouterPerGateway(built, candidates)
+            built = [several]
+            self._guarded.append(several)
+        routers[kind, model] = built[0]
+
+    def _router(self, config: Any, name: str, of: str, candidates: list[Any]) -> Router:
+        """Return a router over candidates. config: Of `ROUTERS`. name, of: Begin and end of its stream's name."""
         context = RouterContext(
-            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
-            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed,
+            candidates, random_stream(self.scenario.seed, f"{name}/{of}"), self._transfer_ns,
+            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed, name=name,
         )
         with inside("router"):
-            routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
+            router: Router = config.build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
+        return router
 
     def _believed(self, stage: Any, tokens: int) -> None:
         self._coordinator.believed(stage, tokens)

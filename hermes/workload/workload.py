@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from hermes.arrays import IntArray
 from hermes.config import Component, ConfigModel, Duration, Name
+from hermes.config.retries import ClientRetry
 from hermes.config.streams import stream
 from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim
@@ -81,6 +82,9 @@ class WorkloadConfig(ConfigModel):
     """LoRA adapters of the requests; clients need `scheduler.max_loras`. Left out, none."""
     patience: Patience | None = None
     """When clients give up. Their requests are cancelled, and count as rejected with that reason. Left out, never."""
+    retry: ClientRetry | None = None
+    """What clients do when a request ends with an error: they offer it again, as a whole and from the start. TTFT and
+    E2E count from the first offer, and `patience` ends all of them. Left out, they do nothing."""
     prefixes: Prefixes | None = None
     """Prompts with shared beginnings. Left out, none (or the trace's)."""
     sessions: Sessions | None = None

@@ -174,6 +174,25 @@ def _journal(folder: Path) -> None:
     (folder / "journal.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+def _starts(folder: Path) -> None:
+    """Write a plan of starts, a journal as its collector would, and the measured file."""
+    models = [str(ROOT / "scenarios/validation/small-llama.json"), "qwen2.5-0.5b", "qwen2.5-1.5b"]
+    _hermes("calibrate", "plan", "start-up", "-o", str(folder / "plan.yaml"), "--set", f"models={json.dumps(models)}",
+            "--set", "repetitions=1")
+    _hermes("calibrate", "run", str(folder / "plan.yaml"), "--points", str(folder / "points.json"))
+    plan = json.loads((folder / "points.json").read_text())
+    environment = {"cores": 2, "date": "2026-11-28"}
+    records = [{"kind": "header", "format": "hermes-journal/1", "plan": plan, "environment": environment}]
+    records += [{"kind": "point", "point": point["name"], "seconds": 61.0, "library": "vLLM 0.32.0",
+                 "work": {"sizes": [1, 2, 4], "compiled": point["cache"] == "cold"},
+                 "rows": [{"repetition": 0, "time_s": 60.0 + i, "process_s": 40.0 + i, "weights_s": 1.0,
+                           "compile_s": 12.0, "profiling_s": 3.0, "capture_s": 4.0, "trace_s": 5.0,
+                           "first_request_s": 0.5,
+                           "cpu_time_s": 70.0, "others_s": 9.0}]} for i, point in enumerate(plan["points"])]
+    (folder / "starts.journal.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    _hermes("calibrate", "pack", str(folder / "starts.journal.jsonl"), "-o", str(folder / "starts.yaml"))
+
+
 STUDY = """\
 title: what two and two is
 assumptions:
@@ -292,6 +311,9 @@ FAMILIES: dict[str, Family] = {
         "calibrate", "run", "HERE/plan.yaml", "--dry-run", "--json"]),
     "journal": Family(_journal, ("journal.jsonl",), lambda file, rng: [
         "calibrate", "pack", "HERE/journal.jsonl", "-o", "HERE/packed.yaml", "--json"], "packed.parquet"),
+    "starts": Family(_starts, ("starts.yaml", "starts.journal.jsonl"), lambda file, rng: [
+        "fit", "HERE/starts.yaml", "-o", "HERE/mine.yaml", "--json"] if file == "starts.yaml" else [
+        "calibrate", "pack", "HERE/starts.journal.jsonl", "-o", "HERE/packed.yaml", "--json"]),
 }
 
 

@@ -173,6 +173,18 @@ def _retrying(per_try: str) -> Option:
                   acted=_retries)
 
 
+def _offered_again(outcome: Outcome) -> int:
+    """Count the requests that their clients have offered again."""
+    offers = outcome.record.notes.get("client_tries")
+    return 0 if offers is None else int((offers > 1).sum())
+
+
+def _gateways(outcome: Outcome) -> int:
+    """Count the requests that waited for the capacity of one of two gateways."""
+    notes = outcome.record.notes
+    return int((notes["gateway_wait_s"] > 0).sum()) if len(set(notes["gateway"].tolist())) == 2 else 0
+
+
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 OPTIONS: tuple[Option, ...] = (
@@ -229,6 +241,11 @@ OPTIONS: tuple[Option, ...] = (
                                               "stale": "40ms"}, "fairness": {"kind": "deficit_round_robin"}},
         "gateway.classes": {"gold": {"priority": 1}, "basic": {}}, "workload.tenants": {"values": ["a", "b", "c"]},
         "workload.classes": {"values": ["gold", "basic"]}}, keys=("gateway", "flow_control"), acted=_late_bound),
+    Option("gateways", {"gateway": {"delay": "2ms", "capacity": "200 /s", "replicas": 2}}, keys=("gateway",),
+           acted=_gateways),
+    Option("offered_again", {"workload.retry": {"kind": "openai", "retries": 1, "backoff": "5ms",
+                                                "per_try": "360ms", "begun": "restart"}},
+           keys=("retry",), acted=_offered_again),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),

@@ -124,7 +124,8 @@ class Run:
     record: RunRecord
 
     def __init__(self, clients: list[Data], asks: list[Data], mode: str = "runs", **keys: Any) -> None:
-        gateway = {"backoff": 0.0, "retries": 1, "begun": "restart"} | keys.pop("gateway", {})
+        own = keys.pop("gateway", {})
+        gateway = own if "retry" in own else {"backoff": 0.0, "retries": 1, "begun": "restart"} | own
         asks = [one | {"name": f"ask {number}"} for number, one in enumerate(asks)]
         data = {"workload": asks, "clients": clients, "gateway": gateway, "router": {"kind": "round_robin"},
                 "stepping": mode} | keys

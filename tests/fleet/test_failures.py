@@ -11,6 +11,19 @@ from long_runs import quick_and_full
 
 SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
 HARDWARE = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
+HOPS: tuple[dict[str, Any], ...] = (
+    {}, {}, {"delay": 0.01}, {"capacity": 60.0, "backlog": 2}, {"replicas": 2, "spread": "random", "delay": 0.005},
+    {"delay": 0.02, "capacity": 100.0, "replicas": 3})
+BUDGET = {"share": 0.1, "min": 1}
+RETRIES: tuple[dict[str, Any] | None, ...] = (
+    None, {"kind": "envoy", "per_try": 0.2, "begun": "restart", "budget": BUDGET},
+    {"kind": "openai", "retries": 3, "backoff": 0.02, "per_try": 0.3},
+    {"kind": "sglang", "backoff": 0.01, "breaker": {"failures": 2, "successes": 2, "time": 0.2}, "begun": "restart"},
+    {"kind": "litellm", "cooldown": {"allowed_fails": 0, "time": 0.1}, "budget": BUDGET},
+    {"kind": "sglang", "retries": 2, "per_try": 0.1, "breaker": None})
+OF_CLIENTS: tuple[dict[str, Any] | None, ...] = (
+    None, {"kind": "envoy", "retries": 2, "begun": "restart", "budget": BUDGET},
+    {"kind": "openai", "backoff": 0.05, "per_try": 0.2, "begun": "restart"}, {"kind": "openai", "per_try": 0.4})
 times = st.integers(1, 60).map(lambda n: n / 20)
 
 
@@ -43,9 +56,20 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
         "per_try": draw(st.sampled_from([None, 0.1, 0.5])), "timeout": draw(st.sampled_from([None, 0.3, 1.0])),
         "cancel_delay": draw(st.sampled_from([0.0, 0.05])),
         "queue": draw(st.sampled_from([None, {"ttl": 0.2}, {"ttl": 30.0, "max": 5}])),
+        **draw(st.sampled_from(HOPS)),
     }
+    if draw(st.booleans()):
+        own, behind = draw(st.sampled_from(RETRIES)), draw(st.sampled_from(RETRIES))
+        if own is not None and behind is not None and {own["kind"], behind["kind"]} <= {"sglang", "litellm"}:
+            behind = None   # both might keep replicas out
+        if own is not None:
+            gateway = {key: value for key, value in gateway.items()
+                       if key not in ("retries", "begun", "backoff", "per_try")} | {"retry": own}
+        gateway["router_retry"] = behind
+    if draw(st.integers(0, 3)) == 0 and scheduler == "chunked":
+        client["scheduler"]["max_num_queued_reqs"] = 6
     workload: dict[str, Any] = {
-        "requests": 60, "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
+        "retry": draw(st.sampled_from(OF_CLIENTS)), "requests": 60, "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
         "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 5, "max": 300},
                     "output": {"kind": "uniform", "min": 1, "max": 60}}}
     if draw(st.integers(0, 2)) == 0:

@@ -41,6 +41,8 @@ SOURCES = [
 ]
 _FACTS = ("layers", "kv_heads", "heads", "hidden", "ffn", "vocab")
 DIGITS = 4   # of a written parameter
+SHORTEST = 1e-3   # seconds of a phase that took place
+FASTEST = 1e12   # bytes/s at most
 _FILE = Path("startup") / "a100.csv"
 _SIZES = Path("startup") / "a100-graph-sizes.csv"
 
@@ -50,13 +52,13 @@ class Measured:
     """One model: what of it takes time, and the seconds of its starts by (cache, phase), phases taken apart.
 
     Attributes:
-        captures: Seconds of the capture by the largest captured size.
+        captures: Seconds of the capture by the captured sizes.
     """
 
     name: str
     started: Started
     seconds: dict[tuple[str, str], float]
-    captures: dict[int, float] = field(default_factory=dict)
+    captures: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 class Error(NamedTuple):
@@ -92,13 +94,13 @@ def measured_starts(data: Path) -> list[Measured]:
         shape[model] = {name: int(column[row]) for name, column in facts.items()}
     sizes = csv_table(data / _SIZES)
     largest = sizes.typed(Column("largest_captured_batch", "integer", 1, 2**20))
-    captures: dict[str, dict[int, float]] = {}
+    captures: dict[str, dict[tuple[int, ...], float]] = {}
     for model, size, each in zip(sizes.typed(Column("model", "text")), largest,
                                  sizes.typed(Column("graph_capturing_s", low=1e-9)), strict=True):
-        captures.setdefault(model, {})[int(size)] = float(each)
+        captures.setdefault(model, {})[captured_sizes(int(size))] = float(each)
     try:
-        return [Measured(model, _started(model, shape[model]), _apart(raw[model]),
-                         captures.get(model, {}) | {LARGEST: raw[model]["warm", "graph_capturing"]}) for model in raw]
+        return [Measured(model, _started(model, shape[model]), _apart(raw[model]), captures.get(model, {}) | {
+            captured_sizes(LARGEST): raw[model]["warm", "graph_capturing"]}) for model in raw]
     except KeyError as missing:
         raise InputError(Verbatim(f"it has no row for {missing.args[0]}"), file=str(data / _FILE)) from None
 
@@ -138,9 +140,14 @@ def _layers(one: Measured) -> Sequence[float]:
 
 
 def _least(rows: Sequence[tuple[Sequence[float], float]]) -> list[float]:
-    """Return the coefficients of least relative error, none negative. rows: Causes and seconds of each time."""
+    """Return the coefficients of least relative error, none negative. rows: Causes and seconds of each time; times of 0
+    or less have no relative error and count where they are at least half: then all coefficients are 0."""
     from scipy.optimize import nnls
 
+    longer = [row for row in rows if row[1] > SHORTEST]
+    if 2 * len(longer) <= len(rows):
+        return [0.0] * len(rows[0][0]) if rows else []
+    rows = longer
     seconds = np.array([each for _, each in rows])
     found, _ = nnls(np.array([causes for causes, _ in rows]) / seconds[:, None], np.ones(len(rows)))
     return [float(each) for each in found]
@@ -152,7 +159,8 @@ def _by_layers(models: Sequence[Measured], *seconds: Callable[[Measured], float]
     return LayerTime(fixed=fixed, per_layer=per_layer)
 
 
-def fit_start_up(models: Sequence[Measured]) -> StartUpTimes:
+def fit_start_up(models: Sequence[Measured], name: str = "vllm-0.10", engine: str = ENGINE, device: str = DEVICE,
+                 sources: Sequence[str] = SOURCES) -> StartUpTimes:
     """Return the parameters that fit these models. Weights are fitted to the warm starts alone: the cold ones of some
     models read a disk."""
     def of(cache: str, phase: str) -> Callable[[Measured], float]:
@@ -163,23 +171,30 @@ def fit_start_up(models: Sequence[Measured]) -> StartUpTimes:
 
     words = _least([((1.0, one.started.vocabulary), one.seconds[cache, "tokenizer"])
                     for one in models for cache in ("warm", "cold")])
-    loaded = _least([((1.0, one.started.weight_bytes), one.seconds["warm", "weights"]) for one in models])
-    captured = _least([(_capture_causes(one.started, largest), each)
-                       for one in models for largest, each in one.captures.items()])
+    captured = _least([(_capture_causes(one.started, sizes), each)
+                       for one in models for sizes, each in one.captures.items()]) or [0.0, 0.0, 1.0]
     return StartUpTimes(
-        format="hermes-start-up/1", name="vllm-0.10", engine=ENGINE, device=DEVICE,
+        format="hermes-start-up/1", name=name, engine=engine, device=device,
         process=_least([((1.0,), one.seconds[cache, "process"]) for one in models for cache in ("warm", "cold")])[0],
         tokenizer=Tokenizing(fixed=words[0], per_word=words[1]),
-        weights=Loading(fixed=loaded[0], rate=1.0 / loaded[1]),
+        weights=_loading(models),
         trace=_by_layers(models, of("warm", "trace"), of("cold", "trace")),
         load_compiled=_by_layers(models, of("warm", "graphs")), compile=_by_layers(models, of("cold", "graphs")),
         profiling=_by_layers(models, of("warm", "profiling")), profiling_first=_by_layers(models, more("profiling")),
         capture=Capturing(fixed=captured[0], per_layer=captured[1], efficiency=min(1.0 / max(captured[2], 1.0), 1.0)),
-        capture_first=_by_layers(models, more("capture")), sources=SOURCES)
+        capture_first=_by_layers(models, more("capture")), sources=list(sources))
 
 
-def _capture_causes(of: Started, largest: int) -> tuple[float, float, float]:
-    sizes = captured_sizes(largest)
+def _loading(models: Sequence[Measured]) -> Loading:
+    """Return the loading that fits the warm starts. Where times do not grow with the bytes, all of them is bytes."""
+    rows = [(float(one.started.weight_bytes), one.seconds["warm", "weights"]) for one in models]
+    fixed, per_byte = _least([((1.0, size), each) for size, each in rows])
+    if not per_byte:
+        fixed, per_byte = 0.0, _least([((size,), each) for size, each in rows])[0] or 1.0 / FASTEST
+    return Loading(fixed=fixed, rate=min(1.0 / per_byte, FASTEST))
+
+
+def _capture_causes(of: Started, sizes: Sequence[int]) -> tuple[float, float, float]:
     return 1.0, float(of.layers * len(sizes)), sum(sizes) * of.flops_per_token / of.peak_flops
 
 

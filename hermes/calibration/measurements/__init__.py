@@ -7,6 +7,7 @@
     link        host links
     retrieval   searches
     ivf         one index for lookahead retrieval
+    start_up    starts of an engine
 """
 
 from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown

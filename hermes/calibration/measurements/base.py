@@ -143,6 +143,7 @@ MEASUREMENTS: Registry[type[Measurement]] = Registry("measurements", "what to me
     "link": "hermes.calibration.measurements.link:Links",
     "retrieval": "hermes.calibration.measurements.retrieval:Retrieval",
     "ivf": "hermes.calibration.measurements.ivf:IvfMeasurement",
+    "start-up": "hermes.calibration.measurements.start_up:StartUpMeasurement",
 }, base=Measurement)
 
 

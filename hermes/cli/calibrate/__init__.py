@@ -40,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval or ivf; card: all of a card.",
+        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval, ivf or start-up; card: all of a card.",
                             show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
     overrides: Sets = [],  # noqa: B006  (typer copies it)

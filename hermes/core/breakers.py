@@ -1,0 +1,85 @@
+"""Circuit breakers: what each gateway knows of failures at each client, and which clients get no requests for it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from hermes.core.clock import MEMBERSHIP, Clock, Tick
+from hermes.core.retries import BreakerPolicy
+
+__all__ = ["Breakers", "Guarded"]
+
+
+class Guarded(Protocol):
+    """Routers of several gateways, from which single clients can be kept."""
+
+    def keep_from(self, gateway: int, client: int, *, away: bool) -> None:
+        """Let a client, by its index, get no stages through a gateway, or get them again."""
+        ...
+
+
+class _Circuit:
+    """State of one client at one gateway. `testing`: it was open, and has not had its successes yet."""
+
+    __slots__ = ("failures", "latest_ns", "open", "successes", "testing")
+
+    def __init__(self) -> None:
+        self.failures = self.successes = self.latest_ns = 0
+        self.open = self.testing = False
+
+
+class Breakers:
+    """The circuits of all clients at all gateways.
+
+    Attributes:
+        routers: From which it keeps clients; the scenario's builder adds them.
+        opened: How often a circuit was opened.
+    """
+
+    def __init__(self, env: Clock, policy: BreakerPolicy) -> None:
+        self._env, self._policy = env, policy
+        self._circuits: dict[tuple[int, int], _Circuit] = {}
+        self.routers: list[Guarded] = []
+        self.opened = 0
+
+    def is_open(self, gateway: int, client: int) -> bool:
+        """Whether a client gets no stages through a gateway."""
+        circuit = self._circuits.get((gateway, client))
+        return circuit is not None and circuit.open
+
+    def failed(self, gateway: int, client: int) -> None:
+        """Count a failure of a client that a gateway has seen."""
+        policy, now = self._policy, self._env._now
+        circuit = self._circuits.setdefault((gateway, client), _Circuit())
+        if circuit.open:   # of an attempt that was sent before
+            return
+        if policy.memory_ns is not None and now - circuit.latest_ns >= policy.memory_ns:
+            circuit.failures = 0
+        circuit.failures += 1
+        circuit.latest_ns, circuit.successes = now, 0
+        if circuit.failures >= policy.failures or circuit.testing:
+            circuit.open, circuit.testing, circuit.failures = True, False, 0
+            self.opened += 1
+            self._keep(gateway, client, away=True)
+            self._env.tick_at(now + policy.open_ns, MEMBERSHIP, partial(self._close, gateway, client))
+
+    def succeeded(self, gateway: int, client: int) -> None:
+        """Count an answer of a client that a gateway has passed on."""
+        circuit = self._circuits.get((gateway, client))
+        if circuit is None or circuit.open:
+            return
+        if circuit.testing:
+            circuit.successes += 1
+            circuit.testing = circuit.successes < self._policy.successes
+        if self._policy.memory_ns is None:
+            circuit.failures = 0
+
+    def _close(self, gateway: int, client: int, tick: Tick) -> None:
+        circuit = self._circuits[gateway, client]
+        circuit.open, circuit.successes, circuit.testing = False, 0, self._policy.successes > 0
+        self._keep(gateway, client, away=False)
+
+    def _keep(self, gateway: int, client: int, *, away: bool) -> None:
+        for router in self.routers:
+            router.keep_from(gateway, client, away=away)

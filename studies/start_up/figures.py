@@ -1,0 +1,41 @@
+"""Figures that the study extracts from each point. An edit here simulates the points again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hermes.results import Results
+from hermes.units import NS_PER_S
+
+__all__ = ["fleet_figures", "queue_figures"]
+
+
+def fleet_figures(results: Results) -> dict[str, Any]:
+    """Return what a fleet did: shares of requests, minutes out of the SLO, device-hours, dollars per million tokens of
+    answers within the SLO, replicas started."""
+    summary = results.summary
+    fleet, requests, good = summary["fleet"]["llm"], summary["requests"], summary["goodput"]
+    tokens = good["output_tokens_per_s"] * summary["makespan_s"]
+    return {
+        "kept_share": good["requests"] / requests["total"], "lost_share": 1 - requests["completed"] / requests["total"],
+        "minutes_out": summary["fleet_slo"]["slo_minutes_out"], "device_hours": fleet["held_device_hours"],
+        "dollars": summary["cost"]["total_dollars"],
+        "dollars_per_m": 1e6 * summary["cost"]["total_dollars"] / tokens if tokens else None,
+        "ready_mean": fleet["ready_mean"], "ready_most": fleet["ready_most"], "started": fleet["started"],
+    }
+
+
+def queue_figures(results: Results) -> dict[str, Any]:
+    """Return the most requests that waited at once, and the seconds of an answer in a full batch (the 90th percentile:
+    the batch is full while requests wait)."""
+    record = results.record
+    begun, ended = record.stages["start_ns"], record.stages["end_ns"]
+    full_ns = np.percentile((ended - begun)[begun >= 0], 90)
+    begun = begun[begun >= 0]
+    times = np.concatenate([record.arrival_ns, begun])
+    moves = np.concatenate([np.ones(len(record.arrival_ns)), -np.ones(len(begun))])
+    order = np.lexsort((moves, times))
+    waiting = np.cumsum(moves[order])
+    return {"most_waiting": int(waiting.max()), "full_s": float(full_ns) / NS_PER_S}
