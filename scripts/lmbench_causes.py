@@ -13,6 +13,8 @@ DATA_DIR holds llm-d-lmbench (see `hermes accuracy`). It prints:
 4. Requests that time out by rate, recorded and predicted.
 5. The same with one assumption changed, from the servers as stated and from those that the recordings show.
 6. Mean E2E and TTFT of the servers without a time-out, with the conversations and without.
+7. How llm-d's router changes the median TTFT of the requests that both pairs have answered, recorded and by cause; and
+   how much later short prompts get their first tokens behind its gateway.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ from hermes.calibration.accuracy.lmbench import (
     timed_out,
     users_of,
 )
+from hermes.calibration.accuracy.lmbench_router import RATES as QUIET
+from hermes.calibration.accuracy.lmbench_router import effects, hops
 from hermes.errors import HermesError, InputError
 
 WAIT_S = 2.0           # a first token later than this waited for memory
@@ -220,6 +224,10 @@ def main(arguments: list[str] | None = None) -> int:
         _print("5. One assumption changed", ["servers", *rates, "worst from 2/s"], _causes(folder, users))
         _print("6. Without a time-out: errors of mean E2E and TTFT",
                ["file", "router", "limits", "prefixes", "rate: E2E TTFT"], _without_time_out(folder, users))
+        _print("7. Change of the median TTFT by llm-d's router, ms", ["servers", *(f"{rate:g}/s" for rate in QUIET)],
+               ([name, *(f"{1e3 * change:+.0f}" for change in changes)] for name, changes in effects(folder)))
+        _print("First tokens of short prompts, later by ms", ["rate", "median"],
+               ([f"{rate:g}", f"{1e3 * later:.1f}"] for rate, later in hops(folder)))
     except HermesError as error:
         print(f"lmbench_causes: {error}", file=sys.stderr)
         return 2

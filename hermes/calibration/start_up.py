@@ -29,6 +29,8 @@ __all__ = ["SHOWN", "Cache", "Start", "StartPoint", "StartUpPlan", "StartedModel
 
 Cache = Literal["cold", "warm"]
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
+CACHES: tuple[Cache, Cache] = ("cold", "warm")
+NOTED_S = 0.1
 DECIMALS = 3   # of a second: more is noise
 SHOWN = {"process_s": "process", "imports_s": "- imports", "launch_s": "- engine, workers", "server_s": "- API server",
          "weights_s": "weights", "compile_s": "compile", "profiling_s": "profiling",
@@ -242,46 +244,57 @@ def times_of(found: StartsFile, model: str, cache: Cache) -> dict[str, Times]:
     return {column: Times(median(each), min(each), max(each)) for column, each in all_of.items() if each}
 
 
+def of_cache(found: StartsFile, model: str) -> float:
+    """Return the seconds of the process that an empty compile cache makes a start longer. vLLM keeps there, too, what
+    it has found out about a model's class. 0 without both kinds of starts."""
+    cold, warm = (kept(found, model, cache, "process_s") for cache in CACHES)
+    return max(0.0, median(cold) - median(warm)) if cold and warm else 0.0
+
+
 def scenario_lines(found: StartsFile, model: str) -> list[str]:
-    """Return the lines of a `fleet` that starts this model as measured: medians."""
-    cold, warm = (times_of(found, model, cache) for cache in ("cold", "warm"))
+    """Return the lines of a `fleet` that starts this model as measured: medians. `compile` has all that depends on its
+    cache."""
+    cold, warm = ({column: times.median for column, times in times_of(found, model, cache).items()} for cache in CACHES)
+    more = of_cache(found, model)
+    if cold and warm:
+        cold = cold | {"process_s": cold["process_s"] - more, "compile_s": cold["compile_s"] + more}
 
     def said(column: str) -> str:
-        both = [times[column].median for times in (cold, warm) if column in times]
-        if not both:
-            return ""
-        if len(both) == 1 or column == "process_s":   # one time for both caches
-            return f"{sum(both) / len(both):.4g} s"
-        return f"{{cold: {both[0]:.4g} s, warm: {both[1]:.4g} s}}"
+        both = [times[column] for times in (cold, warm) if column in times]
+        if column == "process_s":
+            return f"{both[-1]:.4g} s"
+        return f"{both[0]:.4g} s" if len(both) == 1 else f"{{cold: {both[0]:.4g} s, warm: {both[1]:.4g} s}}"
 
+    note = f"   # {more:.4g} s of it outside of compiling" if more >= NOTED_S else ""
     lines = ["start_up:", f"  process: {said('process_s')}", "  tokenizer: 0 s   # in the process"]
-    lines += [f"  {phase}: {said(f'{phase}_s')}" for phase in ("weights", "compile", "profiling", "capture")
-              if said(f"{phase}_s")]
-    first = [times["first_request_s"].median for times in (cold, warm) if "first_request_s" in times]
+    lines += [f"  {phase}: {said(f'{phase}_s')}{note if phase == 'compile' else ''}"
+              for phase in ("weights", "compile", "profiling", "capture") if f"{phase}_s" in (cold or warm)]
+    first = [times["first_request_s"] for times in (cold, warm) if "first_request_s" in times]
     return lines + ([f"  first_request: {sum(first) / len(first):.4g} s"] if first else [])
 
 
 def models_of(found: StartsFile, file: str) -> list[Measured]:
-    """Return the models as the fit takes them: medians of their cold and warm starts. Raises `InputError` where a phase
-    is missing that the fit needs."""
+    """Return the models as the fit takes them: medians of their cold and warm starts, with all that depends on the
+    compile cache in `compile`. Raises `InputError` where a phase is missing that the fit needs."""
     device: DeviceDescription = load_device(found.device)
     peak = device.flops.get("bf16") or max(device.flops.values())
     out = []
     for model in found.models:
         seconds: dict[tuple[str, str], float] = {}
-        for cache in ("warm", "cold"):
+        for cache in CACHES:
             times = times_of(found, model.name, cache)
             if "weights_s" not in times:
-                missing = "weights that it read" if times else "starts"
+                missing = "no weights read in" if times else "no"
                 raise InputError("cold and warm starts of each model, with weights that the engine reads "
-                                 "(weights: written)", Verbatim(f"no {cache} {missing} of {model.name}"), file=file,
+                                 "(weights: written)", Verbatim(f"{missing} {cache} starts of {model.name}"), file=file,
                                  field="starts")
+            more = of_cache(found, model.name) if cache == "cold" else 0.0
             traced = median(kept(found, model.name, cache, "trace_s") or [0.0])
-            compiled = times["compile_s"].median
+            compiled = times["compile_s"].median + more
             seconds |= {(cache, "tokenizer"): 0.0, (cache, "trace"): min(traced, compiled),
                         (cache, "graphs"): max(0.0, compiled - traced), (cache, "wall"): times["time_s"].median}
-            seconds |= {(cache, name): times[f"{name}_s"].median
-                        for name in ("process", "weights", "compile", "profiling", "capture")}
+            seconds |= {(cache, name): times[f"{name}_s"].median for name in ("weights", "profiling", "capture")}
+            seconds |= {(cache, "process"): times["process_s"].median - more, (cache, "compile"): compiled}
         started = Started(model.layers, model.vocabulary, model.weight_bytes, model.flops_per_token, peak,
                           tuple(model.sizes))
         captures = {started.sizes: seconds["warm", "capture"]} if started.sizes else {}

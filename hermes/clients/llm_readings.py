@@ -21,7 +21,7 @@ from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.scraped import EngineLimits, EngineState, ForwardPass
 from hermes.core.stage import Stage
-from hermes.hardware.base import HardwareModel
+from hermes.hardware.base import HardwareModel, StepStats
 from hermes.schedulers.base import LLMScheduler
 
 if TYPE_CHECKING:
@@ -230,6 +230,14 @@ class LLMReadings:
 
         scheduler = self.scheduler
         return part_of(scheduler, HostOffload) if isinstance(scheduler, WithParts) else None
+
+    def step_estimate_ns(self, prompt_tokens: int, past_tokens: int, decode_seqs: int, decode_tokens: int) -> int:
+        """Return how long a step takes; see `hermes.core.engine_readings`."""
+        attended = prompt_tokens * past_tokens + prompt_tokens * (prompt_tokens + 1) // 2
+        longest = -(-decode_tokens // decode_seqs) if decode_seqs else 0
+        return self.hardware.step_ns(StepStats(
+            int(prompt_tokens > 0), prompt_tokens, past_tokens, attended, decode_seqs, decode_tokens, longest,
+            decode_seqs + (prompt_tokens > 0), prefill_max=prompt_tokens))
 
     def adapters(self) -> Adapters:
         """Return its LoRA adapters; see `hermes.core.engine_readings`."""

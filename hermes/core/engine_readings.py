@@ -1,4 +1,4 @@
-"""Readings of an engine that some routers ask for: its LoRA adapters, and what its prefix cache holds.
+"""Readings of an engine that some routers ask for: its LoRA adapters, what its prefix cache holds, how long steps take.
 
 An engine answers when it is asked, and keeps nothing for it.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from hermes.core.generation import Generation
 from hermes.core.stage import Stage
 
-__all__ = ["AdapterReadable", "Adapters", "CacheEvents", "CacheReadable"]
+__all__ = ["AdapterReadable", "Adapters", "CacheEvents", "CacheReadable", "StepReadable"]
 
 
 class Adapters(NamedTuple):
@@ -61,6 +61,19 @@ class CacheReadable(Protocol):
 
     def cache_events(self) -> CacheEvents:
         """Return what its prefix cache gains and loses from now on, after what it holds."""
+        ...
+
+
+@runtime_checkable
+class StepReadable(Protocol):
+    """A client whose step times a router can estimate."""
+
+    name: str
+
+    def step_estimate_ns(self, prompt_tokens: int, past_tokens: int, decode_seqs: int, decode_tokens: int) -> int:
+        """Return how long a step takes that computes tokens of one prompt, of which the first `past_tokens` are in KV
+        memory, and one token of each of so many sequences with so many tokens there together. A step has one of the two
+        at least."""
         ...
 
 

@@ -43,7 +43,7 @@ class ClassConfig(ConfigModel):
     lowest applies."""
 
 
-class BudgetConfig(ConfigModel):
+class TokenBudgetConfig(ConfigModel):
     """Tokens that a tenant may use in each window of time. They are counted when a request is complete, prompt and
     output; while they are used up, further requests of the tenant are refused."""
 
@@ -58,7 +58,7 @@ class TenantConfig(ConfigModel):
 
     weight: float = Field(default=1.0, gt=0, le=1e6)
     """Share of the tenant in `fairness: deficit_round_robin`, and in Jain's index of the tokens served."""
-    budget: BudgetConfig | None = None
+    budget: TokenBudgetConfig | None = None
     """Tokens that the tenant may use in a time. Left out, any number."""
 
 

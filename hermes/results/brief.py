@@ -112,7 +112,8 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
     offers = found.get("client_retries")
     again = "" if offers is None else (f"; clients offered {offers['requests']:,} requests again, "
                                        f"{offers['offers']:,} times")
-    return [f"{found['started']:,} for {found['started'] - found['retried_attempts']:,} calls: {text}{lost}{again}", *hop]
+    calls = found["started"] - found["retried_attempts"]
+    return [f"{found['started']:,} for {calls:,} calls: {text}{lost}{again}", *hop]
 
 
 def _sources(groups: Sequence[Mapping[str, Any]], *, verbose: bool) -> list[str]:

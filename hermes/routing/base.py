@@ -20,6 +20,7 @@ ROUTERS: Registry[Any] = Registry("routers", "a router", {
     "mixed_pool": "hermes.routing.mixed_pool:MixedPoolConfig",
     "platform": "hermes.routing.affinity:PlatformConfig",
     "power_of_two": "hermes.routing.load:PowerOfTwoConfig",
+    "predicted": "hermes.routing.predicted:PredictedConfig",
     "production_stack": "hermes.routing.production_stack:ProductionStackConfig",
     "random": "hermes.routing.random_choice:RandomConfig",
     "round_robin": "hermes.routing.round_robin:RoundRobinConfig",

@@ -23,6 +23,7 @@ from hermes.calibration.accuracy.lmbench import (
     timed_out,
     users_of,
 )
+from hermes.calibration.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, paired
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = OUTSIDE / "data" / "llm-d-lmbench"
@@ -156,3 +157,20 @@ def test_counts_of_what_times_out_are_within_a_quarter_and_as_stated_they_are_no
     assert max(map(abs, busy["least_loaded"])) < 0.125
     assert max(map(abs, busy["round_robin"])) < 0.19
     assert min(busy["stated"]) < -0.45, "memory and aborts are what is missing"
+
+
+def test_the_effect_of_a_router_is_that_of_the_requests_that_both_pairs_answer(data):
+    folder = data / "llm-d-lmbench"
+    found = dict(effects(folder, {"nothing": PLAIN, "a hop": PLAIN._replace(gateway=HOP)}))
+    assert found["measured"] == [0.0]      # the made-up set has one of the rates, and equal first tokens
+    assert found["nothing"] == [0.0]
+    assert found["a hop"] == pytest.approx([HOP_S], abs=1e-9)
+    assert [(rate, answered.index.tolist()) for rate, _, answered in paired(folder, "sharegpt")] == [
+        (0.5, [0, 2, 3]), (2.0, [0, 2, 3])]
+
+
+@needs_data
+def test_first_tokens_of_short_prompts_come_later_behind_the_gateway():
+    later = dict(hops(FOLDER))
+    assert later[0.5] == pytest.approx(HOP_S, abs=0.0005), "the rate that it was taken from"
+    assert 0.004 < min(later.values()) < max(later.values()) < 0.019

@@ -19,13 +19,15 @@ from hermes.calibration.collect.start_up import StartUpCollector
 from hermes.calibration.collect.written_model import tensors, weight_files, write_model
 from hermes.calibration.measurements.start_up import StartUpMeasurement
 from hermes.calibration.plan import save_plan
-from hermes.calibration.start_up import load_starts, scenario_lines, times_of
+from hermes.calibration.start_up import load_starts, models_of, scenario_lines, times_of
 from hermes.calibration.testing import MeasurementContract
 from hermes.cli import main
+from hermes.config.data_files import resource_dir
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.start_up import StartUpTimes
 
+ENGINE = os.environ.get("HERMES_VLLM_PYTHON", "")
 SERVER = shlex.quote(str(Path(__file__).with_name("fake_vllm_server.py")))
 COMMAND = f"{{python}} {SERVER} --model {{model}} --port {{port}}"
 
@@ -107,10 +109,9 @@ def test_the_fit_leaves_each_model_out_and_a_scenario_uses_it(measured, tmp_path
     data = json.loads(capsys.readouterr().out)
     assert {one["model"] for one in data["errors"]} == {"m2", "m8", "m16"}
     fitted = load(StartUpTimes, mine)
-    assert fitted.compile.per_layer == pytest.approx(0.004, rel=0.1)
     assert fitted.load_compiled.per_layer == pytest.approx(0.001, rel=0.3)
-    compiled = [one for one in data["errors"] if (one["phase"], one["cache"]) == ("compile", "cold")]
-    assert all(one["predicted_s"] == pytest.approx(one["measured_s"], rel=0.1) for one in compiled)
+    compiled = [one for one in data["errors"] if (one["phase"], one["cache"]) == ("compile", "warm")]
+    assert all(one["predicted_s"] == pytest.approx(one["measured_s"], rel=0.2) for one in compiled)
     scenario = {
         "workload": {"requests": 20, "arrivals": {"kind": "poisson", "rate": 5},
                      "lengths": {"kind": "fixed", "prompt": 64, "output": 8}},
@@ -128,6 +129,23 @@ def test_the_fit_leaves_each_model_out_and_a_scenario_uses_it(measured, tmp_path
     assert "a replica is ready after" in capsys.readouterr().out
 
 
+def test_what_an_empty_cache_costs_beside_compiling_counts_as_compiling(measured):
+    """vLLM finds out about a model's class again, in a process of its own. The sum of the phases stays as measured."""
+    found = load_starts(measured / "starts.yaml")
+    found = found.model_copy(update={"starts": [start.model_copy(update={
+        "process_s": process, "compile_s": 5.0,
+        "time_s": process + 5.0 + start.weights_s + start.profiling_s + start.capture_s})
+        for start in found.starts for process in [3.0 if start.cache == "cold" else 2.0]]})
+    lines = yaml.safe_load("\n".join(scenario_lines(found, "m8")))["start_up"]
+    assert lines["process"] == "2 s"
+    assert lines["compile"] == {"cold": "6 s", "warm": "5 s"}
+    for model in models_of(found, "starts.yaml"):
+        for cache in ("cold", "warm"):
+            parts = [model.seconds[cache, phase] for phase in ("process", "weights", "compile", "profiling", "capture")]
+            assert sum(parts) == pytest.approx(model.seconds[cache, "wall"])
+        assert model.seconds["cold", "compile"] == 6.0
+
+
 def test_one_model_is_not_enough_for_a_fit(tmp_path, capsys):
     assert main(["calibrate", "run", str(plan_file(tmp_path, 2)), "-q"]) == 0
     capsys.readouterr()
@@ -140,7 +158,7 @@ def test_dummy_weights_have_no_loading(tmp_path, capsys):
     assert all(start.weights_s is None for start in load_starts(tmp_path / "starts.yaml").starts)
     capsys.readouterr()
     assert main(["fit", str(tmp_path / "starts.yaml")]) == 2
-    assert "no warm weights that it read of m2" in capsys.readouterr().err
+    assert "no weights read in cold starts of m2" in capsys.readouterr().err
 
 
 def test_a_server_that_ends_is_a_failed_point(tmp_path, capsys):
@@ -262,3 +280,44 @@ def test_no_server_outlives_its_collector(tmp_path, number):
         assert "run the same command again to continue" in said
         assert not [path for path in tmp_path.iterdir() if path.name.startswith("hermes-start-up")]
         assert '"point"' not in (tmp_path / "j.jsonl").read_text().partition("\n")[2]
+
+
+@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
+def test_the_engine_itself_has_all_phases(tmp_path):
+    """A cold and a warm start of vLLM on a CPU; about three minutes."""
+    command = "{python} -m vllm.entrypoints.openai.api_server --model {model} --port {port} --max-model-len 512"
+    plan = plan_file(tmp_path, 2, command=command, environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert main(["calibrate", "run", str(plan), "--python", ENGINE, "-q"]) == 0
+    found = load_starts(tmp_path / "starts.yaml")
+    assert found.engine.startswith("vLLM 0.")
+    for start in found.starts:
+        assert min(start.weights_s, start.compile_s, start.imports_s, start.launch_s, start.server_s) > 0
+        assert start.first_request_s is not None
+
+
+STARTS = Path(__file__).parents[1] / "data" / "vllm-cpu-starts" / "starts.yaml"
+
+
+def test_the_shipped_times_of_a_cpu_are_this_fit(tmp_path, capsys):
+    file = tmp_path / "vllm-0.32-cpu.yaml"
+    assert main(["fit", str(STARTS), "-o", str(file), "--json"]) == 0
+    assert file.read_text() == (resource_dir("hw_profiles") / "start_up" / file.name).read_text()
+    walls = [one for one in json.loads(capsys.readouterr().out)["errors"] if one["phase"] == "wall"]
+    assert len(walls) == 8
+    off = {cache: [abs(one["predicted_s"] / one["measured_s"] - 1) for one in walls if one["cache"] == cache]
+           for cache in ("cold", "warm")}
+    assert max(off["warm"]) <= 0.20
+    assert max(off["cold"]) <= 0.30
+
+
+def test_the_starts_of_a_cpu_are_whole():
+    found = load_starts(STARTS)
+    assert found.engine == "vLLM 0.32.0"
+    assert not any(model.sizes for model in found.models), "a CPU captures no graphs"
+    for start in found.starts:
+        parts = start.process_s + start.weights_s + start.compile_s + start.profiling_s + start.capture_s
+        assert parts == pytest.approx(start.time_s, abs=0.01)
+        assert start.compiled, "0.32 reads its compiled model of a CPU, fails, and compiles again"
+    for model in found.models:   # all the same, what it has left saves time
+        cold, warm = (times_of(found, model.name, cache)["time_s"].median for cache in ("cold", "warm"))
+        assert warm < 0.8 * cold

@@ -69,7 +69,8 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
     if draw(st.integers(0, 3)) == 0 and scheduler == "chunked":
         client["scheduler"]["max_num_queued_reqs"] = 6
     workload: dict[str, Any] = {
-        "retry": draw(st.sampled_from(OF_CLIENTS)), "requests": 60, "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
+        "retry": draw(st.sampled_from(OF_CLIENTS)), "requests": 60,
+        "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([10.0, 40.0, 200.0]))},
         "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 5, "max": 300},
                     "output": {"kind": "uniform", "min": 1, "max": 60}}}
     if draw(st.integers(0, 2)) == 0:

@@ -53,6 +53,7 @@ WITH: dict[str, dict[str, Any]] = {
     "GatewayConfig.retry": {"retry": {"kind": "sglang"}},
     "GatewayConfig.router_retry": {"router_retry": {"kind": "envoy"}},
     "GatewayConfig.backlog": {"capacity": 10.0}, "GatewayConfig.spread": {"replicas": 2},
+    "PredictedConfig.pick": {"ttft": 1.0},
     "WorkloadConfig.retry": {"retry": {"kind": "openai"}},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
     "Links.device": {"device": "cuda"}, "Metric.average": {"type": "external", "average": False},

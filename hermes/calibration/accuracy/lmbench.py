@@ -72,7 +72,7 @@ class Servers(NamedTuple):
     """What is assumed about the servers and what lies before them.
 
     number: Of servers.
-    router: What chooses between them.
+    router: What chooses between them: a kind, or one with its options.
     blocks: KV blocks of each; None: what their limits leave.
     cancel_s: Seconds until an engine learns that a request has timed out.
     conversations: Whether prompts of one conversation share prefixes.
@@ -81,7 +81,7 @@ class Servers(NamedTuple):
     """
 
     number: int = 2
-    router: str = "least_loaded"
+    router: str | Mapping[str, Any] = "least_loaded"
     blocks: int | None = None
     cancel_s: float = 0.0
     conversations: bool = False
@@ -207,8 +207,8 @@ def send(sent: pd.DataFrame, servers: Servers, users: IntArray | None = None) ->
         "kind": "chunked", "async_scheduling": False, **LIMITS[servers.number]}, **servers.client}
     gateway = None if servers.gateway is None else {
         "timeout": TIMEOUT_S, "cancel_delay": servers.cancel_s, **servers.gateway}
-    router = {"kind": servers.router} if servers.number > 1 else None
-    return replay(client, requests, router=router, gateway=gateway)
+    router = {"kind": servers.router} if isinstance(servers.router, str) else dict(servers.router)
+    return replay(client, requests, router=router if servers.number > 1 else None, gateway=gateway)
 
 
 def timed_out(results: Results) -> int:

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
 from hermes.calibration.accuracy.llm_d import closed_loop
 from hermes.calibration.accuracy.lmbench import lmbench
+from hermes.calibration.accuracy.lmbench_router import lmbench_router
 from hermes.calibration.accuracy.recorded import cpu_runs, inferencex, recorded_runs, schedules, splitwise
 from hermes.calibration.accuracy.served import Row
 from hermes.calibration.accuracy.steady import steady_decodes
@@ -91,6 +92,10 @@ SETS = {
         "round_robin, least_loaded for llm-d's; utilization 0.95, max_model_len 20000; sets called 30 s: a gateway "
         "with this time-out; but for those as stated: 1,250 blocks, engines go on with what has timed out, and "
         "prompts share the prefixes of their conversations")),
+    "lmbench-router": _Set("llm-d-lmbench", lmbench_router, given=(
+        "the plain pair behind round_robin, prompts with the prefixes of their conversations; against it llm_d with "
+        "queue 1 and prefix 2 and a hop of 15 ms; all causes: also 1,250 blocks, 40 GB of host memory as vLLM 0.33 "
+        "offloads, and 30 s with engines that go on")),
     "inferencex": _Set("inferencex", inferencex, given=(
         "scheduler sglang with chunks of 32,768 and no radix cache, utilization 0.82, lengths drawn between "
         "0.8 and 1.0 of the nominal; host times of the newest vLLM; the first wave is included")),

@@ -170,7 +170,8 @@ class StartUpMeasurement(Measurement):
                              file=str(file), field="models")
         fitted = fit_start_up(models, options.name or (options.output or file).stem, found.engine, found.device, [
             f"fitted to {len(found.starts)} starts of {len(models)} models ({file.name}): `hermes fit`",
-            "tokenizer: in the process; weights: warm starts, from the page cache"])
+            "tokenizer: in the process; compile: with what else of a start an empty cache makes longer; weights: warm "
+            "starts, from the page cache"])
         data: dict[str, Any] = {"times": fitted.model_dump(mode="json")}
         parts: list[Part] = []
         if len(models) > _LEAST:
