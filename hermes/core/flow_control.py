@@ -9,7 +9,8 @@ cycle at most. Between two scrapes the saturation does not change, and calls lea
 No event is made for cycles in which nothing can happen: while the pool is saturated, the next one is that after the
 first scrape that may show something else.
 
-Engines that share no client have flow control of their own (`hermes.core.flow_pool.Pool`).
+Engines that share no client have flow control of their own (`hermes.core.flow_pool.Pool`), and so has each of several
+gateways. Budgets of tenants are one for all.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class FlowControl:
     Args:
         groups: Lists of clients, each those that serve one kind of stage of one model, which change. Those of a model's
             prefill and decode are a group.
+        gateways: Number of gateways, each with queues and scrapes of its own.
 
     Attributes:
         classes: Tenants and classes of the requests.
@@ -43,20 +45,20 @@ class FlowControl:
     """
 
     def __init__(self, env: Clock, sender: Sender, policy: FlowPolicy, classes: Classes,
-                 groups: Iterable[list[list[Client]]]) -> None:
+                 groups: Iterable[list[list[Client]]], gateways: int) -> None:
         self.env, self._policy, self.classes = env, policy, classes
         self.weights: dict[str, float] = {}
         self._held: dict[Call, tuple[Held, Pool]] = {}
-        self.in_flight: dict[int, int] = {}   # attempts at each client, by its index
         self._columns = {name: array("q") for name in HELD_FIELDS}
-        self._pools = [Pool(self, env, sender, policy, together) for together in _connected(groups)]
-        self._pool_of = {id(one): pool for pool in self._pools for one in pool.lists}
+        self._pools = [Pool(self, env, sender, policy, together, gateway)
+                       for together in _connected(groups) for gateway in range(gateways)]
+        self._pool_of = {(pool.gateway, id(one)): pool for pool in self._pools for one in pool.lists}
 
     # -- called by the gateway -------------------------------------------------------------------------------------
 
     def takes(self, call: Call, members: list[Client]) -> bool:
         """Queue or refuse a call for these clients; return False if it is to be dispatched now."""
-        pool = self._pool_of.get(id(members))
+        pool = self._pool_of.get((call.stage.gateway, id(members)))
         if pool is None:   # services
             return False
         if self._policy.holds:
@@ -95,8 +97,6 @@ class FlowControl:
             return
         call.waits = True   # until the gateway dispatches it
         self._held[call] = held, pool
-        if self._policy.service is not None:
-            self._policy.service.asks(tenant, now)
         pool.add(held)
 
     def drop(self, call: Call) -> None:
@@ -107,35 +107,26 @@ class FlowControl:
 
     def began(self, call: Call, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
-        self.in_flight[client.index] = self.in_flight.get(client.index, 0) + 1
-        if self._policy.service is not None:
-            self._policy.service.asks(self.classes.tenant[call.request.id], self.env._now)
+        if (pool := self._pool_at(call, client)) is not None:
+            pool.began(call, client)
 
     def gone(self, call: Call, client: Client, output_tokens: int = -1) -> None:
         """Note that an attempt has left its client. output_tokens: Of one that is complete."""
-        tenant, service = self.classes.tenant[call.request.id], self._policy.service
-        self._freed(client)
-        if output_tokens >= 0:
-            if (budget := self._policy.budgets.get(tenant)) is not None:
-                budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)
-            if service is not None:
-                service.served(tenant, call.stage.prompt_tokens, output_tokens)
-            for pool in self._pools:
-                if client.index in pool.indices:
-                    pool.band_of(call.request.id).fairness.served(tenant, output_tokens)
-        if service is not None:
-            service.ends(tenant, self.env._now)
+        budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
+        if output_tokens >= 0 and budget is not None:
+            budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)
+        if (pool := self._pool_at(call, client)) is not None:
+            pool.gone(call, client, output_tokens)
 
-    def moved(self, source: Client, target: Client) -> None:
+    def moved(self, call: Call, source: Client, target: Client) -> None:
         """Note that an attempt goes on at another client."""
-        self.in_flight[target.index] = self.in_flight.get(target.index, 0) + 1
-        self._freed(source)
+        if (pool := self._pool_at(call, source)) is not None:
+            pool.moved(source, target)
 
-    def _freed(self, client: Client) -> None:
-        self.in_flight[client.index] -= 1
-        for pool in self._pools:
-            if client.index in pool.indices and pool.saturation.counts:
-                pool.wake(self.env._now)
+    def _pool_at(self, call: Call, client: Client) -> Pool | None:
+        """Return the pool of a client at the gateway of a call; None for services."""
+        return next((pool for pool in self._pools
+                     if pool.gateway == call.stage.gateway and client.index in pool.indices), None)
 
     def members_changed(self) -> None:
         """Note that clients have joined or left."""
@@ -154,7 +145,8 @@ class FlowControl:
     def idle(self) -> bool:
         """Whether nothing waits, and all bands know it."""
         bands = [band for pool in self._pools for band in pool.bands]
-        return not (self._held or any(self.in_flight.values()) or any(band.count or band.num_bytes for band in bands))
+        flying = [count for pool in self._pools for count in pool.in_flight.values()]
+        return not (self._held or any(flying) or any(band.count or band.num_bytes for band in bands))
 
     def table(self) -> dict[str, IntArray]:
         """Return the columns of the table of calls that were held; none where calls do not wait."""
@@ -171,8 +163,6 @@ class FlowControl:
     def _left(self, held: Held, pool: Pool, outcome: int) -> None:
         self._note(held, outcome)
         pool.take(held)
-        if self._policy.service is not None:
-            self._policy.service.ends(held.tenant, self.env._now)
 
     def _note(self, held: Held, outcome: int) -> None:
         self._columns["left_ns"][held.row], self._columns["outcome"][held.row] = self.env._now, outcome

@@ -75,10 +75,10 @@ class FlowPolicy:
 
     Attributes:
         order: Returns what the calls of a flow are ordered by, the least first.
-        fairness: Makes the policy of a band.
-        service: What tenants have been served; None where no policy asks.
+        service: Makes what tenants of a pool have been served; returns None where no policy asks.
+        fairness: Makes the policy of a band from that.
         saturation: Makes the detector of a pool from its lists, all its clients, the attempts in flight at each client
-            (by its index), and `wake`.
+            (by its index), `wake`, and the name of the gateway in the streams of scrapes.
         holds: Whether calls wait here. Without, only `admission` applies: a call of a negative priority is refused
             while the saturation is 1 or more, and all others pass.
         budgets: Of tenants that have one, by their number.
@@ -87,9 +87,9 @@ class FlowPolicy:
     """
 
     order: Callable[[Held, Classes], int]
-    fairness: Callable[[], Fairness]
-    service: Service | None
-    saturation: Callable[[Pools, Sequence[Client], dict[int, int], Wake], Saturation]
+    service: Callable[[], Service | None]
+    fairness: Callable[[Service | None], Fairness]
+    saturation: Callable[[Pools, Sequence[Client], dict[int, int], Wake, str], Saturation]
     holds: bool
     cycle_ns: int
     scan_ns: int

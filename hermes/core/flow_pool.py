@@ -54,7 +54,6 @@ class Control(Protocol):
     """What pools know of the flow control that they are part of (`hermes.core.flow_control.FlowControl`)."""
 
     classes: Classes
-    in_flight: dict[int, int]
 
     def leaves(self, held: Held, outcome: int) -> None:
         """Note that a call is sent out, or has expired."""
@@ -99,21 +98,29 @@ class Band:
 
 
 class Pool:
-    """Flow control of engines that share clients: bands, cycles, and scans for what has expired."""
+    """Flow control of engines that share clients, at one gateway: bands, cycles, and scans for what has expired.
 
-    def __init__(self, control: Control, env: Clock, sender: Sender, policy: FlowPolicy,
-                 lists: list[list[Client]]) -> None:
+    Attributes:
+        indices: Of its clients.
+        in_flight: Attempts of the gateway at each client, by its index.
+    """
+
+    def __init__(self, control: Control, env: Clock, sender: Sender, policy: FlowPolicy, lists: list[list[Client]],
+                 gateway: int) -> None:
+        self.gateway, self.in_flight, self.service = gateway, dict[int, int](), policy.service()
         self.control, self.env, self.sender, self._policy, self.lists = control, env, sender, policy, lists
         everyone = {client.index: client for one in lists for client in one}
         self.indices = frozenset(everyone)
         clients = [everyone[index] for index in sorted(everyone)]
         self._waiting: dict[Held, None] = {}
-        self.saturation = policy.saturation(lists, clients, control.in_flight, self.wake)
+        self.saturation = policy.saturation(lists, clients, self.in_flight, self.wake,
+                                            f"router-{gateway}" if gateway else "router")
         classes = control.classes
         ceilings: dict[int, float] = {}
         for priority, ceiling in zip(classes.priorities, classes.ceilings, strict=True):
             ceilings[priority] = min(ceiling, ceilings.get(priority, ceiling))
-        self.bands = [Band(priority, ceilings[priority], policy.fairness()) for priority in sorted(ceilings)[::-1]]
+        self.bands = [Band(priority, ceilings[priority], policy.fairness(self.service))
+                      for priority in sorted(ceilings)[::-1]]
         self._band = {band.priority: band for band in self.bands}
         self._empty = not any(lists)
         self._next_ns, self._grid_ns, self._scan_next_ns = NEVER, -1, NEVER
@@ -123,6 +130,36 @@ class Pool:
         """Return the band of a request."""
         classes = self.control.classes
         return self._band[classes.priorities[classes.kind[request]]]
+
+    # -- attempts ----------------------------------------------------------------------------------------------------
+
+    def began(self, call: Call, client: Client) -> None:
+        """Note that an attempt is at a client from now on."""
+        self.in_flight[client.index] = self.in_flight.get(client.index, 0) + 1
+        if self.service is not None:
+            self.service.asks(self.control.classes.tenant[call.request.id], self.env._now)
+
+    def gone(self, call: Call, client: Client, output_tokens: int) -> None:
+        """Note that an attempt has left its client. output_tokens: Of one that is complete, otherwise negative."""
+        tenant = self.control.classes.tenant[call.request.id]
+        self.freed(client)
+        if output_tokens >= 0:
+            if self.service is not None:
+                self.service.served(tenant, call.stage.prompt_tokens, output_tokens)
+            self.band_of(call.request.id).fairness.served(tenant, output_tokens)
+        if self.service is not None:
+            self.service.ends(tenant, self.env._now)
+
+    def moved(self, source: Client, target: Client) -> None:
+        """Note that an attempt goes on at another client."""
+        self.in_flight[target.index] = self.in_flight.get(target.index, 0) + 1
+        self.freed(source)
+
+    def freed(self, client: Client) -> None:
+        """Count an attempt at a client no longer."""
+        self.in_flight[client.index] -= 1
+        if self.saturation.counts:
+            self.wake(self.env._now)
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
@@ -139,6 +176,8 @@ class Pool:
 
     def add(self, held: Held) -> None:
         """Queue a call, for which a cycle runs at once."""
+        if self.service is not None:
+            self.service.asks(held.tenant, self.env._now)
         self._band[held.priority].add(held, self.env._now)
         self._waiting[held] = None
         self.env.tick_at(self.env._now, DISPATCH, self._queued)
@@ -148,6 +187,8 @@ class Pool:
         """Let a call leave."""
         del self._waiting[held]
         self._band[held.priority].take(held, self.env._now)
+        if self.service is not None:
+            self.service.ends(held.tenant, self.env._now)
 
     # -- cycles ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +248,7 @@ class Pool:
         if demand is None:
             return
         mine = [(self.band_of(attempt.call.request.id).priority, -attempt.id) for attempt in self.sender.running()
-                if attempt.client.index in self.indices]
+                if attempt.client.index in self.indices and attempt.call.stage.gateway == self.gateway]
         victims = sorted(one for one in mine if one[0] < min(rule.below, demand.priority))   # the newest first
         if not victims:
             return

@@ -310,7 +310,7 @@ class Gateway:
         attempt = self._live.get(twin.attempt)
         if attempt is not None:
             if self.flow is not None:
-                self.flow.moved(attempt.client, target)
+                self.flow.moved(attempt.call, attempt.client, target)
             attempt.seq, attempt.client = twin, target
             self._columns["client"][attempt.id] = target.index
 

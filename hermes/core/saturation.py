@@ -52,13 +52,14 @@ class Utilization:
         pools: Lists of clients, which change.
         clients: All that may ever be in them.
         down: Indices of clients that cannot be reached.
+        name: Of the gateway in the streams of scrapes.
         wake: Called with a time at which the saturation may change, earlier than `next_ns` has said.
     """
 
     counts = False
 
     def __init__(self, env: Clock, pools: Pools, clients: Sequence[Client], down: set[int], wake: Wake, *, seed: int,
-                 period_s: float, queue: float, kv: float, stale_ns: int) -> None:
+                 name: str, period_s: float, queue: float, kv: float, stale_ns: int) -> None:
         self._env, self._pools, self._down, self._wake = env, pools, down, wake
         self._queue, self._kv, self._stale_ns = queue, kv, stale_ns
         self._clients = list(clients)
@@ -66,7 +67,7 @@ class Utilization:
         self._scores, self._due, self._soonest = [0.0] * len(clients), [0] * len(clients), 0
         self._scrapers: list[Scraper] = []
         for place, client in enumerate(clients):
-            scraper = scrape(cast(Scrapable, client), seed, "router", period_s)
+            scraper = scrape(cast(Scrapable, client), seed, name, period_s)
             scraper.alarm = partial(self._alarm, place)
             self._scrapers.append(scraper)
         self._first_ns = max(1, round(period_s * 1e9))

@@ -87,12 +87,12 @@ class UtilizationDetector(ConfigModel):
                 raise InputError(Verbatim(f"{client.name} cannot be scraped; write concurrency"), field="kind")
 
     def build(self, env: Clock, seed: int, down: set[int], lists: Sequence[Sequence[Client]],
-              clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake) -> Saturation:
+              clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake, name: str) -> Saturation:
         """Return the detector of a pool."""
         from hermes.core.saturation import Utilization
 
-        return Utilization(env, lists, clients, down, wake, seed=seed, period_s=self.scrape, queue=self.queue,
-                           kv=self.kv, stale_ns=s_to_ns(self.stale))
+        return Utilization(env, lists, clients, down, wake, seed=seed, name=name, period_s=self.scrape,
+                           queue=self.queue, kv=self.kv, stale_ns=s_to_ns(self.stale))
 
 
 class ConcurrencyDetector(ConfigModel):
@@ -107,7 +107,7 @@ class ConcurrencyDetector(ConfigModel):
         """Raise no error: the gateway can count at any client."""
 
     def build(self, env: Clock, seed: int, down: set[int], lists: Sequence[Sequence[Client]],
-              clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake) -> Saturation:
+              clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake, name: str) -> Saturation:
         """Return the detector of a pool."""
         from hermes.core.saturation import InFlight
 
@@ -126,7 +126,7 @@ class GlobalStrictFairness(ConfigModel):
         """Return what tenants have been served; None, since it does not matter."""
         return None
 
-    def policy(self, service: Service | None, cycle_ns: int, weights: Sequence[float]) -> Fairness:
+    def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
         from hermes.core.fairness import GlobalStrict
 
@@ -142,7 +142,7 @@ class RoundRobinFairness(ConfigModel):
         """Return what tenants have been served; None, since it does not matter."""
         return None
 
-    def policy(self, service: Service | None, cycle_ns: int, weights: Sequence[float]) -> Fairness:
+    def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
         from hermes.core.fairness import RoundRobin
 
@@ -168,7 +168,7 @@ class LeastServiceFairness(ConfigModel):
 
         return Service(s_to_ns(self.half_life), self.output_weight)
 
-    def policy(self, service: Service | None, cycle_ns: int, weights: Sequence[float]) -> Fairness:
+    def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
         from hermes.core.fairness import LeastService
 
@@ -190,7 +190,7 @@ class DeficitRoundRobinFairness(ConfigModel):
         """Return what tenants have been served; None, since each band counts for itself."""
         return None
 
-    def policy(self, service: Service | None, cycle_ns: int, weights: Sequence[float]) -> Fairness:
+    def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
         from hermes.core.fairness import DeficitRoundRobin
 
@@ -290,7 +290,7 @@ def _check_names(own: Mapping[str, object], used: Sequence[str], field: str, wha
 
 def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Sequence[list[list[Client]]],
                requested: Requested, own: FlowControlConfig | AdmissionConfig, classes: Mapping[str, ClassConfig],
-               tenants: Mapping[str, TenantConfig]) -> FlowControl:
+               tenants: Mapping[str, TenantConfig], gateways: int) -> FlowControl:
     """Return flow control, or admission, of one run. Raises `InputError` with the field within `gateway`.
 
     Args:
@@ -314,17 +314,18 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
                     [each.ceiling for each in found],
                     [None if each.ttft is None else s_to_ns(each.ttft) for each in found], [*map(s_to_ns, ttls)])
     weights = [tenants.get(name, TenantConfig()).weight for name in requested.tenants]
-    service, cycle_ns = rule.fairness.service(), max(1, s_to_ns(rule.cycle))
+    cycle_ns = max(1, s_to_ns(rule.cycle))
     revoke: Any = rule.revoke
     limits = {place: tenants[name].budget for place, name in enumerate(requested.tenants) if name in tenants}
     policy = FlowPolicy(
-        order=_order_of(rule.ordering), fairness=partial(rule.fairness.policy, service, cycle_ns, weights),
-        service=service, saturation=partial(own.detector.build, env, seed, down), holds=holds, cycle_ns=cycle_ns,
-        scan_ns=max(1, s_to_ns(rule.scan)), most=rule.max, most_bytes=rule.max_bytes, token_bytes=rule.token_bytes,
+        order=_order_of(rule.ordering), fairness=partial(rule.fairness.policy, cycle_ns, weights),
+        service=rule.fairness.service, saturation=partial(own.detector.build, env, seed, down), holds=holds,
+        cycle_ns=cycle_ns, scan_ns=max(1, s_to_ns(rule.scan)), most=rule.max, most_bytes=rule.max_bytes,
+        token_bytes=rule.token_bytes,
         revoking=None if revoke is None else Revoking(revoke.most, revoke.below, s_to_ns(revoke.grace)),
         budgets={place: Budget(limit.tokens, max(1, s_to_ns(limit.per))) for place, limit in limits.items()
                  if limit is not None},
     )
-    flow = FlowControl(env, sender, policy, known, groups)
+    flow = FlowControl(env, sender, policy, known, groups, gateways)
     flow.weights = {name: tenants[name].weight for name in requested.tenants if name in tenants}
     return flow

@@ -183,7 +183,8 @@ class GatewayConfig(ConfigModel):
         """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
         """
         return None if self.orders is None else build_flow(
-            env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants)
+            env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants,
+            self.replicas)
 
 
 def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:

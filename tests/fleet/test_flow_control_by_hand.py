@@ -296,6 +296,31 @@ def test_branches_count_as_one_request(mode: str) -> None:
     assert order(found) == [0, 2, 3, 4, 5, 1, 6]
 
 
+@each_mode
+def test_each_of_two_gateways_counts_its_own(mode: str) -> None:
+    """Two gateways in turn. Each has none in flight when the first two requests come, so that both leave; the third
+    waits until the first gateway's own request has ended. Together the first two take a step of 3,000 for their prompts
+    and 7 of 1,000."""
+    asks = [ask(0), ask(0), ask(100, 10, 1)]
+    own = {"cycle": s(1000), "detector": {"kind": "concurrency", "limit": 1}}
+    found = Run([client(count=1)], asks, mode, gateway={"flow_control": own, "replicas": 2})
+    assert found.finish[:2] == [10_000, 10_000]
+    assert held(found) == [(0, 0, 0, "dispatched"), (1, 0, 0, "dispatched"), (2, 100, 10_000, "dispatched")]
+
+
+@each_mode
+def test_clients_offer_requests_again_that_were_shed(mode: str) -> None:
+    """One may wait. The third request, of 200, is refused with 429. Its client offers it again after back-offs of 5,000
+    at most, until that of 100 has left, at 9,000, and it finds a place."""
+    again = {"kind": "openai", "retries": 5, "backoff": s(5000), "max_backoff": s(5000)}
+    found = run([ask(0), ask(100, 10, 1), ask(200, 10, 1, retry=again)], mode, max=1)
+    assert [row[0] for row in held(found)].count(2) >= 2
+    assert held(found)[2] == (2, 200, 200, "shed")
+    assert held(found)[-1][3] == "dispatched"
+    assert found.finish[2] > 0
+    assert found.fates == {}
+
+
 # -- orders and fairness -----------------------------------------------------------------------------------------------
 
 

@@ -67,8 +67,8 @@ def test_the_cases_of_llm_d(name: str) -> None:
     env._now = NOW
     clients = cast(Any, [Pod(place, *pod) for place, pod in enumerate(pods)])
     down = {pod.index for pod in clients if pod.age_ms}
-    found = Utilization(env, [clients], clients, down, lambda time: None, seed=0, period_s=0.05, queue=5, kv=0.9,
-                        stale_ns=100 * MS)
+    found = Utilization(env, [clients], clients, down, lambda time: None, seed=0, name="router", period_s=0.05,
+                        queue=5, kv=0.9, stale_ns=100 * MS)
     assert found.now() == pytest.approx(expected, abs=1e-9)
 
 
@@ -76,8 +76,8 @@ def test_the_larger_of_two_pools_counts() -> None:
     env = Clock()
     env._now = NOW
     pods = cast(Any, [Pod(0, 1, 0.0), Pod(1, 4, 0.0)])
-    found = Utilization(env, [pods[:1], pods[1:]], pods, set(), lambda time: None, seed=0, period_s=0.05, queue=5,
-                        kv=0.8, stale_ns=200 * MS)
+    found = Utilization(env, [pods[:1], pods[1:]], pods, set(), lambda time: None, seed=0, name="router",
+                        period_s=0.05, queue=5, kv=0.8, stale_ns=200 * MS)
     assert found.now() == 0.8
     assert InFlight([pods[:1], pods], {0: 30, 1: 120}, 100).now() == 0.75
     assert InFlight([pods, []], {}, 100).now() == 1.0
