@@ -241,7 +241,7 @@ OPTIONS: tuple[Option, ...] = (
                                               "stale": "40ms"}, "fairness": {"kind": "deficit_round_robin"}},
         "gateway.classes": {"gold": {"priority": 1}, "basic": {}}, "workload.tenants": {"values": ["a", "b", "c"]},
         "workload.classes": {"values": ["gold", "basic"]}}, keys=("gateway", "flow_control"), acted=_late_bound),
-    Option("gateways", {"gateway": {"delay": "2ms", "capacity": "200 /s", "replicas": 2}}, keys=("gateway",),
+    Option("gateways", {"gateway.delay": "2ms", "gateway.capacity": "200 /s", "gateway.replicas": 2}, keys=("gateway",),
            acted=_gateways),
     Option("offered_again", {"workload.retry": {"kind": "openai", "retries": 1, "backoff": "5ms",
                                                 "per_try": "360ms", "begun": "restart"}},
