@@ -7,7 +7,8 @@ Families:
 - scenarios, sweeps, traces and profiles: hermes must understand what was written;
 - keys: every key of a scenario; of other valid values of it, one must change the result;
 - files that a scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps,
-  journals, measured starts, search spaces, bars, observations, downloads: a command's answer is compared with that without the change;
+  journals, measured starts, search spaces, bars, observations, downloads: a command's answer is compared with that
+  without the change;
 - files that block or never end.
 
 A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Accepted

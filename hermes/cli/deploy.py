@@ -17,12 +17,14 @@ def add_to(app: typer.Typer) -> None:
     imports = typer.Typer(help="Make a scenario from the launch command of an engine.", no_args_is_help=True)
     imports.callback()(_nothing)
     imports.command("vllm")(import_vllm)
+    imports.command("objects")(import_objects)
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
     exports.command("vllm")(answering(export_vllm))
     exports.command("llm-d")(export_llm_d)
     exports.command("dynamo")(export_dynamo)
+    exports.command("objects")(export_objects)
     app.add_typer(exports, name="export")
 
 
@@ -101,6 +103,33 @@ def import_vllm(
         print(f"written to {output}; next: hermes run {output}")
 
 
+def import_objects(
+    file: Annotated[Path, typer.Argument(
+        metavar="FILE.yaml", help="EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
+        show_default=False)],
+    into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the objects' keys.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+) -> None:
+    """Print a scenario with the router, gateway and autoscaler that objects of a cluster describe.
+
+    A field that is not modelled is refused with its line.
+    """
+    from hermes.config.writing import write_text
+    from hermes.config.yaml_document import read_text
+    from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.objects import with_parts
+    from hermes.deploy.objects_read import parts_of
+
+    document = with_parts(into, parts_of(read_text(file), str(file)), output)
+    text = to_yaml(document, f"{into} with the objects of {file.name}.", compact=True)
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}; next: hermes run {output}")
+
+
 def _standard_input() -> str:
     """Return the text on standard input. Raises `InputError` for more than a file that people write may have."""
     from hermes.config.files import MAX_BYTES
@@ -136,6 +165,23 @@ def export_dynamo(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
                   image: Image = None, output: ManifestFile = None) -> None:
     """Print a Kubernetes manifest for Dynamo: a DynamoGraphDeployment with a component for each group of clients."""
     _manifest("dynamo", scenario, overrides, image, output)
+
+
+def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
+                   output: ManifestFile = None) -> None:
+    """Print an EndpointPickerConfig for the router llm_d, and an HTTPRoute for the gateway."""
+    from hermes.config.writing import write_text
+    from hermes.config.yaml_writer import to_yaml
+    from hermes.deploy.objects_write import objects_of
+    from hermes.scenario import load_scenario
+
+    checked = load_scenario(scenario, overrides)
+    text = "---\n".join(to_yaml(one) for one in objects_of(checked.router, checked.gateway))
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}; next: kubectl apply the route, and give the picker its configuration")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

@@ -21,7 +21,7 @@ from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = [
     "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "discreet", "extended", "find_scenario",
-    "load_document", "merge", "moved_path", "overridden", "set_value",
+    "load_document", "merge", "moved", "moved_path", "overridden", "set_value",
 ]
 
 MAX_EXTENDS = 20
@@ -104,7 +104,7 @@ def _extended(node: Node, path: Path, chain: list[Path]) -> Node:
     except InputError as error:
         raise discreet(error, path) from None
     if other.parent.resolve() != path.parent.resolve():
-        below = _moved(below, other.parent, path.parent)
+        below = moved(below, other.parent, path.parent)
     return merge(below, node)
 
 
@@ -128,12 +128,13 @@ def moved_path(text: str, old: Path, new: Path) -> str:
     return Path(os.path.relpath(old / text, new)).as_posix()
 
 
-def _moved(node: Node, old: Path, new: Path) -> Node:
+def moved(node: Node, old: Path, new: Path) -> Node:
+    """Return a document of folder `old` as one of folder `new`: paths of files are relative to it."""
     value = node.value
     if isinstance(value, dict):
-        value = {key: _moved(item, old, new) for key, item in value.items()}
+        value = {key: moved(item, old, new) for key, item in value.items()}
     elif isinstance(value, list):
-        value = [_moved(item, old, new) for item in value]
+        value = [moved(item, old, new) for item in value]
     elif isinstance(value, str):
         value = moved_path(value, old, new)
     return replace(node, value=value)
@@ -191,7 +192,7 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
     except InputError as error:
         raise mark.error(error.expected, error.found, field=name.strip()) from None
     if base_dir is not None and base_dir.resolve() != Path.cwd():
-        value = _moved(value, Path(), base_dir)
+        value = moved(value, Path(), base_dir)
     value = _at(value, mark)
     if appends:
         there: Node | None = root
@@ -225,7 +226,7 @@ def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path
     if not all(keys):
         raise mark.error("KEY.KEY", path)
     if from_dir.resolve() != base_dir.resolve():
-        value = _moved(value, from_dir, base_dir)
+        value = moved(value, from_dir, base_dir)
     return _set(root, keys, value, mark, [])
 
 

@@ -26,6 +26,7 @@ from fuzzing.outside import (
     write_kernels,
     write_layers,
     write_manifests,
+    write_objects,
     write_rag,
     write_ranks,
     write_samples,
@@ -291,6 +292,8 @@ FAMILIES: dict[str, Family] = {
         "run", "HERE/served.yaml", "--json", "-q"]),
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
+    "object": Family(write_objects, ("*.yaml",), lambda file, rng: [
+        "import", "objects", f"HERE/{file}", "--into", "operations/hour"]),
     "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
         "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
         "--json"]),

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_rag", "write_ranks",
-           "write_samples"]
+           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_objects", "write_rag",
+           "write_ranks", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -208,6 +208,12 @@ def write_ranks(folder: Path) -> None:
 def write_manifests(folder: Path) -> None:
     """Write manifests of clusters."""
     for path in (DATA / "manifests").glob("*.yaml"):
+        shutil.copyfile(path, folder / path.name)
+
+
+def write_objects(folder: Path) -> None:
+    """Write routers, routes and autoscalers of clusters."""
+    for path in (DATA / "objects").glob("*.yaml"):
         shutil.copyfile(path, folder / path.name)
 
 

@@ -34,6 +34,7 @@ NOT_RUN = {
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, tests/study/test_datastructures.py",
+    r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make test-long`",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":
@@ -54,7 +55,6 @@ NOT_RUN = {
 
 # `make test-long` runs these
 LONG = {
-    r"hermes study \S+ --quick": "a quick study takes half a minute",
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
         "many simulations; tests/explore/test_optimize.py has small ones",

@@ -12,7 +12,6 @@ from long_runs import count
 
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
-from hermes.core.record import RunRecord
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
 
@@ -31,15 +30,16 @@ def shortened(path: Path, requests: int) -> list[str]:
 
 
 @cache
-def undisturbed(path: Path, requests: int) -> RunRecord:
-    return ran(load_scenario(path, shortened(path, requests)))[1]
+def undisturbed(path: Path, requests: int) -> tuple[float, float]:
+    """Return when a run ends, and what a request takes in the mean, in seconds."""
+    record = ran(load_scenario(path, shortened(path, requests)))[1]
+    took = (record.finish_ns - record.arrival_ns)[record.status == 1]
+    return record.end_ns / 1e9, float(took.mean()) / 1e9
 
 
 def disturbed(path: Path, requests: int, seed: int) -> list[str]:
     """Return settings that make clients of a scenario crash, requests time out, and attempts go on for too long."""
-    record, rng = undisturbed(path, requests), stream(seed, "failures")
-    end_s = record.end_ns / 1e9
-    took_s = float((record.finish_ns - record.arrival_ns)[record.status == 1].mean()) / 1e9
+    (end_s, took_s), rng = undisturbed(path, requests), stream(seed, "failures")
     gateway = {"retries": int(rng.integers(0, 4)), "begun": str(rng.choice(["fail", "restart"])),
                "backoff": 0.1 * took_s, "cancel_delay": float(rng.choice([0, 0.1])) * took_s,
                "per_try": float(rng.choice([0.6, 1.5, 5])) * took_s, "timeout": float(rng.choice([1, 3, 20])) * took_s,

@@ -1,0 +1,100 @@
+"""Objects of clusters as parts of a scenario, and back. The objects are made after the documentation of llm-d, the
+Gateway API, Kubernetes and KEDA."""
+
+from pathlib import Path
+
+import pytest
+
+from hermes.config.yaml_writer import to_yaml
+from hermes.deploy.objects import with_parts
+from hermes.deploy.objects_read import parts_of
+from hermes.deploy.objects_write import picker_of, route_of
+from hermes.errors import InputError
+from hermes.fleet.gateway import GatewayConfig
+from hermes.routing.llm_d import LlmDConfig
+from hermes.scenario import load_scenario
+
+DATA = Path(__file__).parents[1] / "data/objects"
+
+
+def read(name: str) -> dict:
+    return parts_of((DATA / name).read_text(), name)
+
+
+def test_a_picker_and_a_route() -> None:
+    parts = read("epp.yaml")
+    scorers = {name: weight for name, weight in parts["router"]["scorers"].items() if weight}
+    assert scorers == {"queue": 1, "kv": 1, "prefix": 3}
+    assert parts["gateway"] == {"timeout": 300, "per_try": 90, "retries": 2, "backoff": 0.1, "max_backoff": 1}
+
+
+def test_prefill_and_decode() -> None:
+    router = read("pd.yaml")["router"]
+    assert router["load_threshold"] == 100
+    assert router["disaggregation"] == {"uncached": 512}
+    assert (router["scorers"]["load_aware"], router["scorers"]["prefix"]) == (1, 2)
+
+
+def test_autoscalers() -> None:
+    hpa, keda = read("hpa.yaml")["autoscaler"], read("keda.yaml")["autoscaler"]
+    assert [(m["metric"], m["type"], m["target"]) for m in hpa["metrics"]] == [
+        ("running", "pods", 40), ("waiting", "external", 0.5)]
+    assert hpa["scale_up"] == {"pods": 2, "period": 60}
+    assert hpa["scale_down"] == {"window": 120}
+    assert (hpa["min"], hpa["max"]) == (2, 4)
+    assert keda["triggers"] == [{"metric": "waiting", "target": 5, "activation": 1}]
+    assert (keda["min"], keda["max"], keda["polling"], keda["cooldown"]) == (1, 4, 15, 360)
+
+
+@pytest.mark.parametrize(("name", "scenario"), [
+    ("epp.yaml", "quickstart"), ("pd.yaml", "quickstart"), ("hpa.yaml", "operations/hour"),
+    ("keda.yaml", "operations/hour")])
+def test_a_scenario_with_them_is_valid(name: str, scenario: str) -> None:
+    document = with_parts(scenario, read(name), None)
+    assert load_scenario(document).name == scenario.split("/")[-1]
+
+
+def test_an_autoscaler_needs_a_fleet() -> None:
+    with pytest.raises(InputError, match="fleet: an autoscaler needs `fleet`"):
+        with_parts("quickstart", read("hpa.yaml"), None)
+
+
+@pytest.mark.parametrize("name", ["epp.yaml", "pd.yaml"])
+def test_a_router_comes_back(name: str) -> None:
+    router = LlmDConfig.model_validate(read(name)["router"])
+    again = parts_of(to_yaml(picker_of(router)), None)["router"]
+    assert LlmDConfig.model_validate(again) == router
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"timeout": 0.25}, {"per_try": 61.5, "timeout": 90}, {"retries": 3},
+    {"retries": 1, "backoff": 1, "max_backoff": 10}])
+def test_a_gateway_comes_back(keys: dict) -> None:
+    gateway = GatewayConfig.model_validate(keys)
+    assert GatewayConfig.model_validate(parts_of(to_yaml(route_of(gateway)), None)["gateway"]) == gateway
+
+
+@pytest.mark.parametrize(("name", "old", "new", "told"), [
+    ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
+     "epp.yaml:3:1: flowControl: flow control is not modelled"),
+    ("epp.yaml", "type: queue-scorer", "type: token-load-scorer",
+     "plugins.0.type: 'token-load-scorer' is not modelled"),
+    ("epp.yaml", "pluginRef: queue-scorer", "pluginRef: queue", "schedulingProfiles.0.plugins.0.pluginRef"),
+    ("epp.yaml", "weight: 3", "weight: -3", "a number from 0 on"),
+    ("epp.yaml", "1m30s", "90 s", "a duration such as 10s"),
+    ("epp.yaml", "attempts: 2, ", "", "spec.rules.0.retry.attempts: is missing"),
+    ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
+    ("pd.yaml", "autoTune: true", "blockSize: 5", "plugins.0.parameters.blockSize: is not modelled"),
+    ("pd.yaml", "  - name: decode", "  - name: other", "profiles prefill and decode"),
+    ("hpa.yaml", "selectPolicy: Max", "selectPolicy: Min", "spec.behavior.scaleDown.selectPolicy"),
+    ("hpa.yaml", "vllm_num_requests_running", "cpu", "spec.metrics.0.pods.metric.name"),
+    ("keda.yaml", "query: sum(", "query: avg(", "spec.triggers.0.metadata.query"),
+    ("keda.yaml", "maxReplicaCount: 4", "fallback: {replicas: 2}", "spec.fallback: is not modelled"),
+])
+def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
+    text = (DATA / name).read_text()
+    assert old in text
+    with pytest.raises(InputError) as caught:
+        parts_of(text.replace(old, new, 1), name)
+    assert told in str(caught.value)
+    assert name in str(caught.value)
