@@ -57,9 +57,9 @@ class EnvoyRetry(Retry):
 
     kind: Literal["envoy"] = "envoy"
     backoff: Duration = Field(default=0.025, ge=0)
-    """Base of the waits (`retry_back_off.base_interval`)."""
+    """Base of the waits."""
     max_backoff: Duration = Field(default=0.25, ge=0)
-    """Longest wait (`retry_back_off.max_interval`)."""
+    """Longest wait."""
 
 
 class CooldownConfig(ConfigModel):
