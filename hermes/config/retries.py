@@ -96,10 +96,11 @@ class BreakerConfig(ConfigModel):
 
 
 class SglangRetry(Retry):
-    """SGLang's model gateway: five retries, after waits that grow, and a circuit breaker of each replica."""
+    """SGLang's model gateway: four retries (its `max_retries` of 5 counts the first attempt), after waits that grow,
+    and a circuit breaker of each replica."""
 
     kind: Literal["sglang"] = "sglang"
-    retries: int = Field(default=5, ge=0, le=100)
+    retries: int = Field(default=4, ge=0, le=100)
     retry_on: list[Retryable] = [429, 502, 503, 504]
     backoff: Duration = Field(default=0.05, ge=0)
     """Wait before the first retry."""

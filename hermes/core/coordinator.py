@@ -564,15 +564,23 @@ class Coordinator:
         if not self._candidates[key]:
             return stage.source, "no decode replica is ready"
         target = stage.decode_on or self._routers[key].choose(stage)
-        if self.gateway is not None and target.index in self.gateway.down:
-            return target, f"{target.name} cannot be reached"
+        down = set() if self.gateway is None else self.gateway.down
+        if target.index in down:
+            return target, self._unreached(stage, target)
         reason = target.refusal(stage)
         if reason is None:
             return target, None
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
         if accepting:
-            return min(accepting, key=lambda c: c.num_assigned), None
+            target = min(accepting, key=lambda c: c.num_assigned)
+            return target, self._unreached(stage, target) if target.index in down else None
         return target, f"decode on {target.name}: {reason}"   # all queues are at their limits
+
+    def _unreached(self, stage: Generation, target: Client) -> str:
+        """Return why a decode client does not take over: it is down, which nobody has noticed."""
+        if self.gateway is not None:
+            self.gateway.blame(stage, target)
+        return f"{target.name} cannot be reached"
 
     def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
         """No client continues a generation whose prompt `source` has computed: reject its request."""

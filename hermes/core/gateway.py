@@ -246,6 +246,12 @@ class Gateway:
         self._again(call, reason, "overloaded", begun=False)
         return True
 
+    def blame(self, stage: Stage, client: Client) -> None:
+        """Count a failure of a client that was to take over an attempt."""
+        call = self._calls.get(stage.original or stage)
+        if call is not None:
+            self._blame(call, client)
+
     def _blame(self, call: _Call, client: Client) -> None:
         """Count a failure of a client."""
         if self.breakers is not None:

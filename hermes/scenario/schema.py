@@ -122,8 +122,8 @@ class Scenario(ConfigModel):
     """Time after which a KV transfer that finds its destination full tries again. Left out, transfers wait first come
     first served, and try as memory becomes free."""
     gateway: GatewayConfig | None = None
-    """What stands before the engines: attempts, time-outs, a queue while no replica is ready. Left out, requests go to
-    the engines at once, once each."""
+    """What stands before the engines: a hop with a capacity, attempts, time-outs, a queue while no replica is ready.
+    Left out, requests go to the engines at once, once each."""
     autoscalers: list[SharedAutoscaler] = []
     """Autoscalers that scale several groups of clients together. One that scales a single group stands in the group's
     `fleet`."""

@@ -48,6 +48,13 @@ def test_waits_of_named_systems(config: EnvoyRetry, least_ms: list[float], most_
         assert ends == pytest.approx([least * 1e6, most * 1e6], abs=1)
 
 
+def test_waits_of_sglangs_own_test() -> None:
+    """test_backoff_no_jitter_progression_and_cap of its retry.rs."""
+    policy = policy_of(SglangRetry(retries=10, backoff=0.1, max_backoff=0.25, factor=2.0, jitter=0.0))
+    waits = [policy.wait_ns(number + 1, lambda: 0.5) for number in (0, 1, 2, 10)]
+    assert waits == [100_000_000, 200_000_000, 250_000_000, 250_000_000]
+
+
 def test_the_longest_wait_of_sglang_is_before_its_jitter() -> None:
     """50 ms x 1.5^16 is more than 30 s; with the jitter the wait is up to 36 s."""
     assert policy_of(SglangRetry()).wait_ns(17, lambda: 1.0) == 36_000_000_000
@@ -56,7 +63,7 @@ def test_the_longest_wait_of_sglang_is_before_its_jitter() -> None:
 def test_defaults_of_named_systems() -> None:
     found = {kind.__name__: policy_of(kind()) for kind in (EnvoyRetry, LitellmRetry, SglangRetry, OpenaiRetry)}
     assert {name: policy.retries for name, policy in found.items()} == {
-        "EnvoyRetry": 1, "LitellmRetry": 2, "SglangRetry": 5, "OpenaiRetry": 2}
+        "EnvoyRetry": 1, "LitellmRetry": 2, "SglangRetry": 4, "OpenaiRetry": 2}
     assert found["OpenaiRetry"].per_try_ns == 600 * 10**9
     assert breaker_of(SglangRetry()) == BreakerPolicy(10, 60 * 10**9, 3)
     assert breaker_of(LitellmRetry()) == BreakerPolicy(4, 5 * 10**9, memory_ns=5 * 10**9)
@@ -153,6 +160,30 @@ def test_a_budget_is_a_share_of_the_active_requests() -> None:
     assert not budget.allows()
     budget.active = 16
     assert budget.allows()
+
+
+@each_mode
+def test_a_full_decode_client_gives_way_to_a_dead_one(mode: str) -> None:
+    """Decode clients take one request at a time, in turn: the first goes to 0, which crashes later, unnoticed; the
+    second to 1, for long. The third goes to 0, which cannot be reached; the fourth to 1, which is full, and therefore
+    to 0, in vain as well."""
+    clients = [client(name="prefill", count=1, role="prefill"),
+               client(fleet((20000, 0)), name="decode", role="decode", **FULL)]
+    found = Run(clients, [ask(1000, 10, 2), ask(8000, 10, 60), ask(25000), ask(30000)], mode, gateway=NONE,
+                network={"kind": "link", "bandwidth": "50 GB/s"})
+    assert found.reasons == dict.fromkeys((2, 3), "failed: decode-0 cannot be reached")
+    assert found.record.status.tolist() == [1, 1, 2, 2]
+
+
+@each_mode
+def test_a_breaker_counts_decode_clients(mode: str) -> None:
+    """As above without limits: one failure keeps decode client 0 out, so that the fourth is answered by 1."""
+    clients = [client(name="prefill", count=1, role="prefill"),
+               client(fleet((20000, 0)), name="decode", role="decode")]
+    retry = {"kind": "sglang", "retries": 0, "breaker": {"failures": 1, "time": 1.0}}
+    found = Run(clients, [ask(1000, 10, 2), ask(8000, 10, 2), ask(25000), ask(30000), ask(40000)], mode,
+                gateway={"retry": retry}, network={"kind": "link", "bandwidth": "50 GB/s"})
+    assert found.record.status.tolist() == [1, 1, 2, 1, 1]
 
 
 # -- replicas that are kept out ----------------------------------------------------------------------------------------
