@@ -49,19 +49,21 @@ def believed_summary(record: RunRecord, metrics: RequestMetrics, completed: Bool
 def _balance(record: RunRecord, known: BoolArray) -> dict[str, Any]:
     """Return for clients of one role and model, by the names of their groups, how evenly prompt and output tokens were
     spread over them: the most over the mean, and Jain's index (1: all equal; 1/n: one client served everything).
+    Clients that take over computed prompts count output tokens alone.
 
     Clients whose devices were never held do not count.
 
     Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
     """
     stages = record.stages
-    prompts = [code for code, name in enumerate(record.stage_kinds) if name in ("generate", "prefill")]
-    computes = np.isin(stages["kind"], prompts)
+    codes = {name: code for code, name in enumerate(record.stage_kinds)}
+    computes, decodes = (np.isin(stages["kind"], [codes[name] for name in names if name in codes])
+                         for names in (("generate", "prefill"), ("decode",)))
     served = record.started & record.kept
     tokens = stages["output_tokens"] + stages["prompt_tokens"] * (computes & (stages["branch"] <= 0))
     sums = np.zeros(len(record.clients), dtype=np.int64)
     np.add.at(sums, stages["client"][served], tokens[served])
-    chosen = set(np.unique(stages["client"][computes & served & known[stages["request"]]]).tolist())
+    chosen = set(np.unique(stages["client"][(computes | decodes) & served & known[stages["request"]]]).tolist())
     pools: dict[tuple[str, str, str], list[int]] = {}
     for index, (info, held) in enumerate(zip(record.clients, held_ns(record, *window_ns(record)).tolist(),
                                              strict=True)):

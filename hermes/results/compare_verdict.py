@@ -75,7 +75,7 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
         found = [_table(side, place) for side in (ours, theirs)]
         for name in {**found[0], **found[1]}:
             for key in figures:
-                a, b = (side.get(name, {}).get(key) for side in found)
+                a, b = (figure(side, f"{place}.{name}.{key}") for side in (ours, theirs))
                 rows.append(TotalRow(f"{place}.{name}.{key}", a, b, (a - b) / b if a is not None and b else None))
     return rows
 
@@ -93,16 +93,26 @@ def named(row: str) -> tuple[str, int]:
     """Return the name of a `TotalRow`'s figure, and whether more is better (1), less (-1) or neither (0)."""
     if row in FIGURES:
         return FIGURES[row]
-    place = next(place for place in _OF_CLIENTS if row.startswith(f"{place}."))
-    group, _, key = row.removeprefix(f"{place}.").rpartition(".")
+    place, group, key = _of_clients(row)
     text, way = _OF_CLIENTS[place][key]
     return f"{group}: {text}", way
 
 
+def _of_clients(path: str) -> tuple[str, str, str]:
+    """Return the table of clients of a figure, the clients' name, which may have dots, and the key; empty for none."""
+    for place in _OF_CLIENTS:
+        if path.startswith(f"{place}."):
+            name, _, key = path.removeprefix(f"{place}.").rpartition(".")
+            return place, name, key
+    return "", "", ""
+
+
 def figure(summary: Mapping[str, Any], path: str) -> float | None:
     """Return a number of a summary by its place, such as `headline.served_per_s`; None where there is none."""
+    place, name, last = _of_clients(path)
+    keys = (*place.split("."), name, last) if place else path.split(".")
     value: Any = summary
-    for key in path.split("."):
+    for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 

@@ -130,3 +130,18 @@ def test_two_routers_are_compared() -> None:
     page = runs_page([("sent", first), ("exact", second)])
     assert "false beliefs, share of requests" in page
     assert "llm: Jain&#x27;s index of tokens of clients" in page
+
+
+def test_clients_of_each_role_and_names_with_dots() -> None:
+    """Of split roles each pool is a row; the decode clients count 64 output tokens of each request."""
+    data = scenario({"kind": "dynamo_kv"})
+    client = data["clients"][0]
+    data["clients"] = [{**client, "name": "p", "role": "prefill", "count": 1},
+                       *({**client, "name": name, "role": "decode", "count": 1} for name in ("d.1", "d.2"))]
+    run = simulate(data)
+    pools = run.summary["believed"]["balance"]
+    assert set(pools) == {"d.1 + d.2"}
+    assert (pools["d.1 + d.2"]["clients"], pools["d.1 + d.2"]["tokens"]) == (2, REQUESTS * 64)
+    rows = {row.name: row for row in compare(run, run, names=("one", "same")).totals}
+    assert rows["believed.balance.d.1 + d.2.jain"].ours == pools["d.1 + d.2"]["jain"]
+    assert "d.1 + d.2: Jain&#x27;s index of tokens of clients" in runs_page([("one", run), ("same", run)])
