@@ -34,6 +34,9 @@ PREFIX = {"blockSize": BLOCK, "blockSizeTokens": BLOCK,
                                      f"{MOST_TOKENS} tokens in blocks of {LEAST_BLOCK}"),
           "maxPrefixTokensToMatch": (MOST_TOKENS, MOST_TOKENS, "the router's default")}
 FLOW_CONTROL = ("flowControl", "saturationDetector")   # fields that a flow control of the gateway would take
+VERSIONS = {"EndpointPickerConfig": ("inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1", "llm-d.ai/v1"),
+            "HTTPRoute": ("gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"),
+            "HorizontalPodAutoscaler": ("autoscaling/v2",), "ScaledObject": ("keda.sh/v1alpha1",)}
 BESIDE = ("apiVersion", "kind", "metadata", "status")  # no effect on timing
 WHOLE = ("model_name", "namespace", "job", "service")  # labels that all replicas of the clients share
 METRICS = {"num_requests_waiting": "waiting", "num_requests_running": "running", "gpu_cache_usage_perc": "kv_use",
@@ -43,14 +46,16 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 def parts_of(text: str, file: str | None) -> dict[str, Any]:
     """Return the keys that the objects of a file set: `router`, `gateway`, `autoscaler`."""
-    readers = {"EndpointPickerConfig": ("router", _picker), "HTTPRoute": ("gateway", _route),
-               "HorizontalPodAutoscaler": ("autoscaler", _hpa), "ScaledObject": ("autoscaler", _keda)}
+    readers = {
+        "EndpointPickerConfig": ("router", _picker), "HTTPRoute": ("gateway", _route),
+        "HorizontalPodAutoscaler": ("autoscaler", _hpa), "ScaledObject": ("autoscaler", _keda)}
     parts: dict[str, Any] = {}
     for document in parse_documents(text, file):
         kind = _at(document, "kind")
         if kind is None or not isinstance(kind.value, str) or kind.value not in readers:
             raise (kind or document).mark.error(f"one of {', '.join(readers)}; remove other objects",
                                                 kind.plain() if kind else Verbatim("none"), field="kind")
+        _text(_at(document, "apiVersion"), "apiVersion", document, VERSIONS[kind.value])
         key, read = readers[kind.value]
         if key in parts:
             raise kind.mark.error(Verbatim(f"a second object for `{key}`; give one of them"), field="kind")

@@ -108,6 +108,8 @@ def test_a_decider_without_tokens_never_splits() -> None:
     ("epp.yaml", "weight: 3", "weight: -3", "a number from 0 on"),
     ("epp.yaml", "1m30s", "90 s", "a duration such as 10s"),
     ("epp.yaml", "attempts: 2, ", "", "spec.rules.0.retry.attempts: is missing"),
+    ("hpa.yaml", "autoscaling/v2", "autoscaling/v1", "hpa.yaml:1:13: apiVersion: expected one of autoscaling/v2"),
+    ("keda.yaml", "apiVersion: keda.sh/v1alpha1\n", "", "apiVersion: is missing"),
     ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
     ("pd.yaml", "autoTune: true", "autoTune: false", "plugins.0.parameters.autoTune"),
     ("pd.yaml", "autoTune: true", "blockSize: 65", "plugins.0.parameters.blockSize: expected 1 to 64"),
