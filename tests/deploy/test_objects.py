@@ -164,3 +164,13 @@ def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
         parts_of(text.replace(old, new, 1), name)
     assert told in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_a_scenario_without_a_router_keeps_its_keys(tmp_path: Path) -> None:
+    path = tmp_path / "plain.yaml"
+    path.write_text("workload: {requests: 4, arrivals: {kind: poisson, rate: 1 /s}, "
+                    "lengths: {kind: fixed, prompt: 9, output: 2}}\n"
+                    "clients: [{model: llama-3.1-70b, device: h100-sxm, parallel: {tp: 4}}]\n")
+    document = with_parts(str(path), read("epp.yaml"), None)
+    assert document["workload"]["requests"] == 4
+    assert document["router"]["kind"] == "llm_d"
