@@ -87,6 +87,7 @@ DYNAMO = Known(
      "router-assume-kv-reuse": "", "router-track-prefill-tokens": ""},
     frozenset(("router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")))
 VARIABLES = {"router-use-kv-events": "router-kv-events", "router-load-aware": "load-aware"}   # named unlike their flags
+_DECIMAL = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ASSIGNED = re.compile(r"DYN_([A-Z0-9_]+)=(.*)", re.DOTALL)
 
 
@@ -163,10 +164,8 @@ def _take(found: Flags, name: str, value: str, known: Known) -> None:
 
 
 def _equal(value: str, other: str) -> bool:
-    try:
-        return float(value) == float(other)
-    except ValueError:
-        return value == other
+    return value == other or (_DECIMAL.fullmatch(value) is not None and _DECIMAL.fullmatch(other) is not None
+                              and float(value) == float(other))
 
 
 def _variables(words: Sequence[str]) -> Flags:
@@ -198,11 +197,8 @@ def _number(flags: Flags, name: str, default: float) -> float:
     text = flags.get(name)
     if text is None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 2**60:
+    value = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    if value > 2**60:
         raise InputError("a number from 0 on", text, field=f"--{name}")
     return value
 
