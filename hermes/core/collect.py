@@ -90,7 +90,8 @@ def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of th
     if gateway is None:
         return {}
     return {"attempts": gateway.table(), "stage_attempts": np.array(gateway.stage_attempts, dtype=np.int64),
-            "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2)}
+            "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2),
+            **({} if gateway.flow is None else {"held": gateway.flow.table(), "weights": gateway.flow.weights})}
 
 
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:

@@ -38,11 +38,12 @@ from hermes.core.statuses import FULL_ENGINE, STATUS_OF_FATE, status_of
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from hermes.core.flow_control import FlowControl  # most gateways have none
     from hermes.core.kv_transfer import Handoff
 
 __all__ = ["Gateway", "GatewayPolicy", "content_again"]
 
-RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED = range(5)   # `ATTEMPT_OUTCOMES`
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
 
 
@@ -102,6 +103,7 @@ class _Call:
     """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client.
 
     Attributes:
+        asked_ns: When it was first asked for.
         used: Retries at each place, of the router in this try of the gateway.
         timed: By place, retries used there and further out when the time-out of its latest try was set.
         retrying: The place whose retry is under way, or waited for; None for none.
@@ -109,11 +111,11 @@ class _Call:
         begun: Whether its user has had a token.
     """
 
-    __slots__ = ("attempt", "begun", "first", "number", "over", "passed", "request", "retrying", "stage", "timed",
-                 "tries", "turn", "used", "waits")
+    __slots__ = ("asked_ns", "attempt", "begun", "first", "number", "over", "passed", "request", "retrying", "stage",
+                 "timed", "tries", "turn", "used", "waits")
 
-    def __init__(self, request: Request, stage: Stage, number: int, places: int) -> None:
-        self.request, self.stage, self.number = request, stage, number
+    def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
+        self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
         self.tries = self.turn = 0
         self.used, self.begun = [0] * places, False
         self.timed: list[tuple[int, ...]] = [()] * places
@@ -170,6 +172,7 @@ class Gateway:
         self._of: dict[Request, list[_Call]] = {}  # calls that are not over
         self._queue: dict[_Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
         self._dispatching = False
+        self.flow: FlowControl | None = None   # holds calls until the pool has room; set when a simulation is built
 
     # -- requests on their way to a client -------------------------------------------------------------------------
 
@@ -183,6 +186,8 @@ class Gateway:
         if call.waits:       # it comes from the queue
             call.waits = False
             return False
+        if self.flow is not None and self.flow.takes(call, members):
+            return True
         if members and all(queue is not members for queue in self._queue.values()):
             return self.breakers is not None and self._cut_off(call, members, self.breakers)
         policy = self.policy
@@ -300,6 +305,8 @@ class Gateway:
             call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
         call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
+        if self.flow is not None:
+            self.flow.began(call, client)
         if seq.request.stream.retry is not None and isinstance(seq, Generation):
             seq.request.tried = seq.request.tried or seq
         self._time_tries(call)
@@ -308,13 +315,15 @@ class Gateway:
         """Note that the KV of an attempt has arrived at another client, which goes on with it."""
         attempt = self._live.get(twin.attempt)
         if attempt is not None:
+            if self.flow is not None:
+                self.flow.moved(attempt.call, attempt.client, target)
             attempt.seq, attempt.client = twin, target
             self._columns["client"][attempt.id] = target.index
 
     def _call(self, request: Request, stage: Stage) -> _Call:
         call = self._calls.get(stage)
         if call is None:
-            call = self._calls[stage] = _Call(request, stage, self._num_calls, len(self._places))
+            call = self._calls[stage] = _Call(request, stage, self._num_calls, len(self._places), self.env._now)
             self._of.setdefault(request, []).append(call)
             self._num_calls += 1
             if self.policy.timeout_ns is not None:
@@ -336,6 +345,8 @@ class Gateway:
         if seq.attempt < 0:
             return True   # of a service without attempts
         attempt = self._live.pop(seq.attempt)
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
             self._note_computed(attempt)
@@ -353,6 +364,8 @@ class Gateway:
         attempt = self._live.pop(seq.attempt, None)
         if attempt is None:
             return
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client)
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
@@ -377,6 +390,8 @@ class Gateway:
     def turned_away(self, stage: Generation, reason: str) -> None:
         """Note that no client takes over an attempt whose prompt was computed."""
         attempt = self._live.pop(stage.attempt)
+        if self.flow is not None:
+            self.flow.gone(attempt.call, attempt.client)
         attempt.first.done = True
         self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
@@ -400,6 +415,8 @@ class Gateway:
         if call.waits:
             call.waits = False
             self._queue.pop(call, None)   # it may be on its way out
+            if self.flow is not None:
+                self.flow.drop(call)
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -464,6 +481,28 @@ class Gateway:
             self.fates[call.request.id] = FATES.index(fate)
             self.book.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
+    # -- called by flow control --------------------------------------------------------------------------------------
+
+    def send(self, call: _Call) -> None:
+        """Dispatch a call that has left the queue of flow control."""
+        self.book.dispatch(call.request, call.stage)
+
+    def refuse(self, call: _Call, reason: str, fate: str) -> None:
+        """Answer a request with an error, of which a call would wait or has waited."""
+        self._end(call, reason, fate)
+
+    def running(self) -> list[_Attempt]:
+        """Return the attempts that a client has and somebody waits for, in order of their numbers."""
+        return [attempt for attempt in self._live.values() if self._outcomes[attempt.id] == RUNNING]
+
+    def revoke(self, number: int, reason: str) -> None:
+        """Cancel an attempt that runs, and answer its request with an error."""
+        attempt = self._live[number]
+        if self._outcomes[number] == RUNNING:   # the end of another may have ended its request
+            self._close(attempt, REVOKED)
+            self._send_cancel(attempt)
+            self._end(attempt.call, reason, "revoked")
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _time_tries(self, call: _Call) -> None:
@@ -480,7 +519,9 @@ class Gateway:
         begun = self._stop(call)
         if call.waits:
             call.waits = False
-            self._queue.pop(call)
+            self._queue.pop(call, None)
+            if self.flow is not None:
+                self.flow.drop(call)
         limit_ns = self._places[place].per_try_ns
         assert limit_ns is not None
         self._again(call, f"no answer within {limit_ns / 1e9:g} s", "timed out", begun=begun, since=place)
@@ -513,6 +554,8 @@ class Gateway:
 
     def members_changed(self) -> None:
         """Send out what waits for clients, once all other events of this instant but step starts have passed."""
+        if self.flow is not None:
+            self.flow.members_changed()
         if self._queue and not self._dispatching:
             self._dispatching = True
             self.env.tick_at(self.env._now, DISPATCH, self._send_out)
@@ -531,6 +574,8 @@ class Gateway:
     def lost(self, client: Client) -> None:
         """Handle a client that goes down at this instant, with all that it has and all KV that moves from and to it."""
         self.down.add(client.index)
+        if self.flow is not None:
+            self.flow.seen(client)
         handoff = self.book.handoff
         moving = set() if handoff is None else handoff.attempts_over(client)
         hit = [attempt for attempt in self._live.values() if attempt.client is client or attempt.id in moving]
@@ -551,10 +596,13 @@ class Gateway:
     def back(self, client: Client) -> None:
         """Note that a client can be reached again."""
         self.down.discard(client.index)
+        if self.flow is not None:
+            self.flow.seen(client)
 
     def num_waiting(self, lists: list[list[Client]]) -> int:
         """Return the calls that wait for one of these lists of clients to have a ready one."""
-        return sum(any(members is one for one in lists) for members in self._queue.values())
+        held = 0 if self.flow is None else self.flow.num_waiting(lists)
+        return held + sum(any(members is one for one in lists) for members in self._queue.values())
 
     def begun(self, request: Request) -> bool:
         """Whether the user of a request has a token, in what it asks for now."""
@@ -565,13 +613,21 @@ class Gateway:
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
         counts = [(budget.active, budget.retrying) for places in self._budgets for budget in places]
-        return not (self._calls or self._live or self._queue or self._of or any(map(any, counts)))
+        return not (self._calls or self._live or self._queue or self._of or any(map(any, counts))) and (
+            self.flow is None or self.flow.idle())
 
     # -- record ------------------------------------------------------------------------------------------------------
 
     def table(self) -> dict[str, IntArray]:
         """Return the columns of the table of attempts."""
         return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+
+
+def _output_tokens(stage: Stage) -> int:
+    """Return the output tokens of a call, of all its branches."""
+    if not isinstance(stage, Generation):
+        return 0
+    return stage.output_tokens if stage.branches is None else sum(stage.branches.outputs)
 
 
 def content_again(first: Generation) -> PromptContent:

@@ -17,21 +17,21 @@ from hermes.core.network import LinkUse
 
 __all__ = [
     "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE",
-    "MEMBER_STATES", "READY",
-    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED",
-    "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo",
-    "TierInfo",
+    "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
+    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS",
+    "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
 STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
-ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled")
+ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
 GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways
-# why a gateway answered a request with an error
-FATES = ("failed", "timed out", "expired", "unavailable", "limited", "overloaded")
+# why a gateway answered a request with an error; the last two only with flow control or admission
+FATES = ("failed", "timed out", "expired", "unavailable", "limited", "overloaded", "shed", "revoked")
+HELD_OUTCOMES = ("waiting", "dispatched", "shed", "expired", "given up")
 
 STAGE_FIELDS = (
     "request",          # request id = row of the request table
@@ -73,6 +73,14 @@ ATTEMPT_FIELDS = (
     "end_ns",           # when it was over for its user; -1 while it runs. Its client may have gone on with it
     "outcome",          # index into ATTEMPT_OUTCOMES
     "computed",         # prompt tokens whose computation had begun where it was not completed
+)
+HELD_FIELDS = (   # calls that waited unplaced in a gateway, in the order in which they were queued
+    "request",
+    "call",             # its number in ATTEMPT_FIELDS; another attempt at it waits again
+    "priority",         # of its band
+    "asked_ns",         # queued
+    "left_ns",          # left the queue; -1 while it waits
+    "outcome",          # index into HELD_OUTCOMES
 )
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 
@@ -236,6 +244,8 @@ class RunRecord:
     attempts: dict[str, IntArray] = field(default_factory=dict)
     stage_attempts: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     fates: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    held: dict[str, IntArray] = field(default_factory=dict)   # HELD_FIELDS, with flow control
+    weights: dict[str, float] = field(default_factory=dict)   # of tenants that have another one than 1
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     # Rows of the stages that run in the background: their request completes without waiting for them.
     background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -17,7 +17,7 @@ from hermes.arrays import IntArray
 if TYPE_CHECKING:
     from hermes.core.joined_hashes import JoinedHashes
 
-__all__ = ["ANY_NUMBER", "Population", "RequestTable"]
+__all__ = ["ANY_NUMBER", "NamedColumn", "Population", "RequestTable"]
 
 
 ANY_NUMBER = 2**50
@@ -36,6 +36,24 @@ class Population:
     tokens: IntArray
 
 
+@dataclass(frozen=True, eq=False)
+class NamedColumn:
+    """A column of few distinct names: that of row i is `names[codes[i]]`."""
+
+    codes: IntArray
+    names: list[str]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> NamedColumn:
+        """Return a column of these texts; the names are in alphabetical order."""
+        names, codes = np.unique(np.asarray(texts, dtype=object).astype(str), return_inverse=True)
+        return cls(codes.astype(np.int64), [str(name) for name in names])
+
+    def take(self, rows: IntArray) -> NamedColumn:
+        """Return these rows."""
+        return NamedColumn(self.codes[rows], self.names)
+
+
 @dataclass
 class RequestTable:
     """`n` requests as int64 columns of length n, in arrival order (closed loop: in the order users take them).
@@ -51,6 +69,7 @@ class RequestTable:
             branch) and the new text. All conversations begin with `prefix_tokens` of `prefix_group`.
         prefix_group, prefix_tokens: The first `prefix_tokens` prompt tokens are the beginning of the group's text; the
             rest is unique to the request. -1 and 0 for none.
+        tenant, service_class: Whose request it is, and its class at a gateway. None where no request has one.
         adapter: LoRA adapter of each request, from 1; 0 for none. None where no request has one.
         hash_ids: For traces with block hashes (Mooncake): for each request the chained ids of its consecutive blocks
             of `hash_block_tokens` tokens. Overrides prefix_group.
@@ -89,6 +108,8 @@ class RequestTable:
     turn: IntArray | None = None
     max_in_flight: int | None = None
     joined: JoinedHashes | None = None
+    tenant: NamedColumn | None = None
+    service_class: NamedColumn | None = None
 
     def __post_init__(self) -> None:
         n = len(self.prompt_tokens)

@@ -1,7 +1,7 @@
 """HTTP statuses of requests that ended with an error.
 
     400  no client can ever serve it (too long, too large for the KV memory)
-    429  too many requests: a rate, or a queue that is full
+    429  too many requests: a rate, a queue that is full, or others that are more urgent
     499  its client gave up (nginx's number)
     502  its client went down, or could not be reached
     503  no endpoint was ready, or not in time
@@ -16,7 +16,7 @@ from hermes.core.reasons import GAVE_UP
 __all__ = ["CLIENT_LATE", "FULL_ENGINE", "LIMITS_OF_ENGINES", "STATUS_OF_FATE", "status_of"]
 
 STATUS_OF_FATE = {"failed": 502, "timed out": 504, "expired": 503, "unavailable": 503, "limited": 429,
-                  "overloaded": 529}
+                  "overloaded": 529, "shed": 429, "revoked": 429}
 """Status by the fate (`hermes.core.record.FATES`) that begins a reason."""
 LIMITS_OF_ENGINES = ("max_num_queued_reqs:", "max_num_queued_tokens:")   # in reasons of an engine that is full
 FULL_ENGINE = 529

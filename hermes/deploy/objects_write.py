@@ -6,8 +6,6 @@ from typing import Any
 
 from hermes.deploy.objects_read import DECIDER, HANDLERS, SCORERS
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.gateway import GatewayConfig
-from hermes.routing.llm_d import LlmDConfig
 from hermes.units import s_to_ns
 
 __all__ = ["objects_of", "picker_of", "route_of"]
@@ -15,9 +13,14 @@ __all__ = ["objects_of", "picker_of", "route_of"]
 ROUTED = ("timeout", "per_try", "retries", "backoff", "max_backoff")   # keys that an HTTPRoute says
 
 
-def objects_of(router: object, gateway: GatewayConfig | None) -> list[dict[str, Any]]:
-    """Return the objects of a scenario. Raises `InputError` where it has none, or more than objects say."""
-    found = [picker_of(router)] if isinstance(router, LlmDConfig) else []
+def objects_of(router: Any, gateway: Any | None) -> list[dict[str, Any]]:
+    """Return the objects of a scenario. Raises `InputError` where it has none, or more than objects say.
+
+    Args:
+        router: The scenario's router, of any kind.
+        gateway: The scenario's gateway, None without.
+    """
+    found = [picker_of(router)] if router.kind == "llm_d" else []
     if gateway is not None:
         found.append(route_of(gateway))
     if not found:
@@ -26,10 +29,10 @@ def objects_of(router: object, gateway: GatewayConfig | None) -> list[dict[str, 
     return found
 
 
-def picker_of(router: LlmDConfig) -> dict[str, Any]:
+def picker_of(router: Any) -> dict[str, Any]:
     """Return an EndpointPickerConfig. Keys without a field there have to be at their defaults."""
     for key in ("view", "caches", "session_ttl"):
-        if getattr(router, key) != getattr(LlmDConfig(), key):
+        if getattr(router, key) != type(router).model_fields[key].default:
             raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"), field=f"router.{key}")
     weights = {kind: getattr(router.scorers, key) for kind, key in SCORERS.items() if getattr(router.scorers, key)}
     plugins: list[dict[str, Any]] = [{"type": kind} for kind in weights]
@@ -56,7 +59,7 @@ def picker_of(router: LlmDConfig) -> dict[str, Any]:
             "plugins": plugins, "schedulingProfiles": profiles}
 
 
-def route_of(gateway: GatewayConfig) -> dict[str, Any]:
+def route_of(gateway: Any) -> dict[str, Any]:
     """Return an HTTPRoute with the time-outs and retries; the references to gateway and pool are the operator's."""
     for key, field in type(gateway).model_fields.items():
         if key not in ROUTED and getattr(gateway, key) != field.default:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration, Rate
+from hermes.config import ConfigModel, Duration, Name, Rate
 from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
 from hermes.core.retries import BreakerPolicy, RetryPolicy, breaker_of, policy_of
 from hermes.errors import InputError, Verbatim
+from hermes.fleet.flow_control import (
+    AdmissionConfig,
+    ClassConfig,
+    FlowControlConfig,
+    Requested,
+    TenantConfig,
+    build_flow,
+)
 from hermes.units import NS_PER_S, s_to_ns
 
 if TYPE_CHECKING:
+    from hermes.core.client import Client
     from hermes.core.clock import Clock
+    from hermes.core.flow_control import FlowControl
     from hermes.core.gateway import Gateway
     from hermes.core.hop import Hop
 
@@ -61,7 +71,17 @@ class GatewayConfig(ConfigModel):
     """What becomes of a call whose attempt fails after its first token: it fails, as a gateway that streams has sent
     the head of its answer, or it is tried again from the start."""
     queue: QueueConfig | None = None
-    """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails."""
+    """Queue for requests while no replica is ready. Left out, there is none: such an attempt fails. `flow_control` has
+    a queue of its own, and takes its place."""
+    flow_control: FlowControlConfig | None = None
+    """Late binding: requests wait unplaced until the pool has room. Left out, they are dispatched when they arrive."""
+    admission: AdmissionConfig | None = None
+    """Refusal of requests of a negative priority while the pool is full. Left out, none are refused; `flow_control`
+    takes its place."""
+    classes: dict[Name, ClassConfig] = {}
+    """Classes of requests, by the names that workloads give, with their priorities at the gateway."""
+    tenants: dict[Name, TenantConfig] = {}
+    """Tenants with another weight than 1, by the names that workloads give."""
     delay: Duration = Field(default=0.0, ge=0)
     """Time that a request takes through the gateway to the engine, before the router chooses; part of TTFT. It is taken
     once, not again by retries of the gateway."""
@@ -75,6 +95,29 @@ class GatewayConfig(ConfigModel):
     """Gateways. Each has a router of its own, which knows what it sent itself and scrapes for itself."""
     spread: Literal["round_robin", "random"] = "round_robin"
     """How requests are spread over several gateways: in turn, or each at random."""
+
+    @property
+    def orders(self) -> FlowControlConfig | AdmissionConfig | None:
+        """What decides who goes first, and who is refused; None if all requests go at once."""
+        return self.flow_control or self.admission
+
+    def band_of(self, name: str) -> int:
+        """Return the priority at the gateway of a class, or of requests without one (an empty name)."""
+        return self.classes[name].priority if name in self.classes else 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.flow_control is not None:
+            for other in ("queue", "admission"):
+                if getattr(self, other) is not None:
+                    raise InputError(Verbatim("flow_control has a queue of its own, which takes its place; leave it "
+                                              "out"), field=other)
+        if self.orders is None:
+            for needless in ("classes", "tenants"):
+                if getattr(self, needless):
+                    raise InputError(Verbatim("nothing asks for it without flow_control or admission; give one of "
+                                              "them"), field=needless)
+        return self
 
     @model_validator(mode="after")
     def _limited(self) -> Self:
@@ -101,7 +144,7 @@ class GatewayConfig(ConfigModel):
         def ns(seconds: float | None) -> int | None:
             return None if seconds is None else s_to_ns(seconds)
 
-        queue = self.queue
+        queue: QueueConfig | FlowControlConfig | None = self.queue or self.flow_control
         if self.retry is None:
             retry = RetryPolicy(
                 self.retries, backoff_ns=s_to_ns(self.backoff), most_ns=s_to_ns(self.max_backoff),
@@ -134,6 +177,14 @@ class GatewayConfig(ConfigModel):
             return Hop(policy)
         rng = random_stream(seed, "gateway/spread")
         return Hop(policy, lambda: int(rng.integers(self.replicas)))
+
+    def build_flow(self, env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[list[Client]]],
+                   requested: Requested) -> FlowControl | None:
+        """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
+        """
+        return None if self.orders is None else build_flow(
+            env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants,
+            self.replicas)
 
 
 def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:

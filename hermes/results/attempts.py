@@ -21,11 +21,11 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
     """Return `attempts` of the summary, empty without a gateway; attributed: Joules of stages, None without watts.
 
         started         attempts that began, those without a client included
-        completed, failed, timed_out, cancelled, running   what became of them
+        completed, failed, timed_out, cancelled, running   what became of them; revoked with flow control
         retried         calls with several attempts
         retried_attempts   attempts after the first one of their call
         requests        requests that the gateway answered with an error: failed, timed_out, expired, unavailable,
-                        and where there are any, limited and overloaded
+                        and where there are any, limited, overloaded, shed and revoked
         statuses        requests that ended with an error, by HTTP status (`hermes.core.statuses`)
         client_retries  where clients offer requests again: how often they did, for how many requests
         wait_s          mean, p99 and max of the time that requests waited for the capacity of gateways, where it is
@@ -40,7 +40,7 @@ def attempts_summary(record: RunRecord, attributed: Attribution | None) -> dict[
     fates = record.fates[:, 1] if len(record.fates) else np.empty(0, dtype=np.int64)
     return {"attempts": {
         "started": len(outcomes),
-        **{name: int((outcomes == code).sum()) for code, name in enumerate(names)},
+        **{name: int((outcomes == code).sum()) for code, name in enumerate(names) if name != "revoked" or record.held},
         "retried": len(np.unique(table["call"][table["number"] > 1])),
         "retried_attempts": int((table["number"] > 1).sum()),
         "requests": {_key(name): int((fates == code).sum()) for code, name in enumerate(FATES)
@@ -72,7 +72,7 @@ def _wasted(record: RunRecord, attributed: Attribution | None) -> dict[str, Any]
     table, rows = record.attempts, record.stage_attempts
     tokens = record.stages["output_tokens"]
     found = {}
-    for name in ("failed", "timed out", "cancelled"):
+    for name in ("failed", "timed out", "cancelled", "revoked"):
         lost = table["outcome"] == ATTEMPT_OUTCOMES.index(name)
         mine = np.append(lost, False)[rows]
         if lost.any():

@@ -13,6 +13,7 @@ from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.layout import WIDTH, Part, format_s, gibibytes, labelled, percent, shortened, to_html
 from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
 from hermes.results.slo import own_limits_missed
+from hermes.results.tenants import gateway_line
 
 __all__ = ["brief", "headline", "html", "parts"]
 
@@ -57,6 +58,8 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("fleet", text) for text in _fleets(summary)]
     out += [("attempts", text) for text in _attempts(summary)]
+    if (held := gateway_line(summary)) is not None:
+        out.append(("gateway", held))
     out += [("caches", text) for text in _believed(summary)]
     out += [("binds", _binds(summary)), ("KV", _memory(summary)), ("cost", _cost(summary))]
     out += [("sources", text) for text in _sources(summary.get("sources", ()), verbose=verbose)]
@@ -100,8 +103,8 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
                                     f"p99 {format_s(waits['p99'])}, at most {format_s(waits['max'])}"]
     if found["completed"] == found["started"]:
         return hop
-    names = ("failed", "timed_out", "cancelled", "running")
-    text = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found[name])
+    names = ("failed", "timed_out", "cancelled", "revoked", "running")
+    text = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found.get(name))
     wasted = found["wasted"].values()
     tokens = sum(part["prompt_tokens"] + part["output_tokens"] for part in wasted)
     joules = [part["energy_j"] for part in wasted if part["energy_j"] is not None]

@@ -19,6 +19,7 @@ import numpy as np
 from hermes.arrays import FloatArray
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
+from hermes.results.compare_groups import GroupRow, compare_groups
 from hermes.results.compare_repetitions import beyond_noise, over_repetitions
 from hermes.results.compare_trust import cannot_rank
 from hermes.results.compare_verdict import FIGURES, TotalRow, named, slo_rows, totals, verdict
@@ -87,6 +88,7 @@ class CompareTable:
         interrupted: Sides whose run was interrupted.
         names: Names of the two sides.
         notes_mean: Of two runs: name, and mean of both, of what was noted about completed requests.
+        groups: Of two runs: figures by band, class and tenant of a gateway.
         slo: Of two runs with limits: a row per limit with value, limit and verdict of both.
         verdict: Of two runs, on what the first is better and worse, and which meets its SLO.
         unranked: On what two runs cannot be ranked, because their step times come from different sources; or "".
@@ -108,6 +110,7 @@ class CompareTable:
     interrupted: Sequence[str] = ()
     names: tuple[str, str] = ("ours", "reference")
     notes_mean: Sequence[tuple[str, float | None, float | None]] = ()
+    groups: Sequence[GroupRow] = ()
     slo: Sequence[tuple[str, str, str]] = ()
     verdict: str | None = None
     unranked: str = ""
@@ -137,6 +140,7 @@ class CompareTable:
                if self.slo else {}),
             **({"notes_mean": [dict(zip(("name", "ours", "reference"), row, strict=True)) for row in self.notes_mean]}
                if self.notes_mean else {}),
+            **({"groups": [row._asdict() for row in self.groups]} if self.groups else {}),
             **({"verdict": self.verdict, "unranked": self.unranked, "whole_run": list(self.whole),
                 "unsettled": list(self.unsettled)}
                if self.verdict else {}),
@@ -199,6 +203,11 @@ class CompareTable:
             out.append(Section("noted about requests, mean", ("", *self.names, last), [
                 (name, format_number(first), format_number(second), _signed(_relative(first, second)))
                 for name, first, second in self.notes_mean]))
+        if self.groups:
+            out.append(Section("by band, class and tenant", ("", "figure", *self.names, last), [
+                (row.group, row.figure, *((format_s if row.seconds else format_number)(value)
+                                          for value in (row.ours, row.reference)),
+                 _signed(_relative(row.ours, row.reference))) for row in self.groups]))
         if self.usage:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
@@ -363,6 +372,7 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     return CompareTable(
         rows, per_request, completed[0], completed[1], joined, totals=figures, checked=checked,
         different_requests=different, interrupted=interrupted, names=names, notes_mean=noted,
+        groups=compare_groups(first, second),
         slo=slo_rows(first, second), whole=whole,
         verdict=verdict(rows, figures, (first["slo"]["pass"], second["slo"]["pass"]), _called(names)),
         unranked=cannot_rank(rows, first, second, _called(names)), unsettled=unsettled,

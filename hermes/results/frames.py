@@ -19,6 +19,8 @@ from hermes.core.reasons import NAMES
 from hermes.core.record import (
     ATTEMPT_FIELDS,
     ATTEMPT_OUTCOMES,
+    HELD_FIELDS,
+    HELD_OUTCOMES,
     MEMBER_STATES,
     RUN_COLUMNS,
     STAGE_FIELDS,
@@ -29,6 +31,7 @@ from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
+from hermes.results.tenants import waited_ns
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import KINDS, resource_uses
 from hermes.units import NS_PER_S
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "STATUSES", "TABLES", "Coded", "Columns", "attempt_columns", "branch_columns", "membership_columns", "seconds",
-    "step_decodes", "table_columns", "to_frame",
+    "STATUSES", "TABLES", "Coded", "Columns", "attempt_columns", "branch_columns", "held_columns", "membership_columns",
+    "seconds", "step_decodes", "table_columns", "to_frame",
 ]
 
 STATUSES = ["unfinished", "completed", "rejected"]
@@ -96,6 +99,8 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "branch_spread_s": seconds(metrics.branch_spread_ns, undefined=True),
         "energy_j": energy.request_j,
     }
+    if record.held:
+        columns["gateway_s"] = seconds(waited_ns(record))
     path = critical_path(record)
     if (metrics.prefill_ttft_ns >= 0).any():
         columns["prefill_ttft_s"] = seconds(metrics.prefill_ttft_ns, undefined=True)
@@ -127,7 +132,7 @@ def _stages(record: RunRecord) -> Columns:
     if record.attempts:
         numbers, outcomes = (np.append(record.attempts[name], -1)[record.stage_attempts]
                              for name in ("number", "outcome"))
-        columns |= {"attempt": numbers, "outcome": Coded(outcomes, list(ATTEMPT_OUTCOMES))}
+        columns |= {"attempt": numbers, "outcome": Coded(outcomes, _outcomes(record))}
     path = critical_path(record)
     return columns | {
         "communication_s": seconds(path.communication_ns), "on_path": path.on_path, "energy_j": _energy(record).stage_j,
@@ -224,8 +229,19 @@ def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
 def attempt_columns(record: RunRecord) -> Columns:
     """Return the table of attempts; empty without a gateway."""
     table = record.attempts or dict.fromkeys(ATTEMPT_FIELDS, np.empty(0, dtype=np.int64))
-    coded = {"client": client_names(record), "outcome": list(ATTEMPT_OUTCOMES)}
+    coded = {"client": client_names(record), "outcome": _outcomes(record)}
     return _of_fields(ATTEMPT_FIELDS, table, coded, undefined=("end_ns",))
+
+
+def _outcomes(record: RunRecord) -> list[str]:
+    """Return what may become of attempts; without flow control none is revoked."""
+    return [name for name in ATTEMPT_OUTCOMES if name != "revoked" or record.held]
+
+
+def held_columns(record: RunRecord) -> Columns:
+    """Return the table of calls that waited in a gateway; empty without flow control."""
+    table = record.held or dict.fromkeys(HELD_FIELDS, np.empty(0, dtype=np.int64))
+    return _of_fields(HELD_FIELDS, table, {"outcome": list(HELD_OUTCOMES)}, undefined=("left_ns",))
 
 
 def membership_columns(record: RunRecord) -> Columns:

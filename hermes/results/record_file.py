@@ -32,6 +32,7 @@ RECORD = "record.parquet"
 MOST_BYTES = 2**50
 _LISTS = {"wide": "int64", "narrow": "int32", "floats": "float64"}   # column -> type
 _COLUMNS = {"int64": "wide", "float64": "floats", **dict.fromkeys(("bool", "int8", "uint8", "int32"), "narrow")}
+_WHERE_THERE = ("held", "weights")   # fields that are written only where they hold something
 _VALUES = 1 << 20   # of a row at most; of a row group at least
 
 Array = npt.NDArray[Any]
@@ -65,7 +66,8 @@ def _encoded(value: object, arrays: list[Array]) -> object:
         arrays.append(value)
         return {"array": len(arrays), "dtype": value.dtype.name, "shape": value.shape}
     if isinstance(value, RunRecord):
-        return _encoded(vars(value) | {"gaps": _joined(value.gaps)}, arrays)
+        there = {name: one for name, one in vars(value).items() if name not in _WHERE_THERE or one}
+        return _encoded(there | {"gaps": _joined(value.gaps)}, arrays)
     if is_dataclass(value):
         return _encoded({each.name: getattr(value, each.name) for each in fields(value)}, arrays)
     if isinstance(value, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
+from hermes.results.tenants import gateway_sections
 from hermes.units import counted
 
 __all__ = ["grouped_clients", "limits_text", "mean_of", "most_of", "sections"]
@@ -38,7 +39,9 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(Section("rejected", ("", ""), rows))
     if len(summary.get("breakdown", {}).get("stages", ())) > 1:
         out.append(_breakdown(summary))
-    out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
+    out += [_by(label, entries) for label, entries in summary.get("by", {}).items()
+            if label not in ("workload", "band")]
+    out += gateway_sections(summary)
     if "notes" in summary:
         stats = ("mean", "p50", "p99", "max")   # columns of 80 characters
         shown: list[tuple[str, ...]] = []

@@ -16,9 +16,10 @@ from hermes.results.compare import compare
 from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure
 from hermes.results.fleet_charts import fleet_panels
 from hermes.results.fleet_table import replicas_table
-from hermes.results.layout import format_number, format_s
+from hermes.results.layout import format_number, format_s, to_html
 from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
+from hermes.results.tenants import gateway_sections
 from hermes.results.time_charts import Runs, over_time
 
 __all__ = ["MOST_BYTES", "Figures", "Section", "page", "runs_page"]
@@ -75,7 +76,9 @@ def runs_page(runs: Runs) -> str:
     panels = [*latency(runs), *breakdown(runs), *over_time(runs, OVER_TIME), *utilisation(runs)]
     replicas = fleet_panels(runs)
     own = [("Replicas", replicas, replicas_table(runs))] if replicas else []
-    return page(title, sections, panels, _scenarios(runs), own)
+    tenants = [(f"Gateway{f' of {name}' if len(runs) > 1 else ''}", to_html(found))
+               for name, run in runs if (found := gateway_sections(run.summary))]
+    return page(title, sections, panels, [*tenants, *_scenarios(runs)], own)
 
 
 def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: Sequence[Section] = (),

@@ -164,6 +164,16 @@ class Results:
         return self._frames["attempts"]
 
     @property
+    def held(self) -> pd.DataFrame:
+        """One row per call that waited unplaced in a gateway (`gateway.flow_control`): its request, the priority of its
+        band, when it was queued and when it left, and how. Empty without flow control."""
+        from hermes.results.frames import held_columns, to_frame
+
+        if "held" not in self._frames:
+            self._frames["held"] = to_frame(held_columns(self.record))
+        return self._frames["held"]
+
+    @property
     def utilisation(self) -> pd.DataFrame:
         """One row per link, tier, machine and client: its utilisation, overall and at its peak."""
         return self._frame("utilisation")

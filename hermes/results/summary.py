@@ -33,6 +33,7 @@ from hermes.results.sharing import sharing_summary
 from hermes.results.slo import SloConfig, SloGroup, slo_given, slo_groups, slo_summary, within_slo, without_limit
 from hermes.results.slo_minutes import slo_minutes
 from hermes.results.steady import find_window
+from hermes.results.tenants import tenants_summary
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import utilisation_summary
@@ -140,7 +141,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "steps": _steps(usages),
         "energy": _energy(usages, attributed, record, output, int(completed.sum()), makespan),
         **fleet_summary(record, start, end), **_fleet_slo(record, metrics, groups),
-        **attempts_summary(record, attributed),
+        **attempts_summary(record, attributed), **tenants_summary(record, metrics),
         "cost": cost_summary(record, makespan, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),

@@ -80,7 +80,8 @@ def advise_run(folder: str | os.PathLike[str], document: Node | Mapping[str, Any
         raise InputError(Verbatim(f"its clients serve throughout, and as replicas they are refused: {error}"),
                          field="--group") from None
     warn_all(simulation.warnings)
-    queued = scenario.gateway is not None and scenario.gateway.queue is not None
+    gateway = scenario.gateway
+    queued = gateway is not None and (gateway.queue is not None or gateway.flow_control is not None)
     found, record = beside(simulation, autoscaler, [scenario.clients[number].name for number in chosen],
                            queued=queued, progress=progress)
     _check_same(results, record, membership=not whole)

@@ -19,11 +19,12 @@ from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
 from hermes.core.record import RUN_FIELDS, RUN_NARROW, STAGE_FIELDS, TRANSFER_FIELDS
 from hermes.core.request import Stream
-from hermes.core.request_table import RequestTable
+from hermes.core.request_table import NamedColumn, RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.fleet.flow_control import Requested
 from hermes.fleet.gateway import GatewayConfig, draws
 from hermes.hardware.files import names_in
 from hermes.hardware.info import hardware_info
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "build_with_pipelines"]
 
+NO_NAME = [""]
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
 
@@ -105,6 +107,17 @@ def _none_wait(client: Any) -> int:
     return 0
 
 
+def _joined(columns: list[NamedColumn | None], lengths: list[int]) -> tuple[list[int], list[str]]:
+    """Return columns of names, one of each workload, as one: codes and names in alphabetical order. The requests of
+    workloads without one have an empty name."""
+    names = sorted({name for one in columns for name in (NO_NAME if one is None else one.names)})
+    codes: list[int] = []
+    for one, length in zip(columns, lengths, strict=True):
+        places = [names.index(name) for name in (NO_NAME if one is None else one.names)]
+        codes += [places[0]] * length if one is None else np.array(places, dtype=np.int64)[one.codes].tolist()
+    return codes, names
+
+
 def _need_queue(queued: bool, field: str) -> None:
     """Raise `InputError` where a group may have no replica (at `field`, unless it is empty) and no request can wait."""
     if field and not queued:
@@ -156,7 +169,7 @@ class _Builder:
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         routers = self._build_routers()
-        gateway = self._build_gateway()
+        gateway, requested = self._build_gateway(), self._requested()
         fleet = self._build_fleet(routers, handoff, gateway)
         coordinator = self._coordinator = Coordinator(
             self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
@@ -165,9 +178,11 @@ class _Builder:
             gateway=gateway,
         )
         self._check_engines()
+        if gateway is not None:
+            self._build_flow(gateway, requested)
         return Simulation(
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
-            runs=self._runs, describe=self._describe, labels=self._labels(),
+            runs=self._runs, describe=self._describe, labels=self._labels() | self._labels_at_gateway(requested),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
             warnings=self.warnings, fleet=fleet,
             remarks=[*_name_remarks(scenario.clients), *self._compared, *_crash_remarks(scenario),
@@ -201,6 +216,40 @@ class _Builder:
         if gateway.breakers is not None:
             gateway.breakers.routers += self._guarded
         return gateway
+
+    def _build_flow(self, gateway: Gateway, requested: Requested) -> None:
+        """Give a gateway what holds or refuses requests, if the scenario has that."""
+        config = self.scenario.gateway
+        if config is None or config.orders is None:
+            return
+        groups: dict[str, list[list[Any]]] = {}
+        for (kind, model), members in self._candidates.items():   # of all slots, before the fleet starts
+            if members and all(client.role != "service" for client in members):
+                generation = kind.split()[0] in GENERATIONS
+                groups.setdefault(model if generation else f"{kind}/{model}", []).append(members)
+        with inside("gateway"):
+            gateway.flow = config.build_flow(self.env, self.scenario.seed, gateway, [*groups.values()], requested)
+
+    def _requested(self) -> Requested:
+        """Return tenants and classes of all requests."""
+        tables = [stream.table for stream in self.streams]
+        return Requested(*_joined([table.tenant for table in tables], [*map(len, tables)]),
+                         *_joined([table.service_class for table in tables], [*map(len, tables)]))
+
+    def _labels_at_gateway(self, requested: Requested) -> Labels:
+        """Return every request's tenant, class and band, those of them that there are, as codes with their names."""
+        config, found = self.scenario.gateway, requested
+        labels: Labels = {}
+        if any(found.tenants):
+            labels["tenant"] = np.array(found.tenant, dtype=np.int64), found.tenants
+        if any(found.kinds):
+            labels["class"] = np.array(found.kind, dtype=np.int64), found.kinds
+        if config is not None and config.orders is not None and config.classes:
+            bands = [config.band_of(name) for name in found.kinds]
+            names = sorted(set(bands), reverse=True)
+            codes = np.array([names.index(band) for band in bands], dtype=np.int64)
+            labels["band"] = codes[np.array(found.kind, dtype=np.int64)], [*map(str, names)]
+        return labels
 
     def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None,
                      gateway: Gateway | None) -> Fleet | None:

@@ -1,4 +1,5 @@
-"""Attributes of requests besides their lengths: priorities, adapters, patience, shared prefixes, sessions."""
+"""Attributes of requests besides their lengths: priorities, tenants, classes, adapters, patience, shared prefixes,
+sessions."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.arrays import IntArray
-from hermes.config import ConfigModel, Duration, Tokens
-from hermes.errors import InputError
+from hermes.config import ConfigModel, Duration, Name, Tokens
+from hermes.core.request_table import NamedColumn
+from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.base import MAX_TOKENS
 
-__all__ = ["Adapters", "Patience", "Prefixes", "Priorities", "Sessions"]
+__all__ = ["Adapters", "Names", "Patience", "Prefixes", "Priorities", "Sessions"]
 
 
 class Priorities(ConfigModel):
@@ -39,6 +41,34 @@ class Priorities(ConfigModel):
         index = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
         priorities: IntArray = np.asarray(self.values, dtype=np.int64)[np.minimum(index, len(upto) - 1)]
         return priorities
+
+
+class Names(ConfigModel):
+    """A name for each request, drawn from a list. The requests of a session have the same."""
+
+    values: Annotated[list[Name], Field(min_length=1, max_length=100_000)]
+    """Names."""
+    weights: Annotated[list[Annotated[float, Field(ge=0, le=1e12)]], Field(min_length=1)] | None = None
+    """Relative frequencies of the names. Left out, equal ones."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for place, name in enumerate(self.values):
+            if name in self.values[:place]:
+                raise InputError(Verbatim(f"{name!r} stands in it twice; leave one out"), field=f"values.{place}")
+        if self.weights is not None:
+            Priorities(values=list(range(len(self.values))), weights=self.weights)
+        return self
+
+    def draw(self, n: int, sessions: IntArray | None, rng: np.random.Generator) -> NamedColumn:
+        """Draw the names of `n` requests. sessions: Number of each one's session, -1 for none; None for none at all."""
+        of_sessions, of_requests = rng.spawn(2)
+        chosen = Priorities(values=list(range(len(self.values))), weights=self.weights)
+        codes = chosen.draw(n, of_requests)
+        if sessions is not None and (mine := sessions >= 0).any():
+            drawn = chosen.draw(int(sessions.max()) + 1, of_sessions)
+            codes = np.where(mine, drawn[np.maximum(sessions, 0)], codes)
+        return NamedColumn(codes, list(self.values))
 
 
 class Adapters(ConfigModel):

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
+from hermes.core.request_table import NamedColumn
 from hermes.errors import InputError, Verbatim, inside
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -112,6 +113,8 @@ class Lengths:
     max_new_tokens: IntArray | None = None
     turn: IntArray | None = None
     think_ns: IntArray | None = None
+    tenant: NamedColumn | None = None
+    service_class: NamedColumn | None = None
 
 
 class LengthModel(WorkloadComponent):

@@ -99,8 +99,8 @@ class TraceImporter(ConfigModel):
 
 
 def trace_columns(table: Table, names: Mapping[str, str], unit: ArrivalUnit = "s") -> Table:
-    """Return columns under our names (ours -> the file's), arrivals as seconds after the earliest, and sessions and
-    groups numbered in the order of their appearance.
+    """Return columns under our names (ours -> the file's), arrivals as seconds after the earliest, sessions and
+    groups numbered in the order of their appearance, and tenants and classes as texts.
 
     unit: Unit of the arrivals; `timestamp` for ISO 8601. Raises `InputError` for a missing column.
     """
@@ -110,6 +110,9 @@ def trace_columns(table: Table, names: Mapping[str, str], unit: ArrivalUnit = "s
     for name in ("session", "prefix_group"):
         if name in found:
             found.columns[name] = found.numbered(name)
+    for name in ("tenant", "class"):
+        if name in found:
+            found.columns[name] = ["" if value is None else str(value) for value in found.columns[name]]
     return found
 
 
@@ -292,13 +295,18 @@ class _Mapped(TraceImporter):
     """Column with the length of the shared prefix."""
     max_new_tokens: str | None = None
     """Column with the output tokens that each request asked for; -1 for no limit."""
+    tenant: str | None = None
+    """Column that says whose request it is: any values."""
+    service_class: str | None = None
+    """Column with the class of each request at a gateway: any values."""
 
     def mapped(self, table: Table) -> pd.DataFrame:
         """Return the trace in a table (under the file's own names)."""
         names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
-        for ours in ("priority", "session", "prefix_group", "prefix_tokens", "max_new_tokens"):
+        for ours in ("priority", "session", "prefix_group", "prefix_tokens", "max_new_tokens", "tenant",
+                     "service_class"):
             if (theirs := getattr(self, ours)) is not None:
-                names[ours] = theirs
+                names["class" if ours == "service_class" else ours] = theirs
         return self.finish(trace_columns(table, names, self.arrival_unit))
 
 

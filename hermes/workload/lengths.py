@@ -261,7 +261,8 @@ def _below(z: FloatArray) -> FloatArray:
 
 @LENGTHS.register("trace")
 class TraceLengths(Replay, LengthModel):
-    """Lengths of a trace's rows, in order, with their priorities, sessions, prefixes and block hashes, if any."""
+    """Lengths of a trace's rows, in order, with their priorities, sessions, prefixes, block hashes, tenants and
+    classes, if any."""
 
     kind: Literal["trace"] = "trace"
 
@@ -273,6 +274,8 @@ class TraceLengths(Replay, LengthModel):
             table.prefix_group[rows], table.prefix_tokens[rows],
             _rows(table.hash_ids, rows), table.hash_block_tokens, _rows(table.hash_tokens, rows),
             None if table.max_new_tokens is None else table.max_new_tokens[rows],
+            tenant=None if table.tenant is None else table.tenant.take(rows),
+            service_class=None if table.service_class is None else table.service_class.take(rows),
         )
 
 

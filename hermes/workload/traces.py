@@ -2,9 +2,9 @@
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens`, `max_new_tokens`
-(integers) and `hash_ids` (lists of integers): chained hashes of the prompt's blocks, of `hash_block_tokens` tokens each
-(a number in the metadata). For hashed pieces of unequal lengths the column `hash_tokens` replaces `hash_block_tokens`:
-lists of the tokens of each piece, in sum at most `prompt_tokens`.
+(integers), `tenant`, `class` (texts; an empty one for none) and `hash_ids` (lists of integers): chained hashes of the
+prompt's blocks, of `hash_block_tokens` tokens each (a number in the metadata). For hashed pieces of unequal lengths the
+column `hash_tokens` replaces `hash_block_tokens`: lists of the tokens of each piece, in sum at most `prompt_tokens`.
 
 On disk a trace is Parquet, marked by the metadata key `hermes-trace/1`, or CSV with a header line and the same names.
 `hermes.workload.importers` reads foreign formats.
@@ -27,7 +27,7 @@ from hermes.config.files import parquet_column, parquet_schema, parquet_table
 from hermes.config.tables import Table, csv_table
 from hermes.config.writing import replacing
 from hermes.core.int_lists import Integers, IntLists, narrowed
-from hermes.core.request_table import ANY_NUMBER, RequestTable
+from hermes.core.request_table import ANY_NUMBER, NamedColumn, RequestTable
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.workload.base import MAX_TOKENS, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
@@ -49,6 +49,7 @@ COLUMNS = {column.name: column for column in (
     Column("output_tokens", "integer", 1, MAX_TOKENS), Column("priority", "integer", -(2**31), 2**31),
     Column("session", "integer", -1, 2**62), Column("prefix_group", "integer", -1, 2**62),
     Column("prefix_tokens", "integer", 0, MAX_TOKENS), Column("max_new_tokens", "integer", -1, MAX_TOKENS),
+    Column("tenant", "text"), Column("class", "text"),
     Column("hash_ids", "integers", 0), Column("hash_tokens", "integers", 1),
 )}
 _HASHES = ("hash_ids", "hash_tokens")
@@ -66,6 +67,9 @@ def read_trace(path: str | Path) -> RequestTable:
     columns, metadata = _read(Path(path))
     if (asked := columns.get("max_new_tokens")) is not None:
         columns["max_new_tokens"] = np.where(asked == ANY_LENGTH, ANY_NUMBER, asked)
+    for name, ours in (("tenant", "tenant"), ("class", "service_class")):
+        if name in columns:
+            columns[ours] = NamedColumn.of(columns.pop(name))
     if "hash_ids" in columns:
         columns["hash_block_tokens"] = int(metadata.get("hash_block_tokens", 512))
     return RequestTable(arrival_ns=seconds_to_ns(columns.pop("arrival_s")), **columns)

@@ -19,7 +19,7 @@ from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.attributes import Adapters, Patience, Prefixes, Priorities, Sessions
+from hermes.workload.attributes import Adapters, Names, Patience, Prefixes, Priorities, Sessions
 from hermes.workload.base import MAX_TOKENS, ArrivalProcess, ClosedLoopProcess, Ends, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
@@ -72,6 +72,12 @@ class WorkloadConfig(ConfigModel):
     It counts for hardware of named terms; one request that draws makes its step sort."""
     priorities: Priorities | None = None
     """Priorities of the requests. Left out, all 0 (or the trace's)."""
+    tenants: Names | None = None
+    """Tenants of the requests, which results tell apart and a gateway may treat fairly. Left out, none (or the
+    trace's)."""
+    classes: Names | None = None
+    """Classes of the requests at a gateway (`gateway.classes` gives their priorities there). Left out, none (or the
+    trace's)."""
     adapters: Adapters | None = None
     """LoRA adapters of the requests; clients need `scheduler.max_loras`. Left out, none."""
     patience: Patience | None = None
@@ -244,6 +250,10 @@ class WorkloadConfig(ConfigModel):
             columns["adapter"] = self.adapters.draw(n, self._stream(seed, "adapters"))
         if self.sessions is not None:
             columns["session"] = self.sessions.draw(n, self._stream(seed, "sessions"))
+        if self.tenants is not None:
+            columns["tenant"] = self.tenants.draw(n, columns.get("session"), self._stream(seed, "tenants"))
+        if self.classes is not None:
+            columns["service_class"] = self.classes.draw(n, columns.get("session"), self._stream(seed, "classes"))
         if self.contexts is not None:
             with inside("contexts"):
                 columns["context"], columns["population"] = self.contexts.bound(base_dir).draw(

@@ -11,6 +11,8 @@ from hermes.units import NS_PER_S
 
 __all__ = ["fleet_figures", "queue_figures"]
 
+STEP_AT_S = 1800   # of step.yaml
+
 
 def fleet_figures(results: Results) -> dict[str, Any]:
     """Return what a fleet did: shares of requests, minutes out of the SLO, device-hours, dollars per million tokens of
@@ -28,14 +30,12 @@ def fleet_figures(results: Results) -> dict[str, Any]:
 
 
 def queue_figures(results: Results) -> dict[str, Any]:
-    """Return the most requests that waited at once, and the seconds of an answer in a full batch (the 90th percentile:
-    the batch is full while requests wait)."""
-    record = results.record
+    """Return the requests that waited when the second replica was ready, and the seconds of an answer in a full batch
+    (the 90th percentile: the batch is full while requests wait). The longest queue is a few longer, by chance."""
+    record, members = results.record, results.membership
     begun, ended = record.stages["start_ns"], record.stages["end_ns"]
     full_ns = np.percentile((ended - begun)[begun >= 0], 90)
-    begun = begun[begun >= 0]
-    times = np.concatenate([record.arrival_ns, begun])
-    moves = np.concatenate([np.ones(len(record.arrival_ns)), -np.ones(len(begun))])
-    order = np.lexsort((moves, times))
-    waiting = np.cumsum(moves[order])
-    return {"most_waiting": int(waiting.max()), "full_s": float(full_ns) / NS_PER_S}
+    second = members[(members["client"] == "llm-1") & (members["state"] == "ready") & (members["time_s"] >= STEP_AT_S)]
+    ready_ns = second["time_s"].min() * NS_PER_S
+    waiting = (record.arrival_ns < ready_ns).sum() - ((begun >= 0) & (begun < ready_ns)).sum()
+    return {"waiting": int(waiting), "full_s": float(full_ns) / NS_PER_S}

@@ -39,7 +39,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 QUICK_RULES = ("hpa", "kpa")
 SHARED = ("wva", "dynamo_planner")   # stand under the scenario's `autoscalers`
-REACTION_S = 25.0   # of the HPA in the step: 8.6 s until the batch is full, 7.5 s to a sync and to a scrape in the mean
+REACTION_S = 15.0   # of the HPA once the batch is full: 7.5 s to a scrape and to a sync in the mean
 STEP_START_UPS = (1, 2, 4, 8)
 STEP = {"full": 12, "before": 0.2, "after": 1.2}   # of step.yaml: sequences, requests/s
 
@@ -93,17 +93,20 @@ def replicas_of(rate: float) -> int:
     return min(max(1, ceil(rate * SECONDS / TARGET)), MOST)
 
 
+def changes_ahead(wanted: Sequence[int], ahead: float) -> list[tuple[float, int]]:
+    """Return from when on (s) how many replicas are asked for: the most of all hours that begin within `ahead` seconds
+    or ended less than a minute ago."""
+    hours = [(max(0.0, 3600.0 * hour - ahead), 3600.0 * (hour + 1) + 60, number) for hour, number in enumerate(wanted)]
+    moments = sorted({at for begin, end, _ in hours for at in (begin, end) if at < 3600 * len(wanted)})
+    asked = [(at, max(number for begin, end, number in hours if begin <= at < end)) for at in moments]
+    return [asked[0], *(after for before, after in itertools.pairwise(asked) if after[1] != before[1])]
+
+
 def _schedule(context: Context, start_up: float) -> dict[str, Any]:
-    wanted = [replicas_of(rate) for rate in hourly(context)]
-    ahead = 60 * (start_up + context["lead"])
-    changes, now = [], wanted[0]
-    for hour, (before, after) in enumerate(itertools.pairwise(wanted), 1):
-        if after != before:   # more in time, fewer when the hour is over
-            at = 3600 * hour - (ahead if after > before else -60)
-            changes.append({"at": f"{at:g} s", "replicas": after})
-            now = after
-    assert now == wanted[-1]
-    return {"clients.0.fleet.start": wanted[0], "clients.0.fleet.autoscaler": {"kind": "schedule", "changes": changes}}
+    (_, first), *rest = changes_ahead([replicas_of(rate) for rate in hourly(context)],
+                                      60 * (start_up + context["lead"]))
+    changes = [{"at": f"{at:g} s", "replicas": number} for at, number in rest]
+    return {"clients.0.fleet.start": first, "clients.0.fleet.autoscaler": {"kind": "schedule", "changes": changes}}
 
 
 def _fleet(context: Context, start_up: float, autoscaler: Mapping[str, Any] | None, **more: Any) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def simulate(context: Context, name: str, points: Sequence[Point]) -> pd.DataFra
 
 
 def by_hand(context: Context) -> pd.DataFrame:
-    """Return the longest queue of one step of the load, by hand and simulated."""
+    """Return the queue when the second replica is ready, by hand and simulated."""
     seeds = (1, 2, 3) if context.quick else range(1, 11)
     points = [Point(f"{minutes} min", {"clients.0.fleet.start_up.total": f"{minutes} min"}, {"start-up min": minutes},
                     seed) for minutes in STEP_START_UPS for seed in seeds]
@@ -163,7 +166,7 @@ def by_hand(context: Context) -> pd.DataFrame:
     rows = []
     for minutes in STEP_START_UPS:
         hand = (STEP["after"] - served) * (60 * minutes + REACTION_S)
-        found = frame[frame["start-up min"] == minutes]["most_waiting"]
+        found = frame[frame["start-up min"] == minutes]["waiting"]
         rows.append({"start-up min": minutes, "by hand": hand, "simulated": found.mean(), "lowest": found.min(),
                      "highest": found.max(), "difference": found.mean() / hand - 1})
     return pd.DataFrame(rows)

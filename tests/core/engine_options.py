@@ -142,6 +142,12 @@ def _retries(outcome: Outcome) -> int:
     return int(((table["outcome"] == 3) & np.isin(table["call"], again)).sum())
 
 
+def _late_bound(outcome: Outcome) -> int:
+    """Count the calls that waited at the gateway before they were dispatched."""
+    held = outcome.record.held
+    return int(((held["outcome"] == 1) & (held["left_ns"] > held["asked_ns"])).sum())
+
+
 def _ranks(outcome: Outcome) -> int:
     """Count the ranks that computed, but for the first one."""
     return len(set(outcome.record.runs["client"].tolist())) - 1
@@ -163,7 +169,8 @@ def window_blocks_freed(outcome: Outcome) -> int:
 def _retrying(per_try: str) -> Option:
     """Return the option by which attempts that take longer are made again, while their engine goes on."""
     own = {"retries": 1, "per_try": per_try, "cancel_delay": "20ms", "begun": "restart"}
-    return Option("retrying", {"gateway": own}, keys=("gateway",), acted=_retries)
+    return Option("retrying", {f"gateway.{key}": value for key, value in own.items()}, keys=("gateway",),
+                  acted=_retries)
 
 
 def _offered_again(outcome: Outcome) -> int:
@@ -221,7 +228,7 @@ OPTIONS: tuple[Option, ...] = (
         "start": 1, "start_up": {"total": "60ms"}, "autoscaler": {"kind": "schedule", "changes": [
             {"at": "100ms", "replicas": 3}, {"at": "400ms", "replicas": 1}, {"at": "600ms", "replicas": 2}]}}},
            keys=("fleet", "count"), acted=_joins_and_leaves),
-    Option("failing", {"client.count": 3, "gateway": {"retries": 5, "backoff": "30ms", "begun": "restart"},
+    Option("failing", {"client.count": 3, "gateway.retries": 5, "gateway.backoff": "30ms", "gateway.begun": "restart",
                        "client.fleet": {
                            "start": 3, "start_up": {"total": "60ms"},
                            "probe": {"period": "20ms", "failures": 1, "delay": "0s"},
@@ -229,7 +236,12 @@ OPTIONS: tuple[Option, ...] = (
                                        {"at": "400ms", "replica": 2}, {"at": "600ms", "replica": 0}]}},
            keys=("fleet", "count"), acted=_failures),
     _retrying("350ms"),
-    Option("gateways", {"gateway": {"delay": "2ms", "capacity": "200 /s", "replicas": 2}}, keys=("gateway",),
+    Option("flow_control", {
+        "gateway.flow_control": {"detector": {"kind": "utilization", "queue": 2, "kv": 0.7, "scrape": "10ms",
+                                              "stale": "40ms"}, "fairness": {"kind": "deficit_round_robin"}},
+        "gateway.classes": {"gold": {"priority": 1}, "basic": {}}, "workload.tenants": {"values": ["a", "b", "c"]},
+        "workload.classes": {"values": ["gold", "basic"]}}, keys=("gateway", "flow_control"), acted=_late_bound),
+    Option("gateways", {"gateway.delay": "2ms", "gateway.capacity": "200 /s", "gateway.replicas": 2}, keys=("gateway",),
            acted=_gateways),
     Option("offered_again", {"workload.retry": {"kind": "openai", "retries": 1, "backoff": "5ms",
                                                 "per_try": "360ms", "begun": "restart"}},

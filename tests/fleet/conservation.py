@@ -6,12 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.record import ATTEMPT_OUTCOMES, DOWN, DRAINING, GONE, READY, SPARE, STARTING, RunRecord
+from hermes.core.record import (
+    ATTEMPT_OUTCOMES,
+    DOWN,
+    DRAINING,
+    FATES,
+    GONE,
+    HELD_OUTCOMES,
+    READY,
+    SPARE,
+    STARTING,
+    RunRecord,
+)
 from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
-RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED = range(len(ATTEMPT_OUTCOMES))
+RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(len(ATTEMPT_OUTCOMES))
+WAITING, SENT, REFUSED, EXPIRED, GIVEN_UP = range(len(HELD_OUTCOMES))
 NEXT = {GONE: {STARTING, READY, SPARE}, STARTING: {READY, GONE, DOWN, SPARE}, READY: {DRAINING, DOWN},
         DRAINING: {GONE, SPARE}, DOWN: {STARTING, GONE}, SPARE: {STARTING, GONE, DOWN}}
 
@@ -102,6 +114,38 @@ def assert_conserved(record: RunRecord, *, ended: bool = True) -> None:
         crashed = record.membership[np.isin(record.membership[:, 3], (DOWN, GONE)) &
                                     (record.membership[:, 0] == client), 2]
         assert np.isin(cut, crashed).all()
+
+
+def assert_held(record: RunRecord, cycle_ns: int = 1_000_000, *, ended: bool = True, first_come: bool = False,
+                gateways: int = 1) -> None:
+    """Each call that waited in the gateway has one end, and as many attempts began as calls left. In an instant no more
+    leave than are queued, and one more at a tick of each gateway.
+
+    first_come: Within a priority they leave in the order in which they were queued.
+    """
+    held, table = record.held, record.attempts
+    outcome, asked, left = held["outcome"], held["asked_ns"], held["left_ns"]
+    assert (left >= asked)[outcome != WAITING].all()
+    assert ((left == -1) == (outcome == WAITING)).all()
+    assert (outcome != WAITING).all() or not ended
+    sent = outcome == SENT
+    leaving = sorted(zip(held["call"][sent].tolist(), left[sent].tolist(), strict=True))
+    of_engines = np.isin(table["call"], held["call"])
+    begun = sorted(zip(table["call"][of_engines].tolist(), table["start_ns"][of_engines].tolist(), strict=True))
+    assert set(begun) <= set(leaving)
+    for time, count in zip(*np.unique(left[sent], return_counts=True), strict=True):
+        assert count <= (asked == time).sum() + gateways * (time % cycle_ns == 0), (time, count)
+    if first_come:
+        for priority in np.unique(held["priority"]):
+            mine = np.flatnonzero(sent & (held["priority"] == priority))
+            assert (np.diff(left[mine]) >= 0).all()
+    fates = record.fates[:, 1]
+    for name, code in (("expired", EXPIRED), ("shed", REFUSED)):
+        assert (fates == FATES.index(name)).sum() <= (outcome == code).sum()
+    revoked = table["outcome"] == REVOKED
+    assert (fates == FATES.index("revoked")).sum() <= revoked.sum()   # clients may offer a request again
+    assert not (record.status[table["request"][revoked]] == 1).any() or "client_tries" in record.notes
+    assert (record.status[record.fates[:, 0]] == 2).all()
 
 
 def assert_tokens_add_up(record: RunRecord) -> None:

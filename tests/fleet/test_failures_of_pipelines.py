@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from conservation import assert_conserved, assert_nothing_leaks, ran
+from conservation import assert_conserved, assert_held, assert_nothing_leaks, ran
 from long_runs import count
 
 from hermes.config.data_files import resource_dir
@@ -80,3 +80,49 @@ def test_whatever_fails_in_a_pipeline_nothing_is_lost(path: Path) -> None:
         for name, column in record.attempts.items():
             assert column.tolist() == steps.attempts[name].tolist(), name
     assert lost, "nothing went wrong in it"
+
+
+def holding(path: Path, requests: int, seed: int) -> list[str]:
+    """Return the settings of `disturbed` with flow control in the place of the queue."""
+    overrides, rng = disturbed(path, requests, seed), stream(seed, "flow control")
+    number = next(place for place, one in enumerate(overrides) if one.startswith("gateway="))
+    own = json.loads(overrides[number].removeprefix("gateway="))
+    scrape = min(0.05, undisturbed(path, requests).end_ns / 1e9 / 100)
+    detector = {"kind": "utilization", "queue": 1, "kv": 1e-6, "scrape": scrape}   # any KV in use fills the pool
+    if seed % 2:
+        detector = {"kind": "concurrency", "limit": 1}
+    fairness = str(rng.choice(["round_robin", "least_attained_service", "deficit_round_robin"]))
+    own |= {"queue": None, "timeout": None, "classes": {"gold": {"priority": 1}, "batch": {"priority": -1}},
+            "flow_control": {"detector": detector, "fairness": {"kind": fairness}, "revoke": {}}}
+    overrides[number] = f"gateway={json.dumps(own)}"
+    count_of = len(load_scenario(path).workload)
+    for place in range(count_of):
+        where = "workload" if count_of == 1 else f"workload.{place}"
+        overrides += [f"{where}.tenants.values=[a, b, c]", f"{where}.classes.values=[gold, batch]"]
+    return overrides
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.long
+def test_flow_control_in_a_pipeline(path: Path) -> None:
+    """Each call of a pipeline at an engine waits at the gateway, in runs as in single steps."""
+    requests, waited = 40, 0
+    for seed in range(4):
+        overrides = holding(path, requests, seed)
+        try:
+            simulation, record = ran(load_scenario(path, overrides))
+        except InputError as error:
+            assert any(text in str(error) for text in CANNOT), error
+            overrides = [one for one in overrides if ".fleet=" not in one]
+            simulation, record = ran(load_scenario(path, overrides))
+        assert_nothing_leaks(simulation)
+        assert_conserved(record)
+        engines = len(simulation.coordinator.gateway.flow._pools)
+        if engines == 1:
+            assert_held(record)
+        waited += int((record.held["left_ns"] > record.held["asked_ns"]).sum())
+        _other, steps = ran(load_scenario(path, [*overrides, "stepping=every_step"]))
+        assert record.finish_ns.tolist() == steps.finish_ns.tolist()
+        for name, column in record.held.items():
+            assert column.tolist() == steps.held[name].tolist(), name
+    assert waited, "nothing waited in it"

@@ -1,4 +1,4 @@
-"""Crashes, retries and autoscalers give the same bytes with any hash seed and any number of workers."""
+"""Crashes, retries, autoscalers and flow control give the same bytes with any hash seed and any number of workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hermes.explore import run_sweep
 
@@ -30,12 +32,23 @@ SCENARIO: dict[str, Any] = {
 }
 
 
+HELD = SCENARIO | {
+    "workload": SCENARIO["workload"] | {
+        "tenants": {"values": ["a", "b", "c"]}, "classes": {"values": ["gold", "batch"]}},
+    "gateway": {"retries": 3, "backoff": 0.1, "begun": "restart",
+                "classes": {"gold": {"priority": 1}, "batch": {"priority": -1}}, "tenants": {"a": {"weight": 2}},
+                "flow_control": {"fairness": {"kind": "deficit_round_robin"}, "ttl": 1.0, "revoke": {}}},
+}
+each_scenario = pytest.mark.parametrize("scenario", [SCENARIO, HELD], ids=["queue", "flow control"])
+
+
 def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_any_hash_seed_gives_the_same_files(tmp_path: Path) -> None:
-    (tmp_path / "ops.yaml").write_text(json.dumps(SCENARIO))
+@each_scenario
+def test_any_hash_seed_gives_the_same_files(tmp_path: Path, scenario: dict[str, Any]) -> None:
+    (tmp_path / "ops.yaml").write_text(json.dumps(scenario))
     found = []
     for seed in ("0", "1", "77"):
         command = [sys.executable, "-m", "hermes", "run", "ops.yaml", "-o", f"out{seed}"]
@@ -46,9 +59,10 @@ def test_any_hash_seed_gives_the_same_files(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_any_number_of_workers_gives_the_same_rows(tmp_path: Path) -> None:
+@each_scenario
+def test_any_number_of_workers_gives_the_same_rows(tmp_path: Path, scenario: dict[str, Any]) -> None:
     sweep = {"scenario": "ops.yaml", "seeds": [1, 2], "grid": {"gateway.retries": [0, 3]}}
-    (tmp_path / "ops.yaml").write_text(json.dumps(SCENARIO))
+    (tmp_path / "ops.yaml").write_text(json.dumps(scenario))
     (tmp_path / "sweep.yaml").write_text(json.dumps(sweep))
     frames = []
     for workers in (1, 2):

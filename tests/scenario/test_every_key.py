@@ -37,6 +37,11 @@ NEEDED: dict[str, dict[str, Any]] = {
 """Of models that ask for one of several keys, or for keys that fit together, what is given."""
 LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have prefixes and sessions of their own
 WITH: dict[str, dict[str, Any]] = {
+    "AdmissionConfig.detector": {"detector": {"kind": "concurrency"}},
+    "FlowControlConfig.detector": {"detector": {"kind": "concurrency"}},
+    "FlowControlConfig.fairness": {"fairness": {"kind": "round_robin"}},
+    "GatewayConfig.classes": {"classes": {"a": {"priority": 2}}, "flow_control": {}},
+    "GatewayConfig.tenants": {"tenants": {"a": {"weight": 2}}, "flow_control": {}},
     "ClusterModel.family": {"family": "noise"}, "ClusterModel.dimensions": {"family": "moved"},
     "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": {"levels": [{**TIER, "hit_rate": 1.0}]}},
     "KvRetrievalClientConfig.misses": {"mode": "expected", "tiers": {"levels": [{**TIER, "hit_rate": 1.0}]}},

@@ -1,0 +1,181 @@
+"""Flow control at a gateway: requests wait unplaced until the pool has room, and are routed with the view of then.
+
+The rules are those of llm-d's router (commit ebab687). A call waits in the band of its priority, in the flow of its
+tenant. A *cycle* runs when a call is queued, and at every multiple of `cycle_ns` while one waits. It goes through the
+bands from the highest priority on: one whose ceiling the saturation of the pool has reached ends the cycle, and so
+halts all bands below it; otherwise the band's policy picks a flow, whose first call leaves. So one call leaves in a
+cycle at most. Between two scrapes the saturation does not change, and calls leave at each cycle.
+
+No event is made for cycles in which nothing can happen: while the pool is saturated, the next one is that after the
+first scrape that may show something else.
+
+Engines that share no client have flow control of their own (`hermes.core.flow_pool.Pool`), and so has each of several
+gateways. Budgets of tenants are one for all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from hermes.arrays import IntArray
+from hermes.core.client import Client
+from hermes.core.clock import Clock
+from hermes.core.fairness import Call, Held
+from hermes.core.flow_policy import Classes, FlowPolicy
+from hermes.core.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool, Sender
+from hermes.core.record import HELD_FIELDS
+
+__all__ = ["FlowControl"]
+
+
+class FlowControl:
+    """See the module's docstring.
+
+    Args:
+        groups: Lists of clients, each those that serve one kind of stage of one model, which change. Those of a model's
+            prefill and decode are a group.
+        gateways: Number of gateways, each with queues and scrapes of its own.
+
+    Attributes:
+        classes: Tenants and classes of the requests.
+        weights: Of tenants that have one, by name, for the record.
+    """
+
+    def __init__(self, env: Clock, sender: Sender, policy: FlowPolicy, classes: Classes,
+                 groups: Iterable[list[list[Client]]], gateways: int) -> None:
+        self.env, self._policy, self.classes = env, policy, classes
+        self.weights: dict[str, float] = {}
+        self._held: dict[Call, tuple[Held, Pool]] = {}
+        self._columns = {name: array("q") for name in HELD_FIELDS}
+        self._pools = [Pool(self, env, sender, policy, together, gateway)
+                       for together in _connected(groups) for gateway in range(gateways)]
+        self._pool_of = {(pool.gateway, id(one)): pool for pool in self._pools for one in pool.lists}
+
+    # -- called by the gateway -------------------------------------------------------------------------------------
+
+    def takes(self, call: Call, members: list[Client]) -> bool:
+        """Queue or refuse a call for these clients; return False if it is to be dispatched now."""
+        pool = self._pool_of.get((call.stage.gateway, id(members)))
+        if pool is None:   # services
+            return False
+        if self._policy.holds:
+            self._hold(call, members, pool)
+            return True
+        reason = self._over_budget(call)
+        if reason is None and pool.band_of(call.request.id).priority < 0 and (full := pool.saturation.now()) >= 1:
+            reason = f"the pool is full (saturation {full:.3g})", "shed"
+        if reason is not None:
+            pool.sender.refuse(call, *reason)
+        return reason is not None
+
+    def _over_budget(self, call: Call) -> tuple[str, str] | None:
+        """Return why a tenant may not ask for more now, and the fate of its request; None if it may."""
+        budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
+        if budget is None or budget.used(self.env._now) < budget.tokens:
+            return None
+        return f"the tenant's {budget.tokens} tokens of {budget.window_ns / 1e9:g} s are used up", "shed"
+
+    def _hold(self, call: Call, members: list[Client], pool: Pool) -> None:
+        """Queue a call, or refuse it."""
+        now, classes, request = self.env._now, self.classes, call.request.id
+        kind, tenant = classes.kind[request], classes.tenant[request]
+        tokens = call.stage.prompt_tokens
+        held = Held(call, members, len(self._columns["request"]), tenant, classes.priorities[kind], now,
+                    classes.ttl_ns[kind], tokens, tokens * self._policy.token_bytes)
+        held.row = held.number
+        held.order = self._policy.order(held, classes)
+        for column, value in zip(self._columns.values(), (request, call.number, held.priority, now, -1, WAITING),
+                                 strict=True):
+            column.append(value)
+        reason = self._over_budget(call) or pool.full(held)
+        if reason is not None:
+            self._note(held, REFUSED)
+            pool.sender.refuse(call, *reason)
+            return
+        call.waits = True   # until the gateway dispatches it
+        self._held[call] = held, pool
+        pool.add(held)
+
+    def drop(self, call: Call) -> None:
+        """Take out a call that nobody waits for, if it is queued."""
+        found = self._held.pop(call, None)
+        if found is not None:
+            self._left(*found, GIVEN_UP)
+
+    def began(self, call: Call, client: Client) -> None:
+        """Note that an attempt is at a client from now on."""
+        if (pool := self._pool_at(call, client)) is not None:
+            pool.began(call, client)
+
+    def gone(self, call: Call, client: Client, output_tokens: int = -1) -> None:
+        """Note that an attempt has left its client. output_tokens: Of one that is complete."""
+        budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
+        if output_tokens >= 0 and budget is not None:
+            budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)
+        if (pool := self._pool_at(call, client)) is not None:
+            pool.gone(call, client, output_tokens)
+
+    def moved(self, call: Call, source: Client, target: Client) -> None:
+        """Note that an attempt goes on at another client."""
+        if (pool := self._pool_at(call, source)) is not None:
+            pool.moved(source, target)
+
+    def _pool_at(self, call: Call, client: Client) -> Pool | None:
+        """Return the pool of a client at the gateway of a call; None for services."""
+        return next((pool for pool in self._pools
+                     if pool.gateway == call.stage.gateway and client.index in pool.indices), None)
+
+    def members_changed(self) -> None:
+        """Note that clients have joined or left."""
+        for pool in self._pools:
+            pool.members_changed()
+
+    def seen(self, client: Client) -> None:
+        """Note that a client went down, or can be reached again."""
+        for pool in self._pools:
+            pool.saturation.seen(client)
+
+    def num_waiting(self, lists: list[list[Client]]) -> int:
+        """Return the calls that wait for one of these lists of clients."""
+        return sum(any(held.members is one for one in lists) for held, _pool in self._held.values())
+
+    def idle(self) -> bool:
+        """Whether nothing waits, and all bands know it."""
+        bands = [band for pool in self._pools for band in pool.bands]
+        flying = [count for pool in self._pools for count in pool.in_flight.values()]
+        return not (self._held or any(flying) or any(band.count or band.num_bytes for band in bands))
+
+    def table(self) -> dict[str, IntArray]:
+        """Return the columns of the table of calls that were held; none where calls do not wait."""
+        if not self._policy.holds:
+            return {}
+        return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+
+    # -- called by the pools ---------------------------------------------------------------------------------------
+
+    def leaves(self, held: Held, outcome: int) -> None:
+        """Note that a call is sent out, or has expired."""
+        self._left(*self._held.pop(held.call), outcome)
+
+    def _left(self, held: Held, pool: Pool, outcome: int) -> None:
+        self._note(held, outcome)
+        pool.take(held)
+
+    def _note(self, held: Held, outcome: int) -> None:
+        self._columns["left_ns"][held.row], self._columns["outcome"][held.row] = self.env._now, outcome
+
+
+def _connected(groups: Iterable[list[list[Client]]]) -> list[list[list[Client]]]:
+    """Return the groups of lists; those that share clients are one."""
+    found: list[tuple[set[int], list[list[Client]]]] = []
+    for lists in groups:
+        mine, together = {client.index for one in lists for client in one}, lists
+        for other in [one for one in found if one[0] & mine]:
+            found.remove(other)
+            mine |= other[0]
+            together = other[1] + together
+        found.append((mine, together))
+    return [together for _, together in found]
