@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
     imports.callback()(_nothing)
     imports.command("vllm")(import_vllm)
     imports.command("objects")(import_objects)
+    imports.command("router")(import_router)
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
@@ -115,14 +116,40 @@ def import_objects(
 
     A field that is not modelled is refused with its line.
     """
-    from hermes.config.writing import write_text
     from hermes.config.yaml_document import read_text
-    from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.objects import with_parts
     from hermes.deploy.objects_read import parts_of
 
     document = with_parts(into, parts_of(read_text(file), str(file)), output)
-    text = to_yaml(document, f"{into} with the objects of {file.name}.", compact=True)
+    _scenario(document, f"{into} with the objects of {file.name}.", output)
+
+
+def import_router(
+    command: Annotated[str, typer.Argument(
+        metavar="COMMAND", help='In quotes: "python -m sglang_router.launch_router ..." or "python -m dynamo.frontend '
+        '..."; - reads stdin.', show_default=False)],
+    into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the router.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+) -> None:
+    """Print a scenario with the router, and the retries, of a launch command of SGLang's gateway or Dynamo's frontend.
+
+    A flag that is not modelled is refused.
+    """
+    from hermes.deploy.objects import with_parts
+    from hermes.deploy.router_command import router_of
+
+    read = router_of(_standard_input() if command == "-" else command)
+    for note in read.notes:
+        print(f"hermes: note: {note}", file=sys.stderr)
+    _scenario(with_parts(into, read.parts, output), f"{into} with the router of a launch command.", output)
+
+
+def _scenario(document: dict[str, Any], header: str, output: Path | None) -> None:
+    from hermes.config.writing import write_text
+    from hermes.config.yaml_writer import to_yaml
+
+    text = to_yaml(document, header, compact=True)
     if output is None:
         print(text, end="")
     else:

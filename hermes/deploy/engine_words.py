@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.files import names_in
 
-__all__ = ["EngineWords", "engine_of_image", "of_command", "of_container"]
+__all__ = ["EngineWords", "engine_of_image", "of_command", "of_container", "simple_commands"]
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ash"}
 RUNTIMES = {"docker", "podman", "nerdctl"}
@@ -75,7 +75,7 @@ def of_command(text: str) -> EngineWords:
 
     Raises `InputError` if there is none.
     """
-    commands = list(_commands(text, {}))
+    commands = list(simple_commands(text))
     for words in commands:
         place = next((i for i, word in enumerate(words[:-1]) if _base(word) in RUNTIMES
                       and {"run", "create"} & set(words[i + 1:i + 3])), None)
@@ -202,14 +202,14 @@ def _arguments(words: Sequence[str], env: Mapping[str, str] = {}, depth: int = 0
         if _base(word) in SHELLS and depth == 0:
             script = next((i for i in range(place + 1, len(words)) if re.fullmatch(r"-[a-z]*c[a-z]*", words[i])), None)
             text = "" if script is None else next((word for word in words[script + 1:] if not word.startswith("-")), "")
-            for command in _commands(text, env):
+            for command in simple_commands(text, env):
                 found = _arguments(command, env, 1)
                 if found is not None:
                     return found
     return None
 
 
-def _commands(text: str, env: Mapping[str, str]) -> Iterable[list[str]]:
+def simple_commands(text: str, env: Mapping[str, str] = {}) -> Iterable[list[str]]:
     """Yield the words of each simple command of a script. Raises `InputError` for one that a shell cannot read."""
     text = re.sub(r"\\\s*\n", " ", text)
     text = re.sub(r"(?m)^\s*#.*$", "", text)

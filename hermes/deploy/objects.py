@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hermes.config.yaml_document import as_node
+from hermes.config.yaml_document import Node, as_node
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import load_scenario
 from hermes.scenario.loading import find_scenario, load_document, moved, set_value
@@ -32,14 +32,20 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
                 raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give a "
                                           "scenario that has it, such as operations/hour"),
                                  field="clients.0.fleet", file=scenario)
-        if key == "gateway":
-            for name, own in value.items():
-                root = set_value(root, f"gateway.{name}", as_node(own), home, home)
-        else:
-            old, rest = root.nearest(path)
-            if rest == path and isinstance(old.value, dict):
+        for name, own in value.items() if key == "gateway" else [("", value)]:
+            whole = f"gateway.{name}" if name else path
+            old = _at(root, whole)
+            if old is not None and isinstance(old.value, dict):
                 old.value.clear()   # of another kind: its keys do not fit
-            root = set_value(root, path, as_node(value), home, home)
+            root = set_value(root, whole, as_node(own), home, home)
     load_scenario(root.plain())
     document: dict[str, Any] = moved(root, home, there).plain()
     return document
+
+
+def _at(root: Node, path: str) -> Node | None:
+    """Return the node at a dotted path, None where there is none."""
+    node: Node | None = root
+    for part in path.split("."):
+        node = None if node is None else node.child(int(part) if part.isdecimal() else part)
+    return node

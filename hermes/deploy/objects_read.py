@@ -12,6 +12,7 @@ from typing import Any
 
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.errors import InputError, Verbatim
+from hermes.routing.llm_d import DEFAULT_CAPACITY, LEAST_BLOCK, MOST_TOKENS
 
 __all__ = ["SCORERS", "parts_of"]
 
@@ -20,12 +21,24 @@ SCORERS = {
     "precise-prefix-cache-scorer": "precise_prefix", "load-aware-scorer": "load_aware",
     "session-affinity-scorer": "session", "lora-affinity-scorer": "lora_affinity"}
 HANDLERS = ("pd-profile-handler", "disagg-profile-handler")
+PHASES = {"decode": "decode-filter", "prefill": "prefill-filter"}   # the filter that a profile of a phase needs
 DECIDER = "prefix-based-pd-decider"
 # plugins that hermes has by itself: the highest sum wins, and roles filter
 BY_ITSELF = {"single-profile-handler", "max-score-picker", "decode-filter", "prefill-filter", "prefill-header-handler",
              "disagg-headers-handler", "approx-prefix-cache-producer"}
+# parameters of the approximate prefix cache: the values from and to which the router `llm_d` does the same, and why
+BLOCK = (1, LEAST_BLOCK, f"raised to {LEAST_BLOCK} tokens, or to the engine's block where that is longer")
+PREFIX = {"blockSize": BLOCK, "blockSizeTokens": BLOCK,
+          "lruCapacityPerServer": (DEFAULT_CAPACITY, DEFAULT_CAPACITY, "engines that show their blocks have as many"),
+          "maxPrefixBlocksToMatch": (MOST_TOKENS // LEAST_BLOCK, MOST_TOKENS // LEAST_BLOCK,
+                                     f"{MOST_TOKENS} tokens in blocks of {LEAST_BLOCK}"),
+          "maxPrefixTokensToMatch": (MOST_TOKENS, MOST_TOKENS, "the router's default")}
 FLOW_CONTROL = ("flowControl", "saturationDetector")   # fields that a flow control of the gateway would take
+VERSIONS = {"EndpointPickerConfig": ("inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1", "llm-d.ai/v1"),
+            "HTTPRoute": ("gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"),
+            "HorizontalPodAutoscaler": ("autoscaling/v2",), "ScaledObject": ("keda.sh/v1alpha1",)}
 BESIDE = ("apiVersion", "kind", "metadata", "status")  # no effect on timing
+WHOLE = ("model_name", "namespace", "job", "service")  # labels that all replicas of the clients share
 METRICS = {"num_requests_waiting": "waiting", "num_requests_running": "running", "gpu_cache_usage_perc": "kv_use",
            "kv_cache_usage_perc": "kv_use"}
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -33,14 +46,16 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 def parts_of(text: str, file: str | None) -> dict[str, Any]:
     """Return the keys that the objects of a file set: `router`, `gateway`, `autoscaler`."""
-    readers = {"EndpointPickerConfig": ("router", _picker), "HTTPRoute": ("gateway", _route),
-               "HorizontalPodAutoscaler": ("autoscaler", _hpa), "ScaledObject": ("autoscaler", _keda)}
+    readers = {
+        "EndpointPickerConfig": ("router", _picker), "HTTPRoute": ("gateway", _route),
+        "HorizontalPodAutoscaler": ("autoscaler", _hpa), "ScaledObject": ("autoscaler", _keda)}
     parts: dict[str, Any] = {}
     for document in parse_documents(text, file):
         kind = _at(document, "kind")
         if kind is None or not isinstance(kind.value, str) or kind.value not in readers:
             raise (kind or document).mark.error(f"one of {', '.join(readers)}; remove other objects",
                                                 kind.plain() if kind else Verbatim("none"), field="kind")
+        _text(_at(document, "apiVersion"), "apiVersion", document, VERSIONS[kind.value])
         key, read = readers[kind.value]
         if key in parts:
             raise kind.mark.error(Verbatim(f"a second object for `{key}`; give one of them"), field="kind")
@@ -128,8 +143,9 @@ def _picker(document: Node) -> dict[str, Any]:
             raise gate.mark.error("prepareDataPlugins or no gate", gate.plain(), field="featureGates")
     types: dict[str, str] = {}
     given: dict[str, dict[str, Node]] = {}
+    prefix = ("autoTune", *PREFIX)
     known = {**dict.fromkeys(SCORERS, ()), **dict.fromkeys(BY_ITSELF, ()), "load-aware-scorer": ("threshold",),
-             "prefix-cache-scorer": ("autoTune",), DECIDER: ("nonCachedTokens",),
+             "prefix-cache-scorer": prefix, "approx-prefix-cache-producer": prefix, DECIDER: ("nonCachedTokens",),
              HANDLERS[0]: ("deciderPluginName",), HANDLERS[1]: ("deciders",)}
     beside = {HANDLERS[0]: ("primaryPort",), "precise-prefix-cache-scorer": ("kvEventsConfig",)}
     for place, plugin in enumerate(_items(fields.get("plugins"), "plugins")):
@@ -146,6 +162,16 @@ def _picker(document: Node) -> dict[str, Any]:
         tune = given[name].get("autoTune")
         if tune is not None and tune.value is not True:
             raise tune.mark.error("true, as simulated", tune.plain(), field=f"{path}.parameters.autoTune")
+        for key in PREFIX.keys() & given[name].keys():
+            least, most, why = PREFIX[key]
+            if not least <= _whole(given[name][key], f"{path}.parameters.{key}") <= most:
+                raise given[name][key].mark.error(
+                    f"{most} ({why}), as simulated" if least == most else f"{least} to {most} ({why}), as simulated",
+                    given[name][key].plain(), field=f"{path}.parameters.{key}")
+    handlers = [name for name, kind in types.items() if kind in (*HANDLERS, "single-profile-handler")]
+    if len(handlers) > 1:
+        raise fields["plugins"].mark.error("one profile handler", handlers, field="plugins")
+    handlers = [name for name in handlers if types[name] in HANDLERS]
     profiles: list[dict[str, float]] = []
     names: list[str] = []
     used: set[str] = set()
@@ -155,21 +181,31 @@ def _picker(document: Node) -> dict[str, Any]:
         own = _fields(profile, path, ("name", "plugins"))
         names.append(_text(own.get("name"), f"{path}.name", profile))
         weights: dict[str, float] = {}
+        filters: list[str] = []
         for index, entry in enumerate(_items(own.get("plugins"), f"{path}.plugins")):
             here = f"{path}.plugins.{index}"
             row = _fields(entry, here, ("pluginRef", "weight"))
             name = _text(row.get("pluginRef"), f"{here}.pluginRef", entry, types)
             used.add(name)
+            if types[name] in PHASES.values():
+                filters.append(types[name])
+                if not handlers:
+                    raise entry.mark.error(Verbatim(
+                        f"{types[name]} without a handler of prefill and decode leaves clients out, which is not "
+                        f"modelled; add {HANDLERS[1]}, or remove it"), field=f"{here}.pluginRef")
             if types[name] in SCORERS:
                 key = SCORERS[types[name]]
                 if key in weights:
                     raise entry.mark.error(Verbatim("a second scorer of this type; keep one"), field=here)
+                # 1 is llm-d's DefaultScorerWeight
                 weights[key] = float(_number(row["weight"], f"{here}.weight")) if "weight" in row else 1.0
+        wanted = PHASES.get(names[-1], "") if handlers else ""
+        if wanted and filters != [wanted]:
+            raise profile.mark.error(f"the plugin {wanted} and no other filter", filters, field=f"{path}.plugins")
         profiles.append(weights)
-    handlers = [name for name, kind in types.items() if kind in HANDLERS]
-    wanted = ["decode", "prefill"] if handlers else names[:1]
+    phases = sorted(PHASES) if handlers else names[:1]
     at = fields.get("schedulingProfiles", document)
-    if not profiles or sorted(names) != wanted:
+    if not profiles or sorted(names) != phases:
         raise at.mark.error("profiles prefill and decode" if handlers else "one profile", names,
                             field="schedulingProfiles")
     if any(profile != profiles[0] for profile in profiles):
@@ -195,14 +231,45 @@ def _picker(document: Node) -> dict[str, Any]:
 
 # -- routes ----------------------------------------------------------------------------------------------------------
 
+def _rule(node: Node, path: str) -> dict[str, Node]:
+    """Return the fields of a rule; refuse those that send some requests elsewhere."""
+    rule = _fields(node, path, ("timeouts", "retry", "matches", "backendRefs"), ("name",))
+    matches = _items(rule.get("matches"), f"{path}.matches")
+    for place, match in enumerate(matches):
+        here = f"{path}.matches.{place}"
+        _fields(match, here, ("path", "method"))   # headers and parameters narrow it to requests that have them
+        if match.plain() != matches[0].plain():
+            raise match.mark.error(Verbatim("differs from the first match; one is modelled, so keep the one of the "
+                                            "workload's requests"), field=here)
+    backends = _items(rule.get("backendRefs"), f"{path}.backendRefs")
+    if len(backends) > 1:
+        raise backends[1].mark.error(Verbatim("a second backend gets a share of the requests, which is not modelled; "
+                                              "keep one"), field=f"{path}.backendRefs.1")
+    for backend in backends:
+        here = f"{path}.backendRefs.0"
+        weight = _fields(backend, here, ("weight",), ("group", "kind", "name", "namespace", "port")).get("weight")
+        if weight is not None and _whole(weight, f"{here}.weight") == 0:
+            raise weight.mark.error("a weight from 1 on (0 sends it no request)", 0, field=f"{here}.weight")
+    return rule
+
+
+def _plain(rule: dict[str, Node]) -> dict[str, Any]:
+    return {key: node.plain() for key, node in rule.items()}
+
+
 def _route(document: Node) -> dict[str, Any]:
     spec = _fields(_fields(document, "", ("spec",), BESIDE).get("spec"), "spec", ("rules",),
                    ("parentRefs", "hostnames"))
     rules = _items(spec.get("rules"), "spec.rules")
-    if len(rules) != 1:
-        raise document.mark.error("one rule", len(rules), field="spec.rules")
+    if not rules:
+        raise document.mark.error("a rule", Verbatim("none"), field="spec.rules")
     path = "spec.rules.0"
-    rule = _fields(rules[0], path, ("timeouts", "retry"), ("name", "matches", "backendRefs"))
+    rule = _rule(rules[0], path)
+    for place, other in enumerate(rules[1:], start=1):
+        own = _rule(other, f"spec.rules.{place}")
+        if _plain(own) != _plain(rule):
+            raise other.mark.error(Verbatim("differs from the first rule; one rule is modelled, so keep the one of the "
+                                            "workload's requests"), field=f"spec.rules.{place}")
     gateway: dict[str, Any] = {}
     times = _fields(rule.get("timeouts"), f"{path}.timeouts", ("request", "backendRequest"))
     retry = _fields(rule.get("retry"), f"{path}.retry", ("attempts", "backoff", "codes"))
@@ -274,14 +341,19 @@ def _hpa(document: Node) -> dict[str, Any]:
         row = _fields(entry, path, ("type", "pods", "external", "object"))
         kind = _text(row.get("type"), f"{path}.type", entry, ("Pods", "External", "Object")).lower()
         path = f"{path}.{kind}"
-        own = _fields(row.get(kind), path, ("metric", "target"), ("describedObject",))
-        named = _fields(own.get("metric"), f"{path}.metric", ("name",), ("selector",))
+        own = _fields(row.get(kind), path, ("metric", "target", *(("describedObject",) if kind == "object" else ())))
+        named = _fields(own.get("metric"), f"{path}.metric", ("name",))
         target = _fields(own.get("target"), f"{path}.target", ("type", "averageValue", "value"))
         if "name" not in named or not target:
             raise entry.mark.error(Verbatim("needs metric.name and target; write them"), field=path)
-        average = "averageValue" in target
-        if not average and "value" not in target:
-            raise entry.mark.error(Verbatim("needs averageValue or value; write one"), field=f"{path}.target")
+        if kind == "object":
+            of = _fields(own.get("describedObject"), f"{path}.describedObject", ("kind",), ("apiVersion", "name"))
+            _text(of.get("kind"), f"{path}.describedObject.kind", entry, ("Service", "InferencePool"))
+        average = _text(target.get("type"), f"{path}.target.type", entry, (
+            ("AverageValue",) if kind == "pods" else ("AverageValue", "Value"))) == "AverageValue"
+        if target.keys() != {"type", "averageValue" if average else "value"}:
+            raise own["target"].mark.error(f"type and {'averageValue' if average else 'value'}", list(target),
+                                           field=f"{path}.target")
         metrics.append({
             "metric": _metric(named["name"], f"{path}.metric.name"), "type": kind, "average": average,
             "target": _quantity(target["averageValue" if average else "value"], f"{path}.target")})
@@ -308,7 +380,12 @@ def _keda(document: Node) -> dict[str, Any]:
         own = _fields(row.get("metadata"), f"{path}.metadata", ("query", "threshold", "activationThreshold"),
                       ("serverAddress", "metricName", "namespace", "authModes"))
         query = _text(own.get("query"), f"{path}.metadata.query", entry)
-        found = re.fullmatch(r"\s*sum\(\s*([\w:]+)\s*(?:\{[^{}]*\})?\s*\)\s*", query)
+        found = re.fullmatch(r"\s*sum\(\s*([\w:]+)\s*(?:\{([^{}]*)\})?\s*\)\s*", query)
+        matchers = re.fullmatch(r'(?:(\w+)="[^"]*",?)*', re.sub(r"\s", "", found[2] or "")) if found else None
+        labels = re.findall(r'(\w+)="', found[2] or "") if found and matchers else ["?"]
+        if found and not set(labels) <= set(WHOLE):
+            raise own["query"].mark.error(f"a sum over all replicas, by labels {', '.join(WHOLE)} with =", query,
+                                          field=f"{path}.metadata.query")
         if found is None:
             raise own["query"].mark.error("sum(METRIC{...}); other queries are not modelled", query,
                                           field=f"{path}.metadata.query")

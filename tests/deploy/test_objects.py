@@ -74,6 +74,31 @@ def test_a_gateway_comes_back(keys: dict) -> None:
     assert GatewayConfig.model_validate(parts_of(to_yaml(route_of(gateway)), None)["gateway"]) == gateway
 
 
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("pd.yaml", "autoTune: true", "autoTune: true, blockSizeTokens: 16, lruCapacityPerServer: 31250"),
+    ("pd.yaml", "autoTune: true", "maxPrefixBlocksToMatch: 2048, maxPrefixTokensToMatch: 131072, blockSize: 64"),
+    ("pd.yaml", "{pluginRef: load}", "{pluginRef: load, weight: 1}"),
+    ("epp.yaml", "name: chat}]\n", "name: chat, weight: 1}]\n      matches: [{path: {type: PathPrefix, value: /}}]\n"),
+    ("keda.yaml", '{model_name="chat"}', '{model_name="chat", namespace="a"}'),
+])
+def test_what_says_what_is_simulated(name: str, old: str, new: str) -> None:
+    text = (DATA / name).read_text()
+    assert old in text
+    assert parts_of(text.replace(old, new), name) == parts_of(text, name)
+
+
+def test_a_service_can_be_described() -> None:
+    text = (DATA / "hpa.yaml").read_text().replace(
+        "type: Pods\n      pods:\n", "type: Object\n      object:\n        describedObject: {kind: Service, name: a}\n")
+    metric = parts_of(text, None)["autoscaler"]["metrics"][0]
+    assert (metric["type"], metric["average"], metric["target"]) == ("object", True, 40)
+
+
+def test_a_decider_without_tokens_never_splits() -> None:
+    text = (DATA / "pd.yaml").read_text().replace(", parameters: {nonCachedTokens: 512}", "")
+    assert parts_of(text, None)["router"]["disaggregation"] == {"uncached": 0}
+
+
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
      "epp.yaml:3:1: flowControl: flow control is not modelled"),
@@ -83,8 +108,49 @@ def test_a_gateway_comes_back(keys: dict) -> None:
     ("epp.yaml", "weight: 3", "weight: -3", "a number from 0 on"),
     ("epp.yaml", "1m30s", "90 s", "a duration such as 10s"),
     ("epp.yaml", "attempts: 2, ", "", "spec.rules.0.retry.attempts: is missing"),
+    ("hpa.yaml", "autoscaling/v2", "autoscaling/v1", "hpa.yaml:1:13: apiVersion: expected one of autoscaling/v2"),
+    ("keda.yaml", "apiVersion: keda.sh/v1alpha1\n", "", "apiVersion: is missing"),
     ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
-    ("pd.yaml", "autoTune: true", "blockSize: 5", "plugins.0.parameters.blockSize: is not modelled"),
+    ("pd.yaml", "autoTune: true", "autoTune: false", "plugins.0.parameters.autoTune"),
+    ("pd.yaml", "autoTune: true", "blockSize: 65", "plugins.0.parameters.blockSize: expected 1 to 64"),
+    ("pd.yaml", "autoTune: true", "lruCapacityPerServer: 41000",
+     "plugins.0.parameters.lruCapacityPerServer: expected 31250"),
+    ("pd.yaml", "autoTune: true", "maxPrefixBlocksToMatch: 256",
+     "plugins.0.parameters.maxPrefixBlocksToMatch: expected 2048"),
+    ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 16384",
+     "plugins.0.parameters.maxPrefixTokensToMatch: expected 131072"),
+    ("pd.yaml", "autoTune: true", "matchLengthWeight: 0.3", "parameters.matchLengthWeight: is not modelled"),
+    ("pd.yaml", "{pluginRef: prefill-filter}, ", "",
+     "schedulingProfiles.0.plugins: expected the plugin prefill-filter"),
+    ("pd.yaml", "{pluginRef: decode-filter}", "{pluginRef: prefill-filter}",
+     "schedulingProfiles.1.plugins: expected the plugin decode-filter"),
+    ("pd.yaml", "type: max-score-picker", "type: single-profile-handler", "plugins: expected one profile handler"),
+    ("epp.yaml", "type: max-score-picker", "{type: decode-filter, name: max-score-picker}",
+     "schedulingProfiles.0.plugins.3.pluginRef: decode-filter without a handler"),
+    ("epp.yaml", "name: chat}]\n", "name: chat}, {name: other, weight: 1}]\n",
+     "spec.rules.0.backendRefs.1: a second backend"),
+    ("epp.yaml", "name: chat}]\n", "name: chat, weight: 0}]\n", "spec.rules.0.backendRefs.0.weight"),
+    ("epp.yaml", "name: chat}]\n", "name: chat}]\n      matches: [{headers: [{name: tier, value: gold}]}]\n",
+     "spec.rules.0.matches.0.headers: is not modelled"),
+    ("epp.yaml", "name: chat}]\n",
+     "name: chat}]\n      matches: [{path: {value: /v1}}, {path: {value: /v2}}]\n",
+     "spec.rules.0.matches.1: differs from the first match"),
+    ("epp.yaml", "backoff: 100ms}\n", "backoff: 100ms}\n    - timeouts: {request: 1s}\n",
+     "spec.rules.1: differs from the first rule"),
+    ("hpa.yaml", "{name: vllm_num_requests_waiting}", "{name: vllm_num_requests_waiting, selector: {}}",
+     "spec.metrics.1.external.metric.selector: is not modelled"),
+    ("hpa.yaml", "        target: {type: A", "        describedObject: {kind: Node}\n        target: {type: A",
+     "spec.metrics.0.pods.describedObject: is not modelled"),
+    ("hpa.yaml", "type: Pods\n      pods:\n",
+     "type: Object\n      object:\n        describedObject: {kind: Deployment, name: chat}\n",
+     "spec.metrics.0.object.describedObject.kind: expected one of Service, InferencePool"),
+    ("hpa.yaml", 'type: AverageValue, averageValue: "40"', 'type: Value, value: "40"',
+     "spec.metrics.0.pods.target.type: expected one of AverageValue"),
+    ("hpa.yaml", "type: AverageValue, averageValue: 500m", "type: Value, averageValue: 500m",
+     "spec.metrics.1.external.target: expected type and value"),
+    ("hpa.yaml", "type: AverageValue, averageValue: 500m", "averageValue: 500m",
+     "spec.metrics.1.external.target.type: is missing"),
+    ("keda.yaml", '{model_name="chat"}', '{pod=~"chat-.*"}', "a sum over all replicas"),
     ("pd.yaml", "  - name: decode", "  - name: other", "profiles prefill and decode"),
     ("hpa.yaml", "selectPolicy: Max", "selectPolicy: Min", "spec.behavior.scaleDown.selectPolicy"),
     ("hpa.yaml", "vllm_num_requests_running", "cpu", "spec.metrics.0.pods.metric.name"),
@@ -98,3 +164,13 @@ def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
         parts_of(text.replace(old, new, 1), name)
     assert told in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_a_scenario_without_a_router_keeps_its_keys(tmp_path: Path) -> None:
+    path = tmp_path / "plain.yaml"
+    path.write_text("workload: {requests: 4, arrivals: {kind: poisson, rate: 1 /s}, "
+                    "lengths: {kind: fixed, prompt: 9, output: 2}}\n"
+                    "clients: [{model: llama-3.1-70b, device: h100-sxm, parallel: {tp: 4}}]\n")
+    document = with_parts(str(path), read("epp.yaml"), None)
+    assert document["workload"]["requests"] == 4
+    assert document["router"]["kind"] == "llm_d"
