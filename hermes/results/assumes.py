@@ -21,6 +21,7 @@ NOT_MODELLED = "what is not modelled at all: docs/background/not-modelled.md"
 HEADLINES = {
     "ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99", "e2e_p99": "E2E p99", "served_per_s": "served rate",
     "goodput_per_s": "goodput", "dollars_per_million": "$/M tokens", "tokens_per_j": "tokens/J",
+    "hits": "cached prompt tokens",
 }
 """Headlines that an alternative may move, with their names in the lines."""
 RATES = ("served_per_s", "goodput_per_s", "dollars_per_million", "tokens_per_j")
@@ -30,6 +31,7 @@ _PATHS = {
     "served_per_s": "headline.served_per_s", "goodput_per_s": "headline.goodput_per_s",
     "dollars_per_million": "headline.per_million_answer_tokens_dollars",
     "tokens_per_j": "headline.output_tokens_per_j",
+    "hits": "believed.cached_tokens",   # only where a router goes by them
 }
 
 

@@ -24,12 +24,17 @@ FIGURES: dict[str, tuple[str, int]] = {
     "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
     "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
     "headline.per_output_token_j": ("J per generated token", -1),
+    "believed.false_share": ("false beliefs, share of requests", -1),
     "energy.total_j": ("J, whole run", 0),
     "cost.total_dollars": ("$, whole run", 0),
 }
 # the same of a group whose replicas come and go, with its name before: `fleet.GROUP.ready_mean`
 _FLEET: dict[str, tuple[str, int]] = {"ready_mean": ("replicas ready, mean", 0),
                                       "held_device_hours": ("device-hours held", -1)}
+# the same of clients that share a router that knows caches: `believed.balance.CLIENTS.jain`
+_BALANCE: dict[str, tuple[str, int]] = {"max_over_mean": ("most tokens of a client / mean", -1),
+                                        "jain": ("Jain's index of tokens of clients", 1)}
+_OF_CLIENTS = {"fleet": _FLEET, "believed.balance": _BALANCE}
 SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
 _JUDGED_FIGURES = ("headline.served_per_s", "notes.f1.mean", "cost.dollars_per_hour")
 _JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
@@ -66,27 +71,48 @@ def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]
             if key == "headline.served_per_s":
                 noise = _rate_noise(ours, theirs)
             rows.append(TotalRow(key, a, b, error, noise))
-    fleets = [side.get("fleet", {}) for side in (ours, theirs)]
-    for group in {**fleets[0], **fleets[1]}:
-        for key in _FLEET:
-            a, b = (side.get(group, {}).get(key) for side in fleets)
-            rows.append(TotalRow(f"fleet.{group}.{key}", a, b, (a - b) / b if a is not None and b else None))
+    for place, figures in _OF_CLIENTS.items():
+        found = [_table(side, place) for side in (ours, theirs)]
+        for name in {**found[0], **found[1]}:
+            for key in figures:
+                a, b = (figure(side, f"{place}.{name}.{key}") for side in (ours, theirs))
+                rows.append(TotalRow(f"{place}.{name}.{key}", a, b, (a - b) / b if a is not None and b else None))
     return rows
+
+
+def _table(summary: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return a table of a summary by its place; empty where there is none."""
+    value: Any = summary
+    for key in path.split("."):
+        value = value.get(key, {})
+    found: Mapping[str, Any] = value
+    return found
 
 
 def named(row: str) -> tuple[str, int]:
     """Return the name of a `TotalRow`'s figure, and whether more is better (1), less (-1) or neither (0)."""
     if row in FIGURES:
         return FIGURES[row]
-    group, _, key = row.removeprefix("fleet.").rpartition(".")
-    text, way = _FLEET[key]
+    place, group, key = _of_clients(row)
+    text, way = _OF_CLIENTS[place][key]
     return f"{group}: {text}", way
+
+
+def _of_clients(path: str) -> tuple[str, str, str]:
+    """Return the table of clients of a figure, the clients' name, which may have dots, and the key; empty for none."""
+    for place in _OF_CLIENTS:
+        if path.startswith(f"{place}."):
+            name, _, key = path.removeprefix(f"{place}.").rpartition(".")
+            return place, name, key
+    return "", "", ""
 
 
 def figure(summary: Mapping[str, Any], path: str) -> float | None:
     """Return a number of a summary by its place, such as `headline.served_per_s`; None where there is none."""
+    place, name, last = _of_clients(path)
+    keys = (*place.split("."), name, last) if place else path.split(".")
     value: Any = summary
-    for key in path.split("."):
+    for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 

@@ -42,6 +42,8 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items()
             if label not in ("workload", "band")]
     out += gateway_sections(summary)
+    if "balance" in summary.get("believed", {}):
+        out.append(_beliefs(summary["believed"]))
     if "notes" in summary:
         stats = ("mean", "p50", "p99", "max")   # columns of 80 characters
         shown: list[tuple[str, ...]] = []
@@ -61,6 +63,18 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_bottlenecks(summary["utilisation"]))
     memory = _memory(summary)
     return [*out, memory] if memory.rows else out
+
+
+def _beliefs(found: dict[str, Any]) -> Section:
+    """Return the table of `believed` of a summary that has `balance`."""
+    off = f"by more than {found['block_tokens']} tokens"
+    rows = [("requests on a false belief", f"{percent(found['false_share'])} of {found['requests']:,}"),
+            (f"believed too much, {off}", f"{found['false_high']:,}"),
+            (f"believed too little, {off}", f"{found['false_low']:,}")]
+    for name, pool in found["balance"].items():
+        rows += [(f"{name}: tokens of {pool['clients']} clients, most / mean", f"{pool['max_over_mean']:.3f}"),
+                 (f"{name}: the same, Jain's index", f"{pool['jain']:.3f}")]
+    return Section("routers and caches", ("", ""), rows)
 
 
 def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:

@@ -13,7 +13,7 @@ import vl_convert
 from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
 from hermes.results.compare import compare
-from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure
+from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure, named
 from hermes.results.fleet_charts import fleet_panels
 from hermes.results.fleet_table import replicas_table
 from hermes.results.layout import format_number, format_s, to_html
@@ -136,7 +136,9 @@ def _compared(runs: Runs) -> str:
               for name, run in runs[1:]]
     noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
               | {row.name: row.noise for row in table.totals} for table in tables]
-    for path, (label, way) in _COMPARED.items():
+    of_clients = {row.name: named(row.name) for table in tables for row in table.totals
+                  if row.name.startswith("believed.balance.")}
+    for path, (label, way) in (_COMPARED | of_clients).items():
         values = [figure(run.summary, path) for _, run in runs]
         if all(value is None for value in values):
             continue

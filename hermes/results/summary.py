@@ -14,8 +14,9 @@ import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import GAVE_UP
-from hermes.core.record import BELIEVED, STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.attempts import attempts_summary
+from hermes.results.believed import believed_summary
 from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
@@ -133,7 +134,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "by": summary_by_label(record, metrics, path, good if limited else None, apart, window),
         "transfers": _transfers(record),
         **_notes(record, completed),
-        **_believed(record, metrics, completed),
+        **believed_summary(record, metrics, completed),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
         **sharing_summary(record),
@@ -199,22 +200,6 @@ def _notes(record: RunRecord, completed: BoolArray) -> dict[str, Any]:
     notes = {name: _shares(values[completed], record.note_names[name]) if name in record.note_names
              else Distribution(values[completed]).stats() for name, values in record.notes.items()}
     return {"notes": notes} if notes else {}
-
-
-def _believed(record: RunRecord, metrics: RequestMetrics, completed: BoolArray) -> dict[str, Any]:
-    """Return what routers believed to be cached of the prompts of completed requests, and what was; empty without such
-    routers."""
-    noted = record.notes.get(BELIEVED)
-    if noted is None:
-        return {}
-    known = completed & ~np.isnan(noted)
-    believed, cached = noted[known].astype(np.int64), metrics.cached_tokens[known]
-    return {"believed": {
-        "requests": int(known.sum()), "prompt_tokens": int(metrics.computed_prompt_tokens[known].sum()),
-        "believed_tokens": int(believed.sum()), "cached_tokens": int(cached.sum()),
-        "missed_tokens": int(np.maximum(believed - cached, 0).sum()),
-        "unexpected_tokens": int(np.maximum(cached - believed, 0).sum()),
-    }}
 
 
 def _shares(codes: FloatArray, names: list[str]) -> dict[str, Any]:

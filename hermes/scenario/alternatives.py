@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.core.record import RunRecord
+from hermes.core.record import BELIEVED, RunRecord
 from hermes.errors import InputError
 from hermes.results.assumes import RATES, Assumed, changes_of_runs, ordered
 from hermes.scenario.assumption import Assumption, Change
@@ -69,6 +69,10 @@ def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
     """Return the entry of an alternative that needs a simulation; None if this run has nothing that it acts on."""
     if one.decides == "KV memory" and not _short_of_memory(record, one.bytes):
         return None
+    if one.decides == "prefix caches" and not record.stages["cached_tokens"].any():
+        noted = record.notes.get(BELIEVED)
+        if noted is None or not (noted > 0).any():
+            return None
     return Assumed(one.name, one.default, one.alternative, method="not simulated")
 
 
@@ -104,6 +108,8 @@ def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, 
         return None
     before, after = results.summary_of_run, other.summary_of_run
     effect = changes_of_runs(before, after)
+    if not one.hits:
+        effect.pop("hits", None)
     told = _beyond_noise(one, results, other, effect) if chance else effect
     within = tuple(name for name, change in effect.items() if not _is_effect(
         change, first.effect.get(name, 0.0), told.get(name, 0.0)))

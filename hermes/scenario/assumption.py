@@ -46,8 +46,9 @@ class Assumption:
     Attributes:
         default, alternative: In words, with figures.
         settings: Keys of the scenario that set the alternative: dotted paths to values; empty if none do.
-        decides: What the default acts on, if a run may lack it and no change prices it: `""`, or `KV memory` (`bytes`
-            less of it on each device).
+        decides: What the default acts on, if a run may lack it and no change prices it: `""`, `KV memory` (`bytes`
+            less of it on each device), or `prefix caches` (what a router knows of them).
+        hits: Whether the cached prompt tokens are one of its headlines.
     """
 
     name: str
@@ -55,5 +56,6 @@ class Assumption:
     alternative: str
     settings: Mapping[str, Any]
     change: Change = Change()
-    decides: Literal["", "KV memory"] = ""
+    decides: Literal["", "KV memory", "prefix caches"] = ""
     bytes: float = 0.0
+    hits: bool = False

@@ -21,6 +21,7 @@ from hermes.hardware.kernel_curves import GRAPH_LAUNCH_NS
 from hermes.hardware.power import device_power, watts_trust
 from hermes.network.base import bandwidth_of
 from hermes.scenario.assumed_engine import of_engine, of_version
+from hermes.scenario.assumed_router import of_routers
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Scenario, Source
 
@@ -80,6 +81,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
         yield from of_engine(client, scenario.source, number)
         if client.count > 1 and not source.chosen("router") and len(scenario.clients) == 1:
             yield Assumption("router", "round robin", "least loaded", {"router": {"kind": "least_loaded"}})
+    yield from of_routers(scenario)
     yield from _links(scenario)
     yield from _prices(scenario)
     yield from _watts(scenario)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hermes.arrays import FloatArray
 from hermes.core.noise import T_OF_5
-from hermes.core.record import STATUS_COMPLETED, RunRecord
+from hermes.core.record import BELIEVED, STATUS_COMPLETED, RunRecord
 from hermes.results.assumes import Assumed
 from hermes.units import NS_PER_S
 
@@ -52,8 +52,8 @@ def intervals_of_latencies(record: RunRecord, metrics: RequestMetrics) -> dict[s
 
 
 def beyond_chance(before: Results, after: Results) -> dict[str, float]:
-    """Return the mean relative change of each latency headline over the parts of two runs, where it is more than
-    chance. The runs have the same requests; those that both completed are compared."""
+    """Return the mean relative change of each latency headline, and of the cached prompt tokens, over the parts of two
+    runs, where it is more than chance. The runs have the same requests; those that both completed are compared."""
     if len(before.record.status) != len(after.record.status):
         return {}
     done = _in_order(before.record)
@@ -66,11 +66,21 @@ def beyond_chance(before: Results, after: Results) -> dict[str, float]:
             continue
         parts = [np.array([np.percentile(part, 99.0) for part in np.array_split(values[known], PARTS)])
                  for values in (old, new)]
-        changes = np.log(parts[1] / parts[0])
-        mean = float(changes.mean())
-        if mean and abs(mean) >= T_OF_5 * float(changes.std(ddof=1)) / math.sqrt(PARTS):
-            found[f"{name}_p99"] = math.expm1(mean)
+        _add_change(found, f"{name}_p99", *parts)
+    if BELIEVED in before.record.notes and len(done) >= PARTS * FEWEST:
+        sums = [np.array([part.sum() for part in np.array_split(side.metrics.cached_tokens[done], PARTS)])
+                for side in (before, after)]
+        if all(side.all() for side in sums):
+            _add_change(found, "hits", *sums)
     return found
+
+
+def _add_change(found: dict[str, float], name: str, old: FloatArray, new: FloatArray) -> None:
+    """Add the mean relative change of a figure over the parts of two runs, if it is more than chance."""
+    changes = np.log(new / old)
+    mean = float(changes.mean())
+    if mean and abs(mean) >= T_OF_5 * float(changes.std(ddof=1)) / math.sqrt(PARTS):
+        found[name] = math.expm1(mean)
 
 
 def of_one_seed(scenario: Scenario, record: RunRecord, metrics: RequestMetrics, slo: SloConfig) -> Assumed | None:
