@@ -59,13 +59,19 @@ SGLANG = Known(
         "request-timeout-secs")),
     # the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
     _beside("""
-        api-key assignment-mode bucket-adjust-interval-secs cb-window-duration-secs chat-template cors-allowed-origins+
-        enable-trace* history-backend host log-dir log-level max-idle-secs max-payload-size mcp-config-path model-path
-        otlp-traces-endpoint port prometheus-duration-buckets+ prometheus-host prometheus-port queue-size
-        queue-timeout-secs reasoning-parser request-id-headers+ selector+ service-discovery* service-discovery-namespace
-        service-discovery-port shutdown-grace-period-secs tokenizer-cache-enable-l0* tokenizer-cache-enable-l1*
-        tokenizer-cache-l0-max-entries tokenizer-cache-l1-max-memory tokenizer-path tool-call-parser worker-urls+
-        worker-startup-check-interval worker-startup-timeout-secs"""),
+        api-key assignment-mode bootstrap-port-annotation bucket-adjust-interval-secs ca-cert-paths+
+        cb-window-duration-secs chat-template client-cert-path client-key-path control-plane-audit-enabled*
+        cors-allowed-origins+ enable-trace* enable-wasm* history-backend host jwt-audience jwt-issuer
+        jwt-jwks-uri log-dir log-level max-idle-secs max-payload-size mcp-config-path model-path
+        oracle-connect-descriptor oracle-password oracle-pool-max oracle-pool-min oracle-pool-timeout-secs
+        oracle-tns-alias oracle-username oracle-wallet-path otlp-traces-endpoint port postgres-db-url
+        postgres-pool-max prefix-hash-load-factor prefix-token-count prometheus-duration-buckets+
+        prometheus-host prometheus-port queue-size queue-timeout-secs reasoning-parser redis-key-prefix
+        redis-pool-max redis-retention-days redis-url request-id-headers+ selector+ server-cert-path
+        server-key-path service-discovery* service-discovery-namespace service-discovery-port
+        shutdown-grace-period-secs tokenizer-cache-enable-l0* tokenizer-cache-enable-l1*
+        tokenizer-cache-l0-max-entries tokenizer-cache-l1-max-memory tokenizer-path tool-call-parser
+        worker-startup-check-interval worker-startup-timeout-secs worker-urls+"""),
     {"max-concurrent-requests": "-1", "backend": "sglang"},
     frozenset(("disable-retries", "disable-circuit-breaker")))
 

@@ -24,7 +24,7 @@ def read(name: str) -> dict:
 def test_a_picker_and_a_route() -> None:
     parts = read("epp.yaml")
     scorers = {name: weight for name, weight in parts["router"]["scorers"].items() if weight}
-    assert scorers == {"queue": 1, "kv": 1, "prefix": 3}
+    assert scorers == {"queue": 2, "kv": 2, "prefix": 3}
     assert parts["gateway"] == {"timeout": 300, "per_try": 90, "retries": 2, "backoff": 0.1, "max_backoff": 1}
 
 

@@ -38,7 +38,8 @@ COSTS = {"overlap_credit": 1, "host_credit": 0.75, "prefill_load_scale": 1, "tem
      "--cb-window-duration-secs 60", {}, {"breaker": {"failures": 5, "successes": 2, "time": 30}}),
     (f"{PYTHON} --retry-max-retries 0", {}, {"retries": 0}),
     (f"{PYTHON} --disable-retries --disable-circuit-breaker", {}, {"retries": 0, "breaker": None}),
-    (f"{PYTHON} \\\n  --service-discovery --selector app=a role=b --host 0.0.0.0 --max-concurrent-requests -1", {}, {}),
+    (f"{PYTHON} \\\n  --service-discovery --selector app=a role=b --host 0.0.0.0 --redis-url a "
+     "--max-concurrent-requests -1", {}, {}),
     (f"docker run --rm -p 1:1 lmsysorg/sgl sh -c '{PYTHON} --cache-threshold 0.1'", {"cache_threshold": 0.1}, {}),
 ])
 def test_sglang(command: str, router: dict[str, Any], retry: dict[str, Any]) -> None:
