@@ -167,7 +167,8 @@ def test_mistakes_in_a_plan_file_name_the_line(text, message, capsys, tmp_path, 
 def test_a_plan_that_was_written_is_read_back(what, capsys, tmp_path):
     path = tmp_path / "p.yaml"
     named = what in ("llm", "terms")
-    sets = ["--set", "model=llama-3.1-8b"] if named else ["--set", "seed=3"] if what != "link" else []
+    other = {"link": [], "start-up": ["--set", "models=[small.json]"]}
+    sets = ["--set", "model=llama-3.1-8b"] if named else other.get(what, ["--set", "seed=3"])
     assert main(["calibrate", "plan", what, "-o", str(path), *sets]) == 0
     assert "next: hermes" in capsys.readouterr().out
     found = load_measurement(path)
