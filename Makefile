@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples, quick studies, notebooks (10 minutes)
+#   make test-long           property tests with many more examples, quick studies, notebooks (about 40 minutes)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)

@@ -46,7 +46,7 @@ from hermes.calibration.accuracy.lmbench import (
     users_of,
 )
 from hermes.calibration.accuracy.lmbench_router import RATES as QUIET
-from hermes.calibration.accuracy.lmbench_router import effects, hops
+from hermes.calibration.accuracy.lmbench_router import effects, hops, intervals
 from hermes.errors import HermesError, InputError
 
 WAIT_S = 2.0           # a first token later than this waited for memory
@@ -226,6 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
                ["file", "router", "limits", "prefixes", "rate: E2E TTFT"], _without_time_out(folder, users))
         _print("7. Change of the median TTFT by llm-d's router, ms", ["servers", *(f"{rate:g}/s" for rate in QUIET)],
                ([name, *(f"{1e3 * change:+.0f}" for change in changes)] for name, changes in effects(folder)))
+        _print("95% intervals of what was measured, ms", [f"{rate:g}/s" for rate in QUIET],
+               iter([[f"{1e3 * low:+.0f} to {1e3 * high:+.0f}" for low, high in intervals(folder)]]))
         _print("First tokens of short prompts, later by ms", ["rate", "median"],
                ([f"{rate:g}", f"{1e3 * later:.1f}"] for rate, later in hops(folder)))
     except HermesError as error:

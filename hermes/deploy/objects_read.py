@@ -33,7 +33,7 @@ PREFIX = {"blockSize": BLOCK, "blockSizeTokens": BLOCK,
           "maxPrefixBlocksToMatch": (MOST_TOKENS // LEAST_BLOCK, MOST_TOKENS // LEAST_BLOCK,
                                      f"{MOST_TOKENS} tokens in blocks of {LEAST_BLOCK}"),
           "maxPrefixTokensToMatch": (MOST_TOKENS, MOST_TOKENS, "the router's default")}
-FLOW_CONTROL = ("flowControl", "saturationDetector")   # fields that a flow control of the gateway would take
+FLOW_CONTROL = ("flowControl", "saturationDetector")   # fields of what a scenario has as `gateway.flow_control`
 VERSIONS = {"EndpointPickerConfig": ("inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha1", "llm-d.ai/v1"),
             "HTTPRoute": ("gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"),
             "HorizontalPodAutoscaler": ("autoscaling/v2",), "ScaledObject": ("keda.sh/v1alpha1",)}
@@ -136,7 +136,8 @@ def _picker(document: Node) -> dict[str, Any]:
     for name in FLOW_CONTROL:
         node = _at(document, name)
         if node is not None:
-            raise (node.key or node.mark).error(Verbatim("flow control is not modelled; remove it"), field=name)
+            told = Verbatim("is not read from objects; remove it, and write gateway.flow_control into the scenario")
+            raise (node.key or node.mark).error(told, field=name)
     fields = _fields(document, "", ("plugins", "schedulingProfiles", "featureGates"), BESIDE)
     for gate in _items(fields.get("featureGates"), "featureGates"):
         if gate.value != "prepareDataPlugins":

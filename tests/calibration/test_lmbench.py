@@ -23,7 +23,7 @@ from hermes.calibration.accuracy.lmbench import (
     timed_out,
     users_of,
 )
-from hermes.calibration.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, paired
+from hermes.calibration.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, intervals, paired
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = OUTSIDE / "data" / "llm-d-lmbench"
@@ -163,6 +163,7 @@ def test_the_effect_of_a_router_is_that_of_the_requests_that_both_pairs_answer(d
     folder = data / "llm-d-lmbench"
     found = dict(effects(folder, {"nothing": PLAIN, "a hop": PLAIN._replace(gateway=HOP)}))
     assert found["measured"] == [0.0]      # the made-up set has one of the rates, and equal first tokens
+    assert list(intervals(folder, 50)) == [(0.0, 0.0)]
     assert found["nothing"] == [0.0]
     assert found["a hop"] == pytest.approx([HOP_S], abs=1e-9)
     assert [(rate, answered.index.tolist()) for rate, _, answered in paired(folder, "sharegpt")] == [

@@ -101,7 +101,7 @@ def test_a_decider_without_tokens_never_splits() -> None:
 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
-     "epp.yaml:3:1: flowControl: flow control is not modelled"),
+     "epp.yaml:3:1: flowControl: is not read from objects; remove it, and write gateway.flow_control"),
     ("epp.yaml", "type: queue-scorer", "type: token-load-scorer",
      "plugins.0.type: 'token-load-scorer' is not modelled"),
     ("epp.yaml", "pluginRef: queue-scorer", "pluginRef: queue", "schedulingProfiles.0.plugins.0.pluginRef"),

@@ -32,8 +32,9 @@ from hermes.calibration.accuracy.lmbench import (
     users_of,
 )
 from hermes.calibration.accuracy.served import Case, Row
+from hermes.config.streams import stream
 
-__all__ = ["ALL", "CAUSES", "HOP_S", "PLAIN", "RATES", "effect_of", "effects", "hops", "lmbench_router", "paired"]
+__all__ = ["ALL", "CAUSES", "HOP_S", "PLAIN", "RATES", "effects", "hops", "intervals", "lmbench_router", "paired"]
 
 HOP_S = 0.015        # of llm-d's gateway in May 2025
 RATES = (0.5, 1.0, 1.5)   # requests/s at which queues hardly matter
@@ -59,7 +60,8 @@ CAUSES: Mapping[str, Servers] = MappingProxyType({
     "build: 1,250 blocks": PLAIN._replace(blocks=FEW),
     "offload of 40 GB": PLAIN._replace(client=_offload(None)),
     "router and hop": PLAIN._replace(router=ROUTER, gateway=HOP),
-    "router, hop and 2,048 blocks": PLAIN._replace(router=ROUTER, gateway=HOP, blocks=2048),
+    **{f"router, hop and {blocks:,} blocks": PLAIN._replace(router=ROUTER, gateway=HOP, blocks=blocks)
+       for blocks in (1250, 1600, 1800, 2048, 2239)},
     "all but the offload": PLAIN._replace(router=ROUTER, gateway={**HOP, **LIMIT}, cancel_s=NEVER_S, blocks=FEW),
     ALL: PLAIN._replace(router=ROUTER, gateway={**HOP, **LIMIT}, cancel_s=NEVER_S, client=_offload(FEW)),
 })
@@ -75,17 +77,19 @@ def lmbench_router(data: Path) -> Iterator[Row]:
         if rate not in RATES:
             continue
         measured = _median(answered) - _median(sent.loc[answered.index])
-        without = effect_of(sent, answered, PLAIN, users)
+        without = _simulated(sent, answered, PLAIN, users)
         for name in ("router and hop", ALL):
-            case = Case(f"lmbench x2, effect of llm-d, {name}", f"{rate:g}/s", "not stated", "a100-80gb tp2",
-                        "llama-3.1-70b")
-            yield Row(case, "ttft change", "p50", measured, effect_of(sent, answered, CAUSES[name], users) - without)
+            yield Row(_case(f"effect of llm-d, {name}", rate), "ttft change", "p50", measured,
+                      _simulated(sent, answered, CAUSES[name], users) - without)
     for rate, sent, answered in paired(folder, "short_input"):
         if rate > RATES[0]:   # that the hop was taken from
             results = send(sent, PLAIN._replace(router=ROUTER, gateway=HOP, conversations=False))
-            case = Case("lmbench x2, short_input, llm-d", f"{rate:g}/s", "not stated", "a100-80gb tp2",
-                        "llama-3.1-70b")   # its steps are scored with the plain pair's
-            yield Row(case, "ttft", "p50", _median(answered), _median(results.requests))
+            yield Row(_case("short_input, llm-d", rate), "ttft", "p50", _median(answered), _median(results.requests))
+
+
+def _case(what: str, rate: float) -> Case:
+    """Return a case without a range: its steps are scored with the plain pair's."""
+    return Case(f"lmbench x2, {what}", f"{rate:g}/s", "not stated", "a100-80gb tp2", "llama-3.1-70b")
 
 
 def paired(folder: Path, workload: str) -> Iterator[tuple[float, pd.DataFrame, pd.DataFrame]]:
@@ -107,13 +111,25 @@ def effects(folder: Path, causes: Mapping[str, Servers] = CAUSES) -> Iterator[tu
     users = users_of(folder)
     rows = [row for row in paired(folder, "sharegpt") if row[0] in RATES]
     yield "measured", [_median(answered) - _median(sent.loc[answered.index]) for _, sent, answered in rows]
-    without = [effect_of(sent, answered, PLAIN, users) for _, sent, answered in rows]
+    without = [_simulated(sent, answered, PLAIN, users) for _, sent, answered in rows]
     for name, servers in causes.items():
-        yield name, [effect_of(sent, answered, servers, users) - base
+        yield name, [_simulated(sent, answered, servers, users) - base
                      for (_, sent, answered), base in zip(rows, without, strict=True)]
 
 
-def effect_of(sent: pd.DataFrame, answered: pd.DataFrame, servers: Servers, users: IntArray) -> float:
+def intervals(folder: Path, draws: int = 4000) -> Iterator[tuple[float, float]]:
+    """Yield the 95% interval of the measured change at each of `RATES`, by drawing requests again. Requests of one
+    conversation, and those that queue together, are not independent: it is too narrow."""
+    for rate, sent, answered in paired(folder, "sharegpt"):
+        if rate in RATES:
+            here, there = (rows["ttft_s"].to_numpy(dtype=np.float64)
+                           for rows in (answered, sent.loc[answered.index]))
+            drawn = stream(0, f"lmbench/{rate:g}").integers(0, len(here), (draws, len(here)))
+            low, high = np.percentile(np.median(here[drawn], axis=1) - np.median(there[drawn], axis=1), (2.5, 97.5))
+            yield float(low), float(high)
+
+
+def _simulated(sent: pd.DataFrame, answered: pd.DataFrame, servers: Servers, users: IntArray) -> float:
     """Return the simulated median TTFT of the requests that were answered."""
     found = send(sent, servers, users).requests.set_index(sent.index)
     return _median(found.loc[answered.index])
