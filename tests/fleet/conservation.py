@@ -33,6 +33,21 @@ def ran(data: dict[str, Any]) -> tuple[Simulation, RunRecord]:
     return simulation, simulation.run()
 
 
+def assert_steps_give_the_same(data: dict[str, Any], record: RunRecord) -> None:
+    """A scenario simulated step by step, too, leaks nothing and has the same record."""
+    other, steps = ran(data | {"stepping": "every_step"})
+    assert_nothing_leaks(other)
+    assert record.finish_ns.tolist() == steps.finish_ns.tolist()
+    assert record.reject_reasons == steps.reject_reasons
+    assert record.membership.tolist() == steps.membership.tolist()
+    for table, other_table in ((record.attempts, steps.attempts), (record.held, steps.held)):
+        assert table.keys() == other_table.keys()
+        for name, column in table.items():
+            assert column.tolist() == other_table[name].tolist(), name
+    for name in ("request", "client", "start_ns", "first_token_ns", "end_ns", "output_tokens"):
+        assert record.stages[name].tolist() == steps.stages[name].tolist(), name
+
+
 def assert_nothing_leaks(simulation: Simulation) -> None:
     coordinator, network = simulation.coordinator, simulation.network
     for client in simulation.clients:

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from conservation import assert_conserved, assert_held, assert_nothing_leaks, assert_tokens_add_up, ran
+from conservation import (
+    assert_conserved,
+    assert_held,
+    assert_nothing_leaks,
+    assert_steps_give_the_same,
+    assert_tokens_add_up,
+    ran,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -56,12 +63,4 @@ def test_whatever_waits_nothing_is_lost(data: dict[str, Any]) -> None:
         assert_held(record, round(flow["cycle"] * 1e9), first_come=in_order, gateways=gateways)
     if data["clients"][0]["name"] == "llm" and data["clients"][0]["scheduler"]["kind"] in ("chunked", "continuous"):
         assert_tokens_add_up(record)
-    other, steps = ran(data | {"stepping": "every_step"})
-    assert_nothing_leaks(other)
-    assert record.finish_ns.tolist() == steps.finish_ns.tolist()
-    assert record.reject_reasons == steps.reject_reasons
-    for table, other_table in ((record.attempts, steps.attempts), (record.held, steps.held)):
-        for name, column in table.items():
-            assert column.tolist() == other_table[name].tolist(), name
-    for name in ("request", "client", "start_ns", "first_token_ns", "end_ns", "output_tokens"):
-        assert record.stages[name].tolist() == steps.stages[name].tolist(), name
+    assert_steps_give_the_same(data, record)
