@@ -301,6 +301,8 @@ class VllmScheduler(LLMScheduler):
             del self.running[seq], self.partial[seq]
         else:
             self._queue.remove(seq)
+        self._close_segment(seq)
+        seq.join_tick = self.group.clock   # no more tokens
         if any(one["id"] == number for one in self._arrived):   # the engine does not have it yet
             self._arrived = [one for one in self._arrived if one["id"] != number]
             return

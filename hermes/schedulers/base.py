@@ -251,9 +251,9 @@ class LLMScheduler:
                 self.group.remove(seq)
             else:
                 self.partial.pop(seq, None)
-            self._close_segment(seq)
         else:
             self._leave_queue(seq)
+        self._close_segment(seq)   # in the queue, of one whose tokens may still have come of steps in flight
         seq.join_tick = self.group.clock   # no more tokens
         self.release(seq)
 

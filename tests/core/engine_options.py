@@ -173,10 +173,17 @@ def _retrying(per_try: str) -> Option:
                   acted=_retries)
 
 
-def _offered_again(outcome: Outcome) -> int:
+def _offers(outcome: Outcome) -> int:
     """Count the requests that their clients have offered again."""
     offers = outcome.record.notes.get("client_tries")
     return 0 if offers is None else int((offers > 1).sum())
+
+
+def _offered_again(per_try: str) -> Option:
+    """Return the option by which clients offer requests again that take longer."""
+    return Option("offered_again", {"workload.retry": {"kind": "openai", "retries": 1, "backoff": "5ms",
+                                                       "per_try": per_try, "begun": "restart"}},
+                  keys=("retry",), acted=_offers)
 
 
 def _gateways(outcome: Outcome) -> int:
@@ -243,9 +250,7 @@ OPTIONS: tuple[Option, ...] = (
         "workload.classes": {"values": ["gold", "basic"]}}, keys=("gateway", "flow_control"), acted=_late_bound),
     Option("gateways", {"gateway.delay": "2ms", "gateway.capacity": "200 /s", "gateway.replicas": 2}, keys=("gateway",),
            acted=_gateways),
-    Option("offered_again", {"workload.retry": {"kind": "openai", "retries": 1, "backoff": "5ms",
-                                                "per_try": "360ms", "begun": "restart"}},
-           keys=("retry",), acted=_offered_again),
+    _offered_again("360ms"),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),
@@ -290,8 +295,8 @@ HYBRID = Option("hybrid", {"client.memory.hybrid": True}, acted=window_blocks_fr
 WHOLE = Option("whole", {"client.memory.hybrid": False})
 SGLANG = OPTIONS[-1]
 # "ranks" names a mixture of its own, and larger models take longer
-OF_ANY_MODEL = tuple(_retrying("600ms") if option.name == "retrying" else option
-                     for option in OPTIONS if option.name != "ranks")
+SLOWER = {option.name: option for option in (_retrying("600ms"), _offered_again("620ms"))}
+OF_ANY_MODEL = tuple(SLOWER.get(option.name, option) for option in OPTIONS if option.name != "ranks")
 SGLANG_WHOLE = Option("sglang", SGLANG.settings | WHOLE.settings, keys=("scheduler", "sglang", "hybrid"))
 
 
@@ -421,7 +426,7 @@ NO_EFFECT_ON_WINDOWS = NO_EFFECT | {frozenset(("whole", other)): "every layer ke
                                     for other in WITHOUT_WINDOWS - {"whole", "sglang"}} | {
     frozenset(("unchunked", "scheduled_tokens")): "no request of more than 64 tokens is served: none leaves its window"}
 
-GIVEN_UP = {frozenset(("retrying", "patience")): "its client gives up before an attempt times out"}
+GIVEN_UP = {frozenset((option, "patience")): "its client gives up before an attempt times out" for option in SLOWER}
 
 BASES = {base.name: base for base in (
     Base("dense", {}, LOADS, OPTIONS, NO_EFFECT),

@@ -91,6 +91,8 @@ FOUND = (
     ("windows", 9, "hybrid", "ranks", "roles"), ("windows", 9, "hybrid", "branches", "roles"),
     # an answer that a stop token ends is still in the decode group when its blocks go to the tiers
     ("windows", 0, "conversations", "stop_token", "tiers"),
+    # an attempt that was given up while it waited after a preemption, with its last token in flight when it began
+    ("mixture", 2, "eagle", "retrying", "roles"),
 )
 """Base, load and options of triples that went wrong once."""
 
