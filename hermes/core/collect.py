@@ -91,7 +91,9 @@ def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of th
         return {}
     return {"attempts": gateway.table(), "stage_attempts": np.array(gateway.stage_attempts, dtype=np.int64),
             "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2),
-            **({} if gateway.flow is None else {"held": gateway.flow.table(), "weights": gateway.flow.weights})}
+            "calls": gateway.calls(), "queued": gateway.queued(), "offers": gateway.offers(),
+            **({} if gateway.flow is None else {"held": gateway.flow.table(), "halts": gateway.flow.halts(),
+                                                "weights": gateway.flow.weights})}
 
 
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:

@@ -261,6 +261,8 @@ class Coordinator:
     def _offer_again(self, request: Request, tick: Tick) -> None:
         if not request.over:
             request.note("client_tries", request.offered)
+            if self.gateway is not None:
+                self.gateway.offered_ns[request.id] = self.env._now
             if request.stream.retry is not None:
                 request.stream.retry.offered(request)
             self._offer(request)

@@ -26,7 +26,7 @@ from hermes.core.clock import Clock
 from hermes.core.fairness import Call, Held
 from hermes.core.flow_policy import Classes, FlowPolicy
 from hermes.core.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool, Sender
-from hermes.core.record import HELD_FIELDS
+from hermes.core.record import HALT_FIELDS, HELD_FIELDS
 
 __all__ = ["FlowControl"]
 
@@ -153,6 +153,14 @@ class FlowControl:
         if not self._policy.holds:
             return {}
         return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+
+    def halts(self) -> dict[str, IntArray]:
+        """Return the columns of the table of what kept calls waiting; none where calls do not wait."""
+        if not self._policy.holds:
+            return {}
+        rows = np.array([row for pool in self._pools for row in pool.halts()], dtype=np.int64)
+        return {name: column.copy() for name, column in
+                zip(HALT_FIELDS, rows.reshape(-1, len(HALT_FIELDS)).T, strict=True)}
 
     # -- called by the pools ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from hermes.core.client import Client
 from hermes.core.clock import DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.fairness import Call, Fairness, Flow, Held
 from hermes.core.flow_policy import Classes, FlowPolicy
+from hermes.core.saturation import CEILING, CYCLE
 from hermes.core.scraped import NEVER
 
 __all__ = ["EXPIRED", "GIVEN_UP", "REFUSED", "SENT", "WAITING", "Pool", "Sender"]
@@ -125,6 +126,8 @@ class Pool:
         self._empty = not any(lists)
         self._next_ns, self._grid_ns, self._scan_next_ns = NEVER, -1, NEVER
         self._gate_ns = 0    # from when on requests may be revoked again
+        self._halts: list[tuple[int, int, int, int, int]] = []   # that are over
+        self._halt: tuple[int, int, int, int] | None = None      # client, band, limit and begin of the present one
 
     def band_of(self, request: int) -> Band:
         """Return the band of a request."""
@@ -186,6 +189,8 @@ class Pool:
     def take(self, held: Held) -> None:
         """Let a call leave."""
         del self._waiting[held]
+        if not self._waiting:
+            self._halted_by(None)
         self._band[held.priority].take(held, self.env._now)
         if self.service is not None:
             self.service.ends(held.tenant, self.env._now)
@@ -230,6 +235,7 @@ class Pool:
                 break
         if not self._waiting:
             return
+        self._note_halt(saturation)
         if not halted:
             self._cycle_at(self.env._now)
             return
@@ -238,6 +244,33 @@ class Pool:
             later = min(later, self._gate_ns)
         if later < NEVER:
             self._cycle_at(later)
+
+    def _note_halt(self, saturation: float) -> None:
+        """Note what keeps calls waiting from now on. saturation: That of this cycle."""
+        if self.saturation.counts:   # the call that has left counts at once
+            saturation = self.saturation.now()
+        band = next((band for band in self.bands if saturation >= band.ceiling), None)
+        limit, client = self.saturation.limit()
+        if client < 0:
+            client = min(self.indices)
+        if band is None:
+            limit, band = CYCLE, next(band for band in self.bands if band.count)
+        elif saturation < 1:
+            limit = CEILING
+        self._halted_by((client, band.priority, limit))
+
+    def _halted_by(self, halt: tuple[int, int, int] | None) -> None:
+        if self._halt is not None:
+            if self._halt[:3] == halt:
+                return
+            if self.env._now > self._halt[3]:
+                self._halts.append((*self._halt, self.env._now))
+        self._halt = None if halt is None else (*halt, self.env._now)
+
+    def halts(self) -> list[tuple[int, ...]]:
+        """Return what kept calls waiting, as rows of `HALT_FIELDS`."""
+        last = [] if self._halt is None else [(*self._halt, -1)]
+        return [(self.gateway, *row) for row in [*self._halts, *last]]
 
     def _revoke(self, saturation: float, halted: int) -> None:
         """Revoke running requests of lower bands for one that is halted, if some waits there."""

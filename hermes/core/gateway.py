@@ -30,7 +30,7 @@ from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
 from hermes.core.generation import Generation
 from hermes.core.hop import Hop
-from hermes.core.record import ATTEMPT_FIELDS, FATES, GATEWAY_WAIT
+from hermes.core.record import ATTEMPT_FIELDS, CALL_FIELDS, FATES, GATEWAY_WAIT, QUEUED_FIELDS
 from hermes.core.request import Request
 from hermes.core.retries import RetryBudget, RetryPolicy
 from hermes.core.stage import ServiceStage, Stage
@@ -111,8 +111,8 @@ class _Call:
         begun: Whether its user has had a token.
     """
 
-    __slots__ = ("asked_ns", "attempt", "begun", "first", "number", "over", "passed", "request", "retrying", "stage",
-                 "timed", "tries", "turn", "used", "waits")
+    __slots__ = ("asked_ns", "attempt", "begun", "first", "number", "over", "passed", "queued", "request", "retrying",
+                 "stage", "timed", "tries", "turn", "used", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
         self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
@@ -123,6 +123,7 @@ class _Call:
         self.attempt: _Attempt | None = None
         self.first: Generation | None = None
         self.over = self.waits = self.passed = False   # passed: the hop
+        self.queued = -1   # its row in the table of waits
 
 
 class _Attempt:
@@ -150,6 +151,7 @@ class Gateway:
         down: Indices of clients that cannot be reached.
         fates: Request -> index into `FATES`, of requests that it answered with an error.
         waits_ns: Request -> time that its calls waited for the capacity of gateways.
+        offered_ns: Request -> when its client offered it again, for the last time.
     """
 
     def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw, hop: Hop | None = None,
@@ -164,11 +166,13 @@ class Gateway:
         self.down: set[int] = set()
         self.fates: dict[int, int] = {}
         self.waits_ns: dict[int, int] = {}
+        self.offered_ns: dict[int, int] = {}
         self._columns = {name: array("q") for name in ATTEMPT_FIELDS}
         self._outcomes, self._ends = self._columns["outcome"], self._columns["end_ns"]
         self._calls: dict[Stage, _Call] = {}       # that are not over
         self._live: dict[int, _Attempt] = {}       # that a client has, also those that nobody waits for
-        self._num_calls = 0
+        self._ways = {name: array("q") for name in CALL_FIELDS}
+        self._waits = {name: array("q") for name in QUEUED_FIELDS}
         self._of: dict[Request, list[_Call]] = {}  # calls that are not over
         self._queue: dict[_Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
         self._dispatching = False
@@ -184,7 +188,7 @@ class Gateway:
         if not call.passed and self._enters(call):
             return True
         if call.waits:       # it comes from the queue
-            call.waits = False
+            self._leaves(call)
             return False
         if self.flow is not None and self.flow.takes(call, members):
             return True
@@ -198,12 +202,20 @@ class Gateway:
         elif len(self._queue) >= policy.queue_most:
             self._end(call, f"the gateway's queue is full ({policy.queue_most} requests)", "unavailable")
         else:
-            call.waits = True
+            call.waits, call.queued = True, len(self._waits["call"])
             self._queue[call] = members
+            for column, value in zip(self._waits.values(), (call.number, self.env._now, -1), strict=True):
+                column.append(value)
             self.env.tick_at(self.env._now + policy.queue_ns, EXPIRY, partial(self._expire, call, call.tries))
             if members:
                 self.members_changed()
         return True
+
+    def _leaves(self, call: _Call) -> None:
+        """Note that a call waits no longer for a client."""
+        call.waits = False
+        if call.queued >= 0:
+            self._waits["left_ns"][call.queued], call.queued = self.env._now, -1
 
     def _enters(self, call: _Call) -> bool:
         """Send a call through the hop; return whether that takes time, or ends the call."""
@@ -217,6 +229,10 @@ class Gateway:
         if self.hop.policy.replicas > 1:
             call.request.note("gateway", passage.gateway, self.hop.names)
         self._hopped(call.request, passage.wait_ns)
+        self._ways["gateway"][call.number] = passage.gateway
+        passed_ns = passage.passed_ns
+        self._ways["served_ns"][call.number] = -1 if passed_ns is None else self.env._now + passage.wait_ns
+        self._ways["passed_ns"][call.number] = -1 if passed_ns is None else passed_ns
         if passage.passed_ns is None:
             self._end(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
             return True
@@ -323,9 +339,11 @@ class Gateway:
     def _call(self, request: Request, stage: Stage) -> _Call:
         call = self._calls.get(stage)
         if call is None:
-            call = self._calls[stage] = _Call(request, stage, self._num_calls, len(self._places), self.env._now)
+            now = self.env._now
+            call = self._calls[stage] = _Call(request, stage, len(self._ways["request"]), len(self._places), now)
             self._of.setdefault(request, []).append(call)
-            self._num_calls += 1
+            for column, value in zip(self._ways.values(), (request.id, 0, now, now, now), strict=True):
+                column.append(value)
             if self.policy.timeout_ns is not None:
                 self.env.tick_at(self.env._now + self.policy.timeout_ns, EXPIRY, partial(self._call_late, call))
         return call
@@ -413,7 +431,7 @@ class Gateway:
                 for budget in self._budgets[call.stage.gateway]:
                     budget.active -= 1
         if call.waits:
-            call.waits = False
+            self._leaves(call)
             self._queue.pop(call, None)   # it may be on its way out
             if self.flow is not None:
                 self.flow.drop(call)
@@ -518,7 +536,7 @@ class Gateway:
             return
         begun = self._stop(call)
         if call.waits:
-            call.waits = False
+            self._leaves(call)
             self._queue.pop(call, None)
             if self.flow is not None:
                 self.flow.drop(call)
@@ -620,7 +638,24 @@ class Gateway:
 
     def table(self) -> dict[str, IntArray]:
         """Return the columns of the table of attempts."""
-        return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+        return _arrays(self._columns)
+
+    def calls(self) -> dict[str, IntArray]:
+        """Return the columns of the table of calls."""
+        return _arrays(self._ways)
+
+    def queued(self) -> dict[str, IntArray]:
+        """Return the columns of the table of waits for a ready client; none if none waited."""
+        return _arrays(self._waits) if self._waits["call"] else {}
+
+    def offers(self) -> dict[str, IntArray]:
+        """Return when requests were offered again for the last time; nothing if none was."""
+        rows = np.array(sorted(self.offered_ns.items()), dtype=np.int64).reshape(-1, 2)
+        return {"request": rows[:, 0].copy(), "offered_ns": rows[:, 1].copy()} if len(rows) else {}
+
+
+def _arrays(columns: dict[str, array[int]]) -> dict[str, IntArray]:
+    return {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
 
 
 def _output_tokens(stage: Stage) -> int:

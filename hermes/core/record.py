@@ -16,10 +16,11 @@ from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
 __all__ = [
-    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE",
-    "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
-    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS",
-    "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo",
+    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "CALL_FIELDS", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE",
+    "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES", "QUEUED_FIELDS", "READY",
+    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED",
+    "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo",
+    "TierInfo",
 ]
 
 
@@ -82,6 +83,28 @@ HELD_FIELDS = (   # calls that waited unplaced in a gateway, in the order in whi
     "left_ns",          # left the queue; -1 while it waits
     "outcome",          # index into HELD_OUTCOMES
 )
+CALL_FIELDS = (   # the way of calls through a gateway, by the number of the call
+    "request",
+    "gateway",
+    "asked_ns",         # when its pipeline asked for it
+    "served_ns",        # when its wait for the gateway's capacity was over; -1 if the gateway turned it away
+    "passed_ns",        # when it had passed the gateway; -1 likewise
+)
+QUEUED_FIELDS = (   # waits of calls for a ready client, where no flow control holds them
+    "call", "asked_ns",
+    "left_ns",          # -1 while it waits
+)
+HALT_FIELDS = (   # spans in which calls waited in the queue of flow control, by what kept them there
+    "gateway",
+    "client",           # the fullest of those whose saturation counted, or of an empty pool one that may serve
+    "band",             # priority of the band that was halted
+    "limit",            # index into HALT_LIMITS
+    "begin_ns",
+    "end_ns",           # -1 while it lasts
+)
+# one call leaves in a cycle; requests in flight over the detector's limit; what it sees of queues, or of KV use; its
+# scrapes are old; no replica is ready; the ceiling of a band, below a full pool
+HALT_LIMITS = ("cycle", "in flight", "queue depth", "KV use", "stale", "no replica", "ceiling")
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 
 
@@ -245,6 +268,11 @@ class RunRecord:
     stage_attempts: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     fates: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     held: dict[str, IntArray] = field(default_factory=dict)   # HELD_FIELDS, with flow control
+    calls: dict[str, IntArray] = field(default_factory=dict)    # CALL_FIELDS, with a gateway
+    queued: dict[str, IntArray] = field(default_factory=dict)   # QUEUED_FIELDS, with a gateway whose queue was used
+    halts: dict[str, IntArray] = field(default_factory=dict)    # HALT_FIELDS, with flow control
+    # Of requests that their clients offered again: "request", and "offered_ns", when they last did.
+    offers: dict[str, IntArray] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)   # of tenants that have another one than 1
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     # Rows of the stages that run in the background: their request completes without waiting for them.

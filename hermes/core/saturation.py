@@ -14,7 +14,9 @@ from hermes.core.client import Client
 from hermes.core.clock import Clock
 from hermes.core.scraped import NEVER, Scrapable, Scraper, scrape
 
-__all__ = ["InFlight", "Saturation", "Utilization"]
+__all__ = ["CEILING", "CYCLE", "InFlight", "Saturation", "Utilization"]
+
+CYCLE, IN_FLIGHT, QUEUE_DEPTH, KV_USE, STALE, NO_REPLICA, CEILING = range(7)   # `HALT_LIMITS`
 
 Pools = Sequence[Sequence[Client]]
 Wake = Callable[[int], None]
@@ -31,6 +33,11 @@ class Saturation(Protocol):
 
     def now(self) -> float:
         """Return the saturation as of now, after the scrapes of this instant."""
+        ...
+
+    def limit(self) -> tuple[int, int]:
+        """Return what makes the saturation, as of the last `now`: an index into `HALT_LIMITS`, and the client that is
+        fullest; -1 in an empty pool."""
         ...
 
     def next_ns(self) -> int:
@@ -65,6 +72,7 @@ class Utilization:
         self._clients = list(clients)
         self._place = {client.index: place for place, client in enumerate(clients)}
         self._scores, self._due, self._soonest = [0.0] * len(clients), [0] * len(clients), 0
+        self._limits = [QUEUE_DEPTH] * len(clients)
         self._scrapers: list[Scraper] = []
         for place, client in enumerate(clients):
             scraper = scrape(cast(Scrapable, client), seed, name, period_s)
@@ -84,6 +92,16 @@ class Utilization:
         return max(sum(scores[places[client.index]] for client in pool) / len(pool) if pool else 1.0
                    for pool in self._pools)
 
+    def limit(self) -> tuple[int, int]:
+        """See `Saturation`."""
+        scores, places = self._scores, self._place
+        pool = max(self._pools, key=lambda one: sum(scores[places[client.index]] for client in one) / len(one)
+                   if one else 1.0)
+        if not pool:
+            return NO_REPLICA, -1
+        fullest = max((client.index for client in pool), key=lambda index: scores[places[index]])
+        return self._limits[places[fullest]], fullest
+
     def next_ns(self) -> int:
         """See `Saturation`."""
         return self._soonest
@@ -101,10 +119,14 @@ class Utilization:
         if self._clients[place].index in self._down:
             stale_ns = 0 if sample is None else sample.at_ns + self._stale_ns + 1
             if now >= stale_ns:
+                self._limits[place] = STALE
                 return 1.0, NEVER
             due = stale_ns
         if sample is None:
+            self._limits[place] = STALE
             return (1.0 if now >= self._first_ns else 0.0), due
+        by_kv = sample.kv_use / self._kv > sample.waiting / self._queue
+        self._limits[place] = KV_USE if by_kv else QUEUE_DEPTH
         return max(sample.waiting / self._queue, sample.kv_use / self._kv), due
 
     def _alarm(self, place: int, time_ns: int) -> None:
@@ -128,6 +150,15 @@ class InFlight:
         books = self._in_flight
         return max(sum(books.get(client.index, 0) for client in pool) / (self._limit * len(pool)) if pool else 1.0
                    for pool in self._pools)
+
+    def limit(self) -> tuple[int, int]:
+        """See `Saturation`."""
+        books = self._in_flight
+        pool = max(self._pools, key=lambda one: sum(books.get(client.index, 0) for client in one) / len(one)
+                   if one else self._limit)
+        if not pool:
+            return NO_REPLICA, -1
+        return IN_FLIGHT, max((client.index for client in pool), key=lambda index: books.get(index, 0))
 
     def next_ns(self) -> int:
         """See `Saturation`."""

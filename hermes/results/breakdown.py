@@ -10,8 +10,16 @@ Each stage on the path is split by cause:
     queue           the rest of that time
     compute         from start to end; for stages that prefill and decode, also up to the first token
 
-The sum over the path is completion - arrival, to the nanosecond: a stage is assigned at the instant at which the one
-before it ended. (`other_ns` is time that a custom pipeline may leave in between.)
+Where a gateway makes attempts, the time before the stage was assigned is split as well (`hermes.results.gateway_times`):
+
+    gateway         in the hop through the gateway, with the wait for its capacity
+    held            unplaced in flow control's queue, or waiting for a ready client
+    lost            attempts that came to nothing, their back-off, and what the client had offered before
+
+Attempts that came to nothing are not on the path.
+
+The sum over the path is completion - arrival, to the nanosecond: a stage is assigned, or asked for at the gateway, at
+the instant at which the one before it ended. (`other_ns` is time that a custom pipeline may leave in between.)
 """
 
 from __future__ import annotations
@@ -25,13 +33,20 @@ from hermes.arrays import BoolArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
-from hermes.results.metrics import transfers_of_stages
+from hermes.results.gateway_times import AT_GATEWAY, AtGateway, asked_ns, offered_ns
+from hermes.results.metrics import RequestMetrics, transfers_of_stages
 from hermes.units import NS_PER_S
 
-__all__ = ["CAUSES", "CriticalPath", "breakdown", "critical_path"]
+__all__ = ["CAUSES", "CriticalPath", "breakdown", "causes_of", "critical_path", "first_token_parts",
+           "first_token_path"]
 
 
 CAUSES = ("queue", "communication", "compute")
+
+
+def causes_of(record: RunRecord) -> tuple[str, ...]:
+    """Return the causes that a run's times have."""
+    return (*AT_GATEWAY, *CAUSES) if record.calls else CAUSES
 
 
 @dataclass(frozen=True)
@@ -39,19 +54,25 @@ class CriticalPath:
     """Per stage row, shape (stages,): whether it is on the path of a completed request, and its times by cause.
 
     Attributes:
+        begins: Whether it is the first one on the path of its request.
         first_token_ns: The part of `compute_ns` up to the first token, 0 without one.
+        gateway_ns, held_ns, lost_ns: Before the assignment; 0 without a gateway.
         other_ns: Per request, shape (requests,): latency outside the stages of the path.
     """
 
     on_path: BoolArray
+    begins: BoolArray
     queue_ns: IntArray
     communication_ns: IntArray
     compute_ns: IntArray
     first_token_ns: IntArray
+    gateway_ns: IntArray
+    held_ns: IntArray
+    lost_ns: IntArray
     other_ns: IntArray
 
     def per_request(self, record: RunRecord, cause: str, rows: BoolArray | None = None) -> IntArray:
-        """Return nanoseconds of one of `CAUSES` (or "first_token") on the paths, of some stages; shape (requests,)."""
+        """Return nanoseconds of one of `causes_of` (or "first_token") on the paths, of some stages; shape (requests,)."""
         chosen = self.on_path if rows is None else self.on_path & rows
         weights = getattr(self, f"{cause}_ns")[chosen]
         return np.bincount(record.stages["request"][chosen], weights=weights,
@@ -62,27 +83,34 @@ def critical_path(record: RunRecord) -> CriticalPath:
     """Find the path of every completed request and split its stages by cause."""
     stages = record.stages
     assigned, start, end = stages["assigned_ns"], stages["start_ns"], stages["end_ns"]
-    before = _waited_for(record)
+    asked, offered = asked_ns(record), offered_ns(record)
+    counts = record.kept & (asked >= offered[stages["request"]])   # others came to nothing
+    before = _waited_for(record, asked, counts)
     on_path = np.zeros(len(end), dtype=bool)
-    rows = _last_stages(record)
+    rows, begins = _last_stages(record, counts), np.zeros(len(end), dtype=bool)
     while len(rows):
         on_path[rows] = True
+        begins[rows[before[rows] < 0]] = True
         rows = before[rows]
         rows = rows[rows >= 0]
     moving, served = _on_the_way(record), record.started
     tokens = stages["first_token_ns"] >= 0
-    accounted = np.bincount(stages["request"][on_path], weights=(end - assigned)[on_path],
+    at = AtGateway.of(record)
+    lost = at.lost + np.where(begins, (offered - record.arrival_ns)[stages["request"]], 0)
+    spent = end - assigned + at.gateway + at.held + lost
+    accounted = np.bincount(stages["request"][on_path], weights=spent[on_path],
                             minlength=len(record.arrival_ns)).astype(np.int64)
     completed = record.status == STATUS_COMPLETED
     return CriticalPath(
-        on_path, np.where(served, start - assigned - moving, 0), moving, np.where(served, end - start, 0),
-        np.where(tokens, np.maximum(stages["first_token_ns"] - start, 0), 0),
+        on_path, begins, np.where(served, start - assigned - moving, 0), moving, np.where(served, end - start, 0),
+        np.where(tokens, np.maximum(stages["first_token_ns"] - start, 0), 0), at.gateway, at.held, lost,
         np.where(completed, record.finish_ns - record.arrival_ns - accounted, 0),
     )
 
 
-def _waited_for(record: RunRecord) -> IntArray:
-    """Return, per stage row, the row of its request's stage that ended last before its assignment; -1 for none.
+def _waited_for(record: RunRecord, asked: IntArray, counts: BoolArray) -> IntArray:
+    """Return, per stage row, the row of its request's stage that ended last before it was asked for; -1 for none.
+    counts: Which stages may be waited for.
 
     Stages are recorded in order of completion, and a stage is assigned after the record of the one it waited for, so
     that of several ends at that very time only those of earlier rows count.
@@ -91,11 +119,12 @@ def _waited_for(record: RunRecord) -> IntArray:
     n = len(stages["end_ns"])
     row = np.arange(n)
     request = np.concatenate((stages["request"], stages["request"]))
-    time = np.concatenate((stages["end_ns"], stages["assigned_ns"]))
+    time = np.concatenate((stages["end_ns"], asked))
     order = np.lexsort((np.concatenate((2 * row + 1, 2 * row)), time, request))   # a stage's start before its end
     is_end = order < n
+    is_end &= np.concatenate((counts, counts))[order]
     latest = np.maximum.accumulate(np.where(is_end, np.arange(2 * n), -1))
-    at = np.flatnonzero(~is_end)
+    at = np.flatnonzero(order >= n)
     asking, found = order[at] - n, latest[at]
     out = np.full(n, -1, dtype=np.int64)
     known = found >= 0
@@ -105,12 +134,12 @@ def _waited_for(record: RunRecord) -> IntArray:
     return out
 
 
-def _last_stages(record: RunRecord) -> IntArray:
+def _last_stages(record: RunRecord, counts: BoolArray) -> IntArray:
     """Return the row of each completed request's last stage that ended no later than the request."""
     stages = record.stages
     request = stages["request"]
     counted = (record.status == STATUS_COMPLETED)[request] & (stages["end_ns"] <= record.finish_ns[request])
-    counted &= record.kept
+    counted &= counts
     last = np.full(len(record.arrival_ns), -1, dtype=np.int64)
     rows = np.flatnonzero(counted)
     last[request[rows]] = rows      # the last assignment of a request counts
@@ -148,8 +177,65 @@ def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
     return [int(code) for code in present[np.argsort(mean[present], kind="stable")]]
 
 
-def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
-    """Return `breakdown` of the summary: statistics over completed requests, by cause and by kind of stage.
+def first_token_path(record: RunRecord, path: CriticalPath, metrics: RequestMetrics) -> BoolArray:
+    """Return the stages on the way to the first token of each request, shape (stages,): those on the path, but where an
+    attempt gave the token before it came to nothing its stages, in place of those of the next attempts."""
+    chosen = path.on_path
+    if record.kept.all():
+        return chosen
+    stages, chosen = record.stages, chosen.copy()
+    after = np.array(record.after_ns or [0] * len(record.clients), dtype=np.int64)[stages["client"]]
+    request, attempt = stages["request"], record.stage_attempts
+    calls = np.append(record.attempts["call"], -1)[attempt]
+    gave = ~record.kept & (stages["first_token_ns"] >= 0) & (stages["output_tokens"] > 0)
+    gave &= stages["first_token_ns"] + after == metrics.first_token_ns[request]
+    gave &= np.isin(calls, calls[chosen & (calls >= 0)])
+    rows = np.flatnonzero(gave)
+    rows = rows[np.unique(calls[rows], return_index=True)[1]]   # of branches one
+    chosen[np.isin(calls, calls[rows])] = False
+    chosen[rows] = True
+    names = np.array(record.stage_kinds)[stages["kind"]]
+    prefills = np.flatnonzero((names == "prefill") & np.isin(attempt, attempt[rows[names[rows] == "decode"]]))
+    chosen[prefills[np.unique(attempt[prefills], return_index=True)[1]]] = True
+    return chosen
+
+
+def _emitted_ns(record: RunRecord, chosen: BoolArray, first_token_ns: IntArray) -> IntArray:
+    """Return when an engine had the first token of each request: what comes later is the front end's."""
+    emitted, stages = first_token_ns.copy(), record.stages
+    if any(record.after_ns):
+        after = np.array(record.after_ns, dtype=np.int64)[stages["client"]]
+        gave = chosen & (stages["first_token_ns"] >= 0)
+        gave &= stages["first_token_ns"] + after == first_token_ns[stages["request"]]
+        emitted[stages["request"][gave]] = stages["first_token_ns"][gave]
+    return emitted
+
+
+def first_token_parts(record: RunRecord, path: CriticalPath, metrics: RequestMetrics) -> dict[str, IntArray]:
+    """Return the time up to the first token of each request with one by cause, in nanoseconds of shape (requests,); with
+    `other` they add up to its TTFT."""
+    stages, n = record.stages, len(record.arrival_ns)
+    chosen = first_token_path(record, path, metrics)
+    until = _emitted_ns(record, chosen, metrics.first_token_ns)
+    rows = np.flatnonzero(chosen & (until >= 0)[stages["request"]] & record.started)
+    request = stages["request"][rows]
+    ends, at = until[request], AtGateway.of(record, until)
+    assigned, start, end = (stages[name][rows] for name in ("assigned_ns", "start_ns", "end_ns"))
+    wait = np.maximum(np.minimum(start, ends) - assigned, 0)
+    moved = np.minimum(path.communication_ns[rows], wait)
+    columns = {"gateway": at.gateway[rows], "held": at.held[rows], "lost": at.lost[rows], "queue": wait - moved,
+               "communication": moved, "compute": np.maximum(np.minimum(end, ends) - start, 0)}
+    out = {cause: np.bincount(request, weights=columns[cause], minlength=n).astype(np.int64)
+           for cause in causes_of(record)}
+    answered = until >= 0
+    if "lost" in out:
+        out["lost"] += np.where(answered, offered_ns(record) - record.arrival_ns, 0)
+    return out | {"other": np.where(answered, metrics.ttft_ns - np.sum(list(out.values()), axis=0), 0)}
+
+
+def breakdown(record: RunRecord, path: CriticalPath, metrics: RequestMetrics) -> dict[str, Any]:
+    """Return `breakdown` of the summary: statistics over completed requests, by cause and by kind of stage; with a
+    gateway also `ttft`, those of the time up to the first token by cause.
 
     A request without a stage of a kind on its path counts with zero, so that means add up to the mean latency. Kinds
     are in the order of their assignment, on average.
@@ -161,11 +247,12 @@ def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
     def stats(values: IntArray) -> dict[str, Any]:
         return Distribution(values[completed], divisor=NS_PER_S).stats()
 
-    causes = {f"{cause}_s": stats(path.per_request(record, cause)) for cause in CAUSES}
+    known = causes_of(record)
+    causes = {f"{cause}_s": stats(path.per_request(record, cause)) for cause in known}
     out: dict[str, Any] = {}
     for code in _in_order(record, path):
         kind, rows = record.stage_kinds[code], record.stages["kind"] == code
-        parts = {cause: path.per_request(record, cause, rows) for cause in CAUSES}
+        parts = {cause: path.per_request(record, cause, rows) for cause in known}
         whole = np.sum(list(parts.values()), axis=0)
         out[kind] = {
             "share": float(whole[completed].sum()) / total if total else None,
@@ -175,4 +262,11 @@ def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
         first = path.per_request(record, "first_token", rows)
         if first.any() and kind not in ("prefill", "decode"):   # these are the two parts already
             out[kind]["first_token_s"] = stats(first)
-    return {"causes": causes, "stages": out, "other_s": stats(path.other_ns)["mean"]}
+    found = {"causes": causes, "stages": out, "other_s": stats(path.other_ns)["mean"]}
+    if record.calls:
+        answered = completed & (metrics.ttft_ns >= 0)
+        parts = first_token_parts(record, path, metrics)
+        found["ttft"] = {f"{cause}_s": Distribution(values[answered], divisor=NS_PER_S).stats()
+                         for cause, values in parts.items() if cause != "other"}
+        found["ttft"]["other_s"] = Distribution(parts["other"][answered], divisor=NS_PER_S).stats()["mean"]
+    return found

@@ -28,7 +28,7 @@ from hermes.core.record import (
     RunRecord,
 )
 from hermes.results.branches import BranchMetrics
-from hermes.results.breakdown import CAUSES, critical_path
+from hermes.results.breakdown import causes_of, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
 from hermes.results.tenants import waited_ns
@@ -104,7 +104,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
     path = critical_path(record)
     if (metrics.prefill_ttft_ns >= 0).any():
         columns["prefill_ttft_s"] = seconds(metrics.prefill_ttft_ns, undefined=True)
-    columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in CAUSES}
+    columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in causes_of(record)}
     columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
     columns |= {f"note_{name}": values for name, values in record.notes.items()}
     texts = sorted(set(record.reject_reasons.values()))

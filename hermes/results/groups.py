@@ -63,8 +63,8 @@ def _stage_means(record: RunRecord, path: CriticalPath, done: BoolArray) -> dict
     """Return the mean time of each kind of stage on the critical path; they add up to the mean latency."""
     stages, count = record.stages, int(done.sum())
     chosen = path.on_path & done[stages["request"]]
-    spent = np.bincount(stages["kind"][chosen], weights=(stages["end_ns"] - stages["assigned_ns"])[chosen],
-                        minlength=len(record.stage_kinds))
+    whole = stages["end_ns"] - stages["assigned_ns"] + path.gateway_ns + path.held_ns + path.lost_ns
+    spent = np.bincount(stages["kind"][chosen], weights=whole[chosen], minlength=len(record.stage_kinds))
     served = np.bincount(stages["kind"][chosen], minlength=len(record.stage_kinds))
     return {
         kind: float(spent[code]) / count / NS_PER_S for code, kind in enumerate(record.stage_kinds) if served[code]

@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 
 from hermes.arrays import FloatArray
+from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError
+from hermes.results.gateway_times import AtGateway, asked_ns, offered_ns
 from hermes.results.results import Results
+from hermes.units import NS_PER_S
 
 __all__ = ["Part", "request_times"]
 
@@ -32,7 +35,7 @@ class Part(NamedTuple):
     stage: str
     client: str
     part: str
-    """queue, prompt, decode, service, moved or after."""
+    """queue, prompt, decode, service, moved or after; with a gateway also gateway, held and lost."""
     seconds: float
     steps: int
     cause: str
@@ -48,7 +51,20 @@ def request_times(results: Results, request: int) -> list[Part]:
         count = len(results.requests)
         raise InputError(f"a request that was served, 0 to {count - 1}", request)
     out: list[Part] = []
-    for stage in stages.to_dict("records"):
+    record = results.record
+    by_gateway = bool(record.calls) and record.status[request] == STATUS_COMPLETED
+    if by_gateway:
+        offered = asked_ns(record) >= offered_ns(record)[request]
+        stages = stages[(record.kept & offered)[stages.index]]   # others came to nothing
+        if lost := int(offered_ns(record)[request] - record.arrival_ns[request]):
+            out.append(Part("", "", "lost", lost / NS_PER_S, 0, "until its client offered it for the last time"))
+    at = AtGateway.of(record)
+    for row, stage in zip(stages.index, stages.to_dict("records"), strict=True):
+        out += [Part(str(stage["kind"]), "gateway", part, int(column[row]) / NS_PER_S, 0, cause)
+                for part, column, cause in ((
+                    "gateway", at.hop_wait, "for its capacity"), ("gateway", at.hop, "its service and delay"),
+                    ("held", at.held, "flow control" if record.held else "no client was ready"),
+                    ("lost", at.lost, "attempts that came to nothing, and their back-off")) if by_gateway and column[row]]
         out += _stage(results, stage)
     row = results.requests[results.requests["request"] == request].iloc[0]
     after = float(row["finish_s"] - stages["end_s"].max())

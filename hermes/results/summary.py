@@ -130,7 +130,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "binds": binds if nearest is None else missed(record, nearest, binds),
         **({} if nearest is None else {"nearest_limit": nearest}),
         "stages": _stages(record),
-        "breakdown": breakdown(record, path),
+        "breakdown": breakdown(record, path, metrics),
         "by": summary_by_label(record, metrics, path, good if limited else None, apart, window),
         "transfers": _transfers(record),
         **_notes(record, completed),

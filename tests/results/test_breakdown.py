@@ -15,6 +15,7 @@ from synthetic_records import MS, by_hand, columns, stage
 from hermes.api import simulate
 from hermes.core.record import STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.breakdown import CAUSES, breakdown, critical_path
+from hermes.results.metrics import answer, request_metrics
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b", "power": {"idle": 90.0, "prefill": 600.0, "decode": 400.0},
@@ -51,7 +52,7 @@ def test_of_stages_side_by_side_the_last_to_end_counts() -> None:
     assert path.queue_ns.tolist() == [0, 5 * MS, 0, 10 * MS, 0]
     assert [int(path.per_request(record, cause)[0]) // MS for cause in CAUSES] == [10, 20, 70]
     assert path.other_ns[0] == 0
-    parts = breakdown(record, path)
+    parts = breakdown(record, path, request_metrics(record, answer(record)))
     assert list(parts["stages"]) == ["a", "c", "d"]
     assert [part["share"] for part in parts["stages"].values()] == [0.1, 0.4, 0.5]
 
