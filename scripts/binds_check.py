@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check `binds` by experiment: overloads in which every resource is doubled in turn.
 
-    python scripts/binds_check.py [--seed 20261123] [--cases 40] [--only 3,7]
+    python scripts/binds_check.py [--seed 20261123] [--cases 50] [--only 3,7]
 
 Each case is a scenario drawn by the seed: a client, prefill and decode, or several stages, made short of something. Its
 load is a multiple of what it serves. Then each resource is doubled alone, with the same requests, and the truth is
@@ -36,7 +36,7 @@ from hermes.results.slo import SloConfig
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
-SEED, CASES, NEEDED, TIE = 20261123, 40, 38, 0.01
+SEED, CASES, NEEDED, TIE = 20261123, 50, 48, 0.01
 Data = dict[str, Any]
 SMALL = {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}
 LARGE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
@@ -345,11 +345,84 @@ def tie_of_stages(draw: Draw) -> Case:
     return stages(draw, "retrieve", name="tie of stages", close=True)
 
 
+def behind_hop(draw: Draw) -> Case:
+    """A gateway of little capacity before clients with room."""
+    case = alone("hop", llm(draw, hardware=SMALL, seqs=128), workload(draw, draw.whole(50, 300), draw.whole(10, 60)))
+    case.data["gateway"] = {"capacity": draw.between(2.0, 8.0), "replicas": draw.of(1, 2), "delay": 0.002}
+    return with_limits(case, {"capacity gateway": ("capacity",)})
+
+
+def wide_hop(draw: Draw) -> Case:
+    """A gateway with room before a client without."""
+    case = slots(draw)
+    case.name, case.data["gateway"] = "wide hop", {"capacity": 5000.0, "delay": 0.002}
+    return with_limits(case, {"capacity gateway": ("capacity",)})
+
+
+def with_limits(case: Case, limits: dict[str, tuple[str, ...]]) -> Case:
+    """Add changes that double numbers of the gateway."""
+    def twice(keys: tuple[str, ...], data: Data) -> None:
+        at: Any = data["gateway"]
+        for key in keys[:-1]:
+            at = at[key]
+        at[keys[-1]] *= 2
+
+    case.doubled |= {label: partial(twice, keys) for label, keys in limits.items()}
+    return case
+
+
+def held(case: Case, name: str, detector: Data, ceiling: float = 1.0, **limits: tuple[str, ...]) -> Case:
+    """Put flow control before the clients of a case."""
+    case.name, case.data["gateway"] = name, {"flow_control": {"detector": detector, "ttl": "10 h"}}
+    if ceiling < 1:
+        case.data["gateway"]["classes"] = {"batch": {"priority": -1, "ceiling": ceiling}}
+        case.data["workload"]["classes"] = {"values": ["batch"]}
+    return with_limits(case, {"flow control llm": keys for keys in limits.values()})
+
+
+def few_in_flight(draw: Draw) -> Case:
+    """Flow control that lets few requests be in flight at clients with room."""
+    one = llm(draw, seqs=256)
+    case = alone("", one, workload(draw, draw.whole(50, 400), draw.whole(40, 150)))
+    return held(case, "few in flight", {"kind": "concurrency", "limit": draw.whole(2, 12)},
+                limit=("flow_control", "detector", "limit"))
+
+
+def low_ceiling(draw: Draw) -> Case:
+    """A ceiling that keeps most of a client free."""
+    case = alone("", llm(draw, seqs=256), workload(draw, draw.whole(50, 400), draw.whole(40, 150)))
+    return held(case, "low ceiling", {"kind": "concurrency", "limit": 100}, draw.between(0.03, 0.12),
+                ceiling_of=("classes", "batch", "ceiling"))
+
+
+def held_from_full(draw: Draw) -> Case:
+    """Flow control before a client that is full: its requests wait at the gateway."""
+    detector = draw.of({"kind": "utilization", "queue": 5.0}, {"kind": "concurrency", "limit": 100})
+    keys = {"limit": ("flow_control", "detector", "limit" if detector["kind"] == "concurrency" else "queue")}
+    return held(draw.of(slots, prompts)(draw), "held from full", detector, **keys)
+
+
+def in_flight(draw: Draw) -> Case:
+    """Flow control before large batches: its limit binds, or the hardware that has no more to give."""
+    case = saturated(draw)
+    case.requests = 900
+    return held(case, "in flight", {"kind": "concurrency", "limit": draw.whole(24, 400)},
+                limit=("flow_control", "detector", "limit"))
+
+
+def held_for_blocks(draw: Draw) -> Case:
+    """Flow control that sees a client without blocks."""
+    return held(blocks(draw), "held for blocks", {"kind": "utilization", "queue": 5.0},
+                queue=("flow_control", "detector", "queue"))
+
+
 FAMILIES: list[tuple[Callable[[Draw], Case], int]] = [
     (slots, 4), (blocks, 3), (saturated, 3), (prompts, 3), (budget, 2), (adapters, 3), (prefill, 2), (decode, 3),
     (handover, 2), (host, 1), (lambda draw: stages(draw, "rerank"), 2), (lambda draw: stages(draw, "retrieve"), 1),
     (lambda draw: stages(draw, "embed"), 1), (lambda draw: stages(draw, "tokenize"), 1), (stages, 1), (queue_limit, 1),
     (missed, 2), (tier, 1), (patience, 1), (front_end, 1), (tie_in_batch, 1), (tie_of_stages, 1),
+    (behind_hop, 2), (wide_hop, 1), (few_in_flight, 2), (low_ceiling, 1), (held_from_full, 2), (in_flight, 1),
+    (held_for_blocks, 1),
 ]
 
 

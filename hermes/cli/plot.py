@@ -14,7 +14,7 @@ from hermes.cli.paths import is_sweep
 __all__ = ["add_to"]
 
 # `hermes.results.run_charts.KINDS`
-FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue", "fleet")
+FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue", "fleet", "gateway")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def plot(
 
     Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
     (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes), replicas that come
-    and go (fleet). Figure of a sweep: latency and goodput over its grid, with the SLO and the best point; with --x and
+    and go (fleet), what waits at a gateway (gateway). Figure of a sweep: latency and goodput over its grid, with the SLO and the best point; with --x and
     --y one column against another.
     """
     from hermes.config.writing import replacing

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["GAVE_UP", "NAMES", "NEVER_FITS", "Reason"]
+__all__ = ["CAPACITY", "FLOW_CONTROL", "GAVE_UP", "NAMES", "NEVER_FITS", "NO_REPLICA", "Reason"]
 
 GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
 # In the reason for which a request that never fits a client's KV memory is rejected.
 NEVER_FITS = (" KV blocks of ", "the client's memory (")
+
+# What binds at a gateway: its capacity, the limits of flow control while the engines have room, no replica is ready.
+CAPACITY, FLOW_CONTROL, NO_REPLICA = "capacity", "flow control", "replicas"
 
 
 class Reason(IntEnum):

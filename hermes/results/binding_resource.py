@@ -27,6 +27,10 @@ Twice the adapter slots serve twice the rate then, up to that of the largest bat
 
 Memory that requests never fit turns them away (`turned_away`).
 
+At a gateway (`hermes.results.gateway_binds`) its capacity is a place of its own, upstream of all others. What flow
+control holds waits for the engines: its limits are one more resource of a group, of which twice as much lets a batch of
+twice the work run. So they bind where the engines have room for it, and the engines' resource where they have not.
+
 If nothing binds, `arrivals` do: the clients serve the offered load as it comes. If all requests arrive at once, nothing
 binds.
 """
@@ -40,8 +44,9 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
-from hermes.core.reasons import GAVE_UP, NAMES, NEVER_FITS, Reason
+from hermes.core.reasons import CAPACITY, GAVE_UP, NAMES, NEVER_FITS, Reason
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
+from hermes.results.gateway_binds import Held, advice, capacity_wait, held_of, turns_away
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
@@ -80,10 +85,17 @@ class _Group:
     stepping: float = 0.0
     used: FloatArray = field(default_factory=lambda: np.zeros((len(Reason), 4)))
     needed: float = np.inf
+    held: Held | None = None   # what flow control kept from it
 
     @property
     def waiting(self) -> float:
-        return float(self.waits.sum() + self.stalls.sum())
+        """Time in which work waited, at its clients or, while it did not there, in flow control's queue."""
+        return float(self.waits.sum() + self.stalls.sum()) + self.flow
+
+    @property
+    def flow(self) -> float:
+        """Time in which flow control kept requests while none waited at its clients."""
+        return 0.0 if self.held is None else max(self.held.total - float(self.waits.sum() + self.stalls.sum()), 0.0)
 
 
 def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
@@ -101,7 +113,9 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     length = max(end - start, 1)
     places = waiting_places(record)
     groups = _groups(record, start, end, places)
-    for group in groups.values():
+    held = held_of(record, {name: group.members for name, group in groups.items()}, places, start, end)
+    for name, group in groups.items():
+        group.held = held.get(name)
         group.needed = _needed(record, window, start, end)
     found: list[tuple[float, Found]] = []   # the queue, and what binds there
     for name, group in groups.items():
@@ -112,6 +126,9 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
         queue = sum(place.mean(start, end) for place in places if place.kind == "link") if one[0] == "link" else 0.0
         if (one[0], one[1]) not in {(what, where) for _, (what, where, _) in found}:
             found.append((queue, one))
+    waited = capacity_wait(record, start, end)
+    if waited is not None and waited[0] >= BINDING_SHARE:
+        found.append((waited[1], (CAPACITY, "gateway", waited[0])))
     found.sort(key=lambda item: -item[0])
     binds = [one for _, one in found]
     growing = [place for place in places if place.grows(start, end)] if window.stable is False else []
@@ -125,7 +142,7 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
         late = [_of_place(record, place, groups, places, start, end) for place in places if place.grows(*span)]
         binds += [one for one in late if one[1] not in {where for _, where, _ in binds}]
     limit = _turned_away(record, groups)
-    bounded = limit is not None and bool(binds)
+    bounded = limit is not None and bool(binds) and limit[:2] != binds[0][:2]
     if limit is not None and not binds:
         binds = [_behind_limit(record, limit)]
     never = _never_fits(record, groups)
@@ -147,8 +164,11 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
             "stepping_share": min(group.stepping / length, 1.0),
             "waiting": {NAMES[Reason(code)]: min(float(ns) / length, 1.0)
                         for code, ns in enumerate(group.waits + group.stalls) if ns > 0},
+            **({} if group.held is None else {"held": {
+                "share": min(group.held.total / length, 1.0), "limit": group.held.limit}}),
         }
-    return {"what": what, "where": where, "share": share,
+    do = advice(what, where, held)
+    return {"what": what, "where": where, "share": share, **({"do": do} if do else {}),
             **({"then": then} if then else {}),
             **({"bounded_by": {"what": limit[0], "share": limit[2]}} if limit is not None and bounded else {}),
             **({"turned_away": dict(zip(("what", "where", "share"), never, strict=True))} if never is not None else {}),
@@ -227,6 +247,8 @@ def _of_place(record: RunRecord, place: Place, groups: dict[str, _Group], places
               ) -> Found:
     if place.kind == "link":
         return _link(record, place, start, end)
+    if place.kind == "hop":
+        return CAPACITY, place.group, (capacity_wait(record, start, end) or (0.0,))[0]
     return _at(record, place.group, groups, places, start, end)
 
 
@@ -268,14 +290,15 @@ def _resource(record: RunRecord, name: str, group: _Group, length: int = 1) -> t
     share = min(group.waiting / max(length, 1), 1.0)
     growth = record.step_growth.get(name)
     outside = int(stalls.argmax())
-    if stalls[outside] > waits.sum():   # the engine does not run, or its front end is what waits
+    flow = group.flow
+    if stalls[outside] > waits.sum() + flow:   # the engine does not run, or its front end is what waits
         return NAMES[Reason(outside)], min(float(stalls[outside]) / max(length, 1), 1.0)
-    if growth is None or not waits.any():
-        return NAMES[Reason.COMPUTE], share
+    if growth is None or not (waits.any() or flow):
+        return (NAMES[Reason.COMPUTE] if group.held is None or not flow else group.held.name), share
     factors = np.where(np.isnan(growth), growth[Reason.NONE], growth)
     double, half = np.nan_to_num(factors[:, 0], nan=2.0), np.nan_to_num(factors[:, 1], nan=0.5)
-    whole = waits.sum()
-    gains = {Reason.COMPUTE: whole / max(float((waits * half).sum()), 1.0)}
+    whole = waits.sum() + flow
+    gains = {Reason.COMPUTE: whole / max(float((waits * half).sum() + flow * half[Reason.NONE]), 1.0)}
     serves: list[Reason] = []
     for reason in DOUBLES:
         ns = waits[reason]
@@ -289,7 +312,8 @@ def _resource(record: RunRecord, name: str, group: _Group, length: int = 1) -> t
             gains[reason] = whole / (whole - ns + ns / faster)
             enough = gains[reason] >= group.needed
             if group.needed == 1.0:
-                enough &= reason is not Reason.TOKEN_BUDGET and group.used[reason, 3] / ns <= k - 1.0
+                waiting = group.used[reason, 3] / ns + (0.0 if group.held is None else group.held.used[3])
+                enough &= reason is not Reason.TOKEN_BUDGET and waiting <= k - 1.0
             if enough:
                 serves.append(reason)
     if waits[Reason.HOST_LOAD]:
@@ -297,7 +321,37 @@ def _resource(record: RunRecord, name: str, group: _Group, length: int = 1) -> t
     longest = max(gains, key=lambda one: waits[one])
     best = longest if longest in serves else max(gains, key=lambda one: gains[one])
     lacks = share if best is Reason.COMPUTE else min(float(waits[best] + stalls[best]) / max(length, 1), 1.0)
-    return NAMES[best], lacks
+    if group.held is None or not flow:
+        return NAMES[best], lacks
+    return _with_flow(group, group.held, (NAMES[best], lacks), gains[best], float(waits[longest]), float(double[0]),
+                      float(whole), max(length, 1))
+
+
+def _with_flow(group: _Group, held: Held, of_engine: tuple[str, float], gain: float, longest: float, double: float,
+               whole: float, length: int) -> tuple[str, float]:
+    """Return the resource of a group from which flow control holds requests, and the share of the time.
+
+    Args:
+        of_engine: The resource of its engines of which twice as much serves most, and the share of the time.
+        gain: What that serves, over what is served now.
+        longest: Nanoseconds for which work waits for the resource that it waits for longest.
+        double: Time of a step of twice the work, over its time.
+        whole: Nanoseconds in which work waits in steps or in flow control's queue.
+    """
+    def faster(k: float) -> float:
+        return whole / (whole - group.flow + group.flow * (1.0 + (k - 1.0) * (double - 1.0)) / k)
+
+    share = min(group.flow / length, 1.0)
+    if held.limit == "no replica":
+        return held.name, share
+    if held.limit == "KV use":   # twice the blocks halve it, as far as slots and tokens allow
+        more = faster(min(_room(held.used, Reason.KV_MEMORY), 2.0))
+        if more > gain:
+            of_engine, gain = (NAMES[Reason.KV_MEMORY], share), more
+    k = min(_room(held.used, Reason.NONE), 2.0)
+    own = faster(k)
+    enough = own >= group.needed and (group.needed != 1.0 or held.used[3] <= k - 1.0)
+    return (held.name, share) if own > gain or (enough and group.flow > longest) else of_engine
 
 
 def _room(used: FloatArray, reason: Reason) -> float:
@@ -335,6 +389,9 @@ def _turned_away(record: RunRecord, groups: dict[str, _Group]) -> Found | None:
     limits, gone = [text for text in texts if "max_num_queued_" in text], [t for t in texts if t.startswith(GAVE_UP)]
     if len(limits) / arrived >= TURNED_AWAY:
         return NAMES[Reason.QUEUE_LIMIT], _group_in(limits[0], record, groups), len(limits) / arrived
+    at_gateway = turns_away(texts, arrived, TURNED_AWAY)
+    if at_gateway is not None:
+        return at_gateway
     if len(gone) / arrived >= TURNED_AWAY:
         return NAMES[Reason.PATIENCE], max(groups, key=lambda one: groups[one].stepping), len(gone) / arrived
     return None

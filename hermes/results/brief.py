@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes.core.reasons import GAVE_UP
+from hermes.core.reasons import CAPACITY, FLOW_CONTROL, GAVE_UP, NO_REPLICA
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.layout import WIDTH, Part, format_s, gibibytes, labelled, percent, shortened, to_html
 from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
@@ -244,12 +244,22 @@ def _binds(summary: dict[str, Any]) -> str:
     binds = summary.get("binds")
     if not binds:
         return "-"
-    text, away = _what_binds(summary, binds), binds.get("turned_away")
+    text, away = _what_binds(summary, binds) + _at_gateway(binds), binds.get("turned_away")
     if not away:
         return text
     turns = (f"{away['what']} of {shortened(away['where'], 24)}: turns {away['share']:.0%} of the requests away, "
              "which never fit it")
     return turns if _alone(binds) else f"{text}; {turns}"
+
+
+def _at_gateway(binds: dict[str, Any]) -> str:
+    """Return how long flow control held requests for what binds, and what to do about what binds at a gateway."""
+    held = binds.get("groups", {}).get(binds["where"], {}).get("held")
+    if held is None or binds["what"] in (FLOW_CONTROL, NO_REPLICA):
+        said = ""
+    else:
+        said = f"; flow control holds requests {held['share']:.0%} of the time ({held['limit']})"
+    return said + (f"; {binds['do']}" if binds.get("do") else "")
 
 
 def _alone(binds: dict[str, Any]) -> bool:
@@ -268,13 +278,17 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     if binds.get("of"):   # nothing stops admission, and a latency is too long
         return f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
+    if binds["where"] == "gateway" and binds["what"] != CAPACITY:
+        return f"{binds['what']} of the gateway: turns {binds['share']:.0%} of the requests away"
     if binds["what"] == "patience":
         return f"patience of {shortened(binds['where'], 24)}: {binds['share']:.0%} of the requests are given up"
     if binds["what"] == "queue limit":
         return f"queue limit of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
     held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
-            "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
-    text = (f"{binds['what']} of {shortened(binds['where'], 24)}: {held.get(binds['what'], 'work waits for it')}"
+            "KV memory": "work waits for blocks", CAPACITY: "calls wait for it", FLOW_CONTROL: "it holds requests",
+            NO_REPLICA: "requests wait for a ready one", "link": "full", "tier": "its link is full", "machine": "used up"}
+    name = "the gateway" if binds["what"] == CAPACITY else shortened(binds["where"], 24)
+    text = (f"{binds['what']} of {name}: {held.get(binds['what'], 'work waits for it')}"
             f" {binds['share']:.0%} of the time{_named(binds)}")
     then, bounded = binds.get("then"), binds.get("bounded_by")
     if then:

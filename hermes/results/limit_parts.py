@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray
-from hermes.core.reasons import NAMES, Reason
+from hermes.arrays import BoolArray, IntArray
+from hermes.core.reasons import CAPACITY, FLOW_CONTROL, NAMES, Reason
 from hermes.core.record import STATUS_COMPLETED, RunRecord
-from hermes.results.breakdown import CriticalPath
+from hermes.results.breakdown import CriticalPath, first_token_path
+from hermes.results.gateway_times import AtGateway, offered_ns
 from hermes.results.metrics import RequestMetrics
 from hermes.results.waiting import client_groups, merged, overlaps
 from hermes.units import NS_PER_S
@@ -22,6 +23,8 @@ from hermes.units import NS_PER_S
 __all__ = ["limit_of_row", "limit_text", "missed", "nearest_limit"]
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+GATEWAY_PARTS = {"wait for the": CAPACITY, "hop of the": "gateway delay"}   # of the gateway itself: what binds there
+HELD, LOST = "held for", "lost attempts at"
 FEWEST = 20
 LEAST = 0.01   # share of a part that is listed
 GENERATIONS = ("generate", "prefill", "decode")
@@ -55,7 +58,8 @@ def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chose
     stages = record.stages
     until = metrics.first_token_ns if first else record.finish_ns
     out: dict[tuple[str, str], float] = {}
-    rows = np.flatnonzero(path.on_path & chosen[stages["request"]] & record.started)
+    on_path = first_token_path(record, path, metrics) if first else path.on_path
+    rows = np.flatnonzero(on_path & chosen[stages["request"]] & record.started)
     ends = until[stages["request"][rows]]
     assigned, start, end = (stages[name][rows] for name in ("assigned_ns", "start_ns", "end_ns"))
     token = np.where(stages["first_token_ns"][rows] >= 0, stages["first_token_ns"][rows], end)
@@ -73,7 +77,24 @@ def _parts(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, chose
                           "decode" if kind == "decode" else "service", prompt), ("decode", decode)):
             if ns:
                 out[what, group] = out.get((what, group), 0.0) + ns
+    if record.calls:
+        _add_gateway(record, until, rows, where, path.begins[rows], out)
     return out
+
+
+def _add_gateway(record: RunRecord, until: IntArray, rows: IntArray, where: list[str], begins: BoolArray,
+                 out: dict[tuple[str, str], float]) -> None:
+    """Add the time at the gateway before some stages, which is at groups of clients `where`."""
+    at, before = AtGateway.of(record, until), (offered_ns(record) - record.arrival_ns)[record.stages["request"][rows]]
+    lost = at.lost[rows] + np.where(begins, before, 0)
+    columns = zip(where, at.hop_wait[rows].tolist(), at.hop[rows].tolist(), at.held[rows].tolist(), lost.tolist(),
+                  strict=True)
+    capacity, hop = GATEWAY_PARTS
+    for group, waited, passed, held, gone in columns:
+        for key, ns in (((capacity, "gateway"), waited), ((hop, "gateway"), passed), ((HELD, group), held),
+                        ((LOST, group), gone)):
+            if ns:
+                out[key] = out.get(key, 0.0) + ns
 
 
 def _steps(record: RunRecord, path: CriticalPath, chosen: BoolArray) -> dict[tuple[str, str], float]:
@@ -109,6 +130,10 @@ def missed(record: RunRecord, found: dict[str, Any], binds: dict[str, Any]) -> d
     if binds["what"] != "arrivals" or found["share"] <= 1 or not found["parts"]:
         return binds
     part, share = next(iter(found["parts"].items()))
+    of = f"{METRICS[found['metric']]} p{found['percentile']:g}"
+    for name, what in GATEWAY_PARTS.items():
+        if part == f"{name} gateway" and record.calls:
+            return binds | {"what": what, "where": "gateway", "share": share, "of": of}
     where = next((name for name in binds["groups"] if part.endswith(f" {name}")), None)
     if where is None:
         return binds
@@ -119,8 +144,11 @@ def missed(record: RunRecord, found: dict[str, Any], binds: dict[str, Any]) -> d
         what, where = NAMES[Reason.LINK], link.name if link is not None else f"to {where}"
     elif part.startswith("queue") and group["waiting"]:
         what = group["resource"]
-    return binds | {"what": what, "where": where, "share": share,
-                    "of": f"{METRICS[found['metric']]} p{found['percentile']:g}"}
+    elif part == f"{HELD} {where}":
+        what = group["resource"] or FLOW_CONTROL
+    elif part == f"{LOST} {where}":
+        what = LOST.removesuffix(" at")
+    return binds | {"what": what, "where": where, "share": share, "of": of}
 
 
 def limit_of_row(row: Mapping[str, Any]) -> str | None:

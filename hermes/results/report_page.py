@@ -16,6 +16,7 @@ from hermes.results.compare import compare
 from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure, named
 from hermes.results.fleet_charts import fleet_panels
 from hermes.results.fleet_table import replicas_table
+from hermes.results.gateway_charts import gateway_panels
 from hermes.results.layout import format_number, format_s, to_html
 from hermes.results.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.stored import StoredResults
@@ -76,9 +77,14 @@ def runs_page(runs: Runs) -> str:
     panels = [*latency(runs), *breakdown(runs), *over_time(runs, OVER_TIME), *utilisation(runs)]
     replicas = fleet_panels(runs)
     own = [("Replicas", replicas, replicas_table(runs))] if replicas else []
-    tenants = [(f"Gateway{f' of {name}' if len(runs) > 1 else ''}", to_html(found))
-               for name, run in runs if (found := gateway_sections(run.summary))]
-    return page(title, sections, panels, [*tenants, *_scenarios(runs)], own)
+    tables = [(name, to_html(found)) for name, run in runs if (found := gateway_sections(run.summary))]
+    waits = gateway_panels(runs)
+    if waits:   # the tables below the charts
+        below = "".join(f"<h3>{escape(name)}</h3>{table}" if len(runs) > 1 else table for name, table in tables)
+        own.append(("Gateway", waits, below))
+        tables = []
+    apart = [(f"Gateway{f' of {name}' if len(runs) > 1 else ''}", table) for name, table in tables]
+    return page(title, sections, panels, [*apart, *_scenarios(runs)], own)
 
 
 def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: Sequence[Section] = (),

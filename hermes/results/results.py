@@ -248,7 +248,7 @@ class Results:
         return to_rich(parts(self.summary, self.meta, verbose=verbose))
 
     def plot(self, kind: str = "latency", ax: Any = None) -> Figure:
-        """Return a matplotlib figure: latency, itl, breakdown, utilisation, clients, queue or fleet.
+        """Return a matplotlib figure: latency, itl, breakdown, utilisation, clients, queue, fleet or gateway.
 
         ax: Axes to draw into, one for each panel; None for a new figure. Raises `InputError` for another kind.
         """

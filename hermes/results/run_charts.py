@@ -17,6 +17,7 @@ from hermes.results.brief import brief
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel
 from hermes.results.distribution import Distribution
 from hermes.results.fleet_charts import fleet, fleet_title
+from hermes.results.gateway_charts import gateway, gateway_title
 from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import NAME, Runs, colours, over_time
@@ -28,7 +29,7 @@ __all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "
 POINTS, MAX_BARS = 201, 12   # quantiles of a distribution (p99 is one), bars
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "itl": "ITL", "queue": "Queueing"}
 LONG_TAIL = 30   # p100 over p50: above, the axis of a latency is logarithmic
-CAUSES = {"queue": PALETTE[1], "communication": PALETTE[3], "compute": PALETTE[0],
+CAUSES = {"gateway": PALETTE[6], "held": PALETTE[4], "lost": GREY, "queue": PALETTE[1], "communication": PALETTE[3], "compute": PALETTE[0],
           "compute after first token": "#8fbce8"}
 RESOURCES = {"link": PALETTE[3], "tier": PALETTE[1], "machine": PALETTE[2], "client": PALETTE[0], "others": GREY}
 
@@ -47,7 +48,7 @@ def chart(runs: Runs, kind: str) -> Chart:
         run, lines = runs[0][1], dict(brief(runs[0][1].summary, runs[0][1].meta))
         no_slo = seen == "goodput" and run.summary["goodput"]["requests"] is None
         title += ": " + (" ".join(f"TTFT {lines['TTFT']}".split()) if no_slo else _largest(run) if seen == "largest"
-                         else fleet_title(run) if seen == "fleet"
+                         else fleet_title(run) if seen == "fleet" else gateway_title(run) if seen == "gateway"
                          else f"{seen} {lines[seen]}" if seen in ("KV", "binds") else lines[seen])
         said = [text for text in (interruption(run), lines["requests"], lines["rate"]) if text and text not in title]
     return Chart(title, "; ".join(said), drawn)
@@ -184,7 +185,7 @@ def breakdown(runs: Runs) -> list[Panel]:
     for name, run in runs:
         of_run = "" if len(runs) == 1 else f", {shortened(name, NAME)}"
         for stage, part in run.summary["breakdown"]["stages"].items():
-            parts = {cause: part[f"{cause}_s"]["mean"] or 0.0 for cause in ("queue", "communication", "compute")}
+            parts = {cause: part[f"{cause}_s"]["mean"] or 0.0 for cause in CAUSES if f"{cause}_s" in part}
             if "first_token_s" in part:
                 first = part["first_token_s"]["mean"] or 0.0
                 parts |= {"compute": first, "compute after first token": parts["compute"] - first}
@@ -257,5 +258,5 @@ KINDS: dict[str, tuple[Callable[[Runs], list[Panel]], str]] = {
     "clients": (lambda runs: over_time(runs, ("running", "queued", "kv")), "KV"),
     "notes": (notes, "rate"),
     "queue": (lambda runs: over_time(runs, ("system", "waiting", "wait")), "rate"),
-    "fleet": (fleet, "fleet"),
+    "fleet": (fleet, "fleet"), "gateway": (gateway, "gateway"),
 }

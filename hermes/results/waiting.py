@@ -28,8 +28,9 @@ class Place:
     """Intervals in which stages waited at one place.
 
     Attributes:
-        kind: "queue", "memory" (for KV that is to move there) or "link".
-        group: The clients that the work waits for; of a link those at its end.
+        kind: "queue", "memory" (for KV that is to move there) or "link"; with a gateway also "hop" (for its capacity)
+            and "held" (by flow control, or for a ready client).
+        group: The clients that the work waits for; of a link those at its end; of a hop "gateway".
         order: Mean time from arrival to the begin of these waits, in nanoseconds: upstream before downstream.
     """
 
@@ -108,7 +109,7 @@ def waiting_places(record: RunRecord) -> list[Place]:
         ended = np.zeros(len(record.arrival_ns), dtype=np.int64)
         np.maximum.at(ended, stages["request"][prefill], stages["end_ns"][prefill])
         ready = np.minimum(np.maximum(assigned, ended[stages["request"]]), room)
-    out = []
+    out = _at_gateway(record, group_of, groups)
     lost = _unfinished(record)
     for code, name in enumerate(groups):
         mine = group_of[stages["client"]] == code
@@ -125,10 +126,46 @@ def waiting_places(record: RunRecord) -> list[Place]:
     return sorted(out, key=lambda place: place.order)
 
 
+def _at_gateway(record: RunRecord, group_of: IntArray, groups: list[str]) -> list[Place]:
+    """Return the places of a gateway: its capacity, and the groups of clients for which calls wait unplaced."""
+    calls, out = record.calls, list[Place]()
+    if not calls:
+        return out
+    arrival = record.arrival_ns[calls["request"]]
+    waited = np.flatnonzero(calls["served_ns"] > calls["asked_ns"])
+    if len(waited):
+        asked = calls["asked_ns"][waited]
+        out.append(Place("hop", "gateway", asked, calls["served_ns"][waited], float((asked - arrival[waited]).mean())))
+    tables = [table for table in (record.held, record.queued) if table]
+    if not tables:
+        return out
+    call, begin, left = (np.concatenate([table[name] for table in tables]) for name in ("call", "asked_ns", "left_ns"))
+    end = np.where(left < 0, FOREVER, left)
+    keeps = record.halts["client"] if record.halts and len(record.halts["client"]) else np.zeros(0, dtype=np.int64)
+    most = int(np.bincount(group_of[keeps]).argmax()) if len(keeps) else 0   # that most is held from
+    group = np.full(len(calls["request"]), most)
+    served = record.attempts["client"] >= 0
+    group[record.attempts["call"][served]] = group_of[record.attempts["client"][served]]
+    if len(keeps):
+        group = np.where(np.isin(group, group_of[keeps]), group, most)
+    for code in np.unique(group[call]).tolist():
+        mine = np.flatnonzero((group[call] == code) & (end > begin))
+        if len(mine):
+            out.append(Place("held", groups[code], begin[mine], end[mine],
+                             float((begin[mine] - arrival[call[mine]]).mean())))
+    return out
+
+
 def _unfinished(record: RunRecord) -> tuple[IntArray, IntArray]:
     """Return, of the requests that did not finish, the kind of stage they wait for (-1: unknown) and since when."""
     stages, kinds = record.stages, len(record.stage_kinds)
-    late = np.flatnonzero((record.status == STATUS_UNFINISHED) & (record.arrival_ns >= 0))
+    elsewhere = np.zeros(len(record.arrival_ns), dtype=bool)   # at a gateway, which has places of its own
+    if record.calls:
+        elsewhere[record.calls["request"][record.calls["passed_ns"] > record.end_ns]] = True
+        for table in (record.held, record.queued):
+            if table:
+                elsewhere[record.calls["request"][table["call"][table["left_ns"] < 0]]] = True
+    late = np.flatnonzero((record.status == STATUS_UNFINISHED) & (record.arrival_ns >= 0) & ~elsewhere)
     if not len(late) or not len(stages["kind"]):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     order = np.lexsort((stages["assigned_ns"], stages["request"]))

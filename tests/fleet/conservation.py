@@ -40,7 +40,8 @@ def assert_steps_give_the_same(data: dict[str, Any], record: RunRecord) -> None:
     assert record.finish_ns.tolist() == steps.finish_ns.tolist()
     assert record.reject_reasons == steps.reject_reasons
     assert record.membership.tolist() == steps.membership.tolist()
-    for table, other_table in ((record.attempts, steps.attempts), (record.held, steps.held)):
+    for kept in ("attempts", "held", "calls", "queued", "halts", "offers"):
+        table, other_table = getattr(record, kept), getattr(steps, kept)
         assert table.keys() == other_table.keys()
         for name, column in table.items():
             assert column.tolist() == other_table[name].tolist(), name
