@@ -371,13 +371,13 @@ def with_limits(case: Case, limits: dict[str, tuple[str, ...]]) -> Case:
     return case
 
 
-def held(case: Case, name: str, detector: Data, ceiling: float = 1.0, **limits: tuple[str, ...]) -> Case:
-    """Put flow control before the clients of a case."""
+def held(case: Case, name: str, detector: Data, *keys: str, ceiling: float = 1.0) -> Case:
+    """Put flow control before the clients of a case; `keys` lead to its limit."""
     case.name, case.data["gateway"] = name, {"flow_control": {"detector": detector, "ttl": "10 h"}}
     if ceiling < 1:
         case.data["gateway"]["classes"] = {"batch": {"priority": -1, "ceiling": ceiling}}
         case.data["workload"]["classes"] = {"values": ["batch"]}
-    return with_limits(case, {"flow control llm": keys for keys in limits.values()})
+    return with_limits(case, {"flow control llm": keys})
 
 
 def few_in_flight(draw: Draw) -> Case:
@@ -385,21 +385,21 @@ def few_in_flight(draw: Draw) -> Case:
     one = llm(draw, seqs=256)
     case = alone("", one, workload(draw, draw.whole(50, 400), draw.whole(40, 150)))
     return held(case, "few in flight", {"kind": "concurrency", "limit": draw.whole(2, 12)},
-                limit=("flow_control", "detector", "limit"))
+                "flow_control", "detector", "limit")
 
 
 def low_ceiling(draw: Draw) -> Case:
     """A ceiling that keeps most of a client free."""
     case = alone("", llm(draw, seqs=256), workload(draw, draw.whole(50, 400), draw.whole(40, 150)))
-    return held(case, "low ceiling", {"kind": "concurrency", "limit": 100}, draw.between(0.03, 0.12),
-                ceiling_of=("classes", "batch", "ceiling"))
+    return held(case, "low ceiling", {"kind": "concurrency", "limit": 100}, "classes", "batch", "ceiling",
+                ceiling=draw.between(0.03, 0.12))
 
 
 def held_from_full(draw: Draw) -> Case:
     """Flow control before a client that is full: its requests wait at the gateway."""
     detector = draw.of({"kind": "utilization", "queue": 5.0}, {"kind": "concurrency", "limit": 100})
-    keys = {"limit": ("flow_control", "detector", "limit" if detector["kind"] == "concurrency" else "queue")}
-    return held(draw.of(slots, prompts)(draw), "held from full", detector, **keys)
+    key = "limit" if detector["kind"] == "concurrency" else "queue"
+    return held(draw.of(slots, prompts)(draw), "held from full", detector, "flow_control", "detector", key)
 
 
 def in_flight(draw: Draw) -> Case:
@@ -407,13 +407,13 @@ def in_flight(draw: Draw) -> Case:
     case = saturated(draw)
     case.requests = 900
     return held(case, "in flight", {"kind": "concurrency", "limit": draw.whole(24, 400)},
-                limit=("flow_control", "detector", "limit"))
+                "flow_control", "detector", "limit")
 
 
 def held_for_blocks(draw: Draw) -> Case:
     """Flow control that sees a client without blocks."""
     return held(blocks(draw), "held for blocks", {"kind": "utilization", "queue": 5.0},
-                queue=("flow_control", "detector", "queue"))
+                "flow_control", "detector", "queue")
 
 
 FAMILIES: list[tuple[Callable[[Draw], Case], int]] = [

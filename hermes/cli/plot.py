@@ -37,8 +37,8 @@ def plot(
 
     Figures of a run: latency distributions against the SLO, inter-token latency and queueing (itl), where time goes
     (breakdown), utilisation, clients and queues over time, numbers noted about requests (notes), replicas that come
-    and go (fleet), what waits at a gateway (gateway). Figure of a sweep: latency and goodput over its grid, with the SLO and the best point; with --x and
-    --y one column against another.
+    and go (fleet), what waits at a gateway (gateway). Figure of a sweep: latency and goodput over its grid, with the
+    SLO and the best point; with --x and --y one column against another.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest

@@ -10,7 +10,7 @@ Each stage on the path is split by cause:
     queue           the rest of that time
     compute         from start to end; for stages that prefill and decode, also up to the first token
 
-Where a gateway makes attempts, the time before the stage was assigned is split as well (`hermes.results.gateway_times`):
+Where a gateway makes attempts, the time before the stage was assigned is split, too (`hermes.results.gateway_times`):
 
     gateway         in the hop through the gateway, with the wait for its capacity
     held            unplaced in flow control's queue, or waiting for a ready client
@@ -72,7 +72,8 @@ class CriticalPath:
     other_ns: IntArray
 
     def per_request(self, record: RunRecord, cause: str, rows: BoolArray | None = None) -> IntArray:
-        """Return nanoseconds of one of `causes_of` (or "first_token") on the paths, of some stages; shape (requests,)."""
+        """Return nanoseconds of one of `causes_of` (or "first_token") on the paths, of some stages; shape (requests,).
+        """
         chosen = self.on_path if rows is None else self.on_path & rows
         weights = getattr(self, f"{cause}_ns")[chosen]
         return np.bincount(record.stages["request"][chosen], weights=weights,
@@ -212,8 +213,8 @@ def _emitted_ns(record: RunRecord, chosen: BoolArray, first_token_ns: IntArray) 
 
 
 def first_token_parts(record: RunRecord, path: CriticalPath, metrics: RequestMetrics) -> dict[str, IntArray]:
-    """Return the time up to the first token of each request with one by cause, in nanoseconds of shape (requests,); with
-    `other` they add up to its TTFT."""
+    """Return the time up to the first token of each request with one, by cause, in nanoseconds of shape (requests,);
+    with `other` they add up to its TTFT."""
     stages, n = record.stages, len(record.arrival_ns)
     chosen = first_token_path(record, path, metrics)
     until = _emitted_ns(record, chosen, metrics.first_token_ns)

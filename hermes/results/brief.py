@@ -286,7 +286,8 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
         return f"queue limit of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
     held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
             "KV memory": "work waits for blocks", CAPACITY: "calls wait for it", FLOW_CONTROL: "it holds requests",
-            NO_REPLICA: "requests wait for a ready one", "link": "full", "tier": "its link is full", "machine": "used up"}
+            NO_REPLICA: "requests wait for a ready one", "link": "full", "tier": "its link is full",
+            "machine": "used up"}
     name = "the gateway" if binds["what"] == CAPACITY else shortened(binds["where"], 24)
     text = (f"{binds['what']} of {name}: {held.get(binds['what'], 'work waits for it')}"
             f" {binds['share']:.0%} of the time{_named(binds)}")

@@ -4,6 +4,7 @@ the calls that wait for the gateway's capacity or for a ready client."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,8 @@ __all__ = ["gateway", "gateway_panels", "gateway_title"]
 SENT = HELD_OUTCOMES.index("dispatched")
 OTHERS = "others"
 Spans = tuple[IntArray, IntArray]
-LIMIT_COLOURS = {name: PALETTE[number] for number, name in enumerate(HALT_LIMITS)} | {"cycle": GREY}
+# other colours than those of the classes above
+LIMIT_COLOURS = {name: PALETTE[(number + 2) % len(PALETTE)] for number, name in enumerate(HALT_LIMITS)} | {"cycle": GREY}
 
 
 def gateway(runs: Runs) -> list[Panel]:
@@ -41,10 +43,9 @@ def gateway_title(run: Results) -> str:
     means = {name: parts[f"{name}_s"]["mean"] or 0.0 for name in ("gateway", "held", "lost") if f"{name}_s" in parts}
     if not total:
         return "no request was answered"
-    words = {"gateway": "in the hop", "held": "held", "lost": "in lost attempts"}
-    shown = [f"{value / total:.0%} {words[name]}" for name, value in means.items() if value >= 0.005 * total]
-    return f"of a TTFT of {format_s(float(f'{total:.3g}'))}, {', '.join(shown)}" if shown else (
-        "less than 1% of the TTFT is at the gateway")
+    words = {"gateway": "in the gateway's hop", "held": "held at the gateway", "lost": "in lost attempts"}
+    shown = [f"{value / total:.0%} {words[name]}" for name, value in means.items() if value >= 0.01 * total]
+    return f"TTFT {format_s(float(f'{total:.3g}'))} on average, {', '.join(shown) or 'under 1% at the gateway'}"
 
 
 def gateway_panels(runs: Runs) -> list[Panel]:
@@ -71,8 +72,12 @@ def _of_kind(runs: Runs, kind: str, title: str, x: Axis, end: int) -> list[Panel
         rows = [(name, *_all_spans(run.record, kind)) for name, run in mine]
     else:
         rows = _by_group(mine[0][1].record, kind)
-    peaks = [_peak([row]) for row in rows] if several else [_peak(rows)]
-    panels = [_counts(f"{title}: at most {' and '.join(f'{peak:,}' for peak in peaks)}", rows, x, end, several, runs)]
+    peaks = [_peak([row]) for row in rows]
+    most = " and ".join(f"{peak:,}" for peak in (peaks if several else [_peak(rows)]))
+    each = ", ".join(f"{peak:,} of {row[0]}" for peak, row in zip(peaks, rows, strict=True))
+    panels = [_counts(f"{title}: at most {most}", rows, x, end, several, runs)]
+    if len(rows) > 1 and not several:
+        panels = [replace(panel, said=f"At most {each}.") for panel in panels]
     if kind == "held":
         panels.append(_dispatched(rows if several else _by_group(mine[0][1].record, kind, sent=True), mine, x, end,
                                   several, runs))
@@ -122,7 +127,8 @@ def _by_group(record: RunRecord, kind: str, *, sent: bool = False) -> list[tuple
         return [("", begin, end)]
     codes, names = record.labels[label]
     mine = codes[request]
-    order = sorted(np.unique(codes[record.arrival_ns >= 0]).tolist(), key=lambda code: -_priority(record, codes == code))
+    present = np.unique(codes[record.arrival_ns >= 0]).tolist()
+    order = sorted(present, key=lambda code: -_priority(record, codes == code))
     prefix = "band " if label == "band" else ""
     shown = [(f"{prefix}{shortened(names[code] or '(none)', NAME)}", mine == code) for code in order]
     if len(shown) > MAX_GROUPS:
@@ -188,8 +194,8 @@ def _limits(record: RunRecord, x: Axis, end: int) -> list[Panel]:
     whole = sum(shares.values()) or 1.0
     said = ", ".join(f"{name} {ns / whole:.0%}" for name, ns in sorted(shares.items(), key=lambda one: -one[1])[:3])
     panel = _panel(f"What keeps them: {said}", "", np.repeat(edges, 2)[1:-1] / NS_PER_S, series, x, False, ())
-    return [Panel(panel.title, panel.x, Axis("share of the time", domain=(0.0, 1.08), percent=True), panel.layers,
-                  said="What flow control saw while requests waited.", legend=True, colours=LIMIT_COLOURS)]
+    return [replace(panel, y=Axis("share of the time", domain=(0.0, 1.08), percent=True), legend=True,
+                    said="What flow control saw while requests waited.", colours=LIMIT_COLOURS)]
 
 
 def _covered(begin: IntArray, end: IntArray, edges: np.ndarray) -> np.ndarray:
@@ -198,7 +204,7 @@ def _covered(begin: IntArray, end: IntArray, edges: np.ndarray) -> np.ndarray:
         times = np.sort(times)
         total = np.concatenate(([0.0], np.cumsum(times, dtype=np.float64)))
         number = np.searchsorted(times, edges, "right")
-        return number * edges - total[number]
+        return np.asarray(number * edges - total[number])
 
     return np.asarray(np.diff(upto(begin) - upto(end)))
 
@@ -211,8 +217,9 @@ def _panel(title: str, unit: str, at: np.ndarray, series: Sequence[tuple[str, np
             layers.append(Layer("line", pd.DataFrame({"x": at, "y": values, "series": name})))
             low = np.maximum(low, values)
         else:
-            layers.append(Layer("stack", pd.DataFrame({"x": at, "y": low, "y2": low + values, "series": name or "all"})))
-            low = low + values
+            high = low + values
+            layers.append(Layer("stack", pd.DataFrame({"x": at, "y": low, "y2": high, "series": name or "all"})))
+            low = high
     return Panel(title, x, Axis(unit, domain=(0.0, float(low.max(initial=0.0)) * 1.08 or 1.0)), layers,
                  legend=several or len(series) > 1, colours=colours(runs) if several else {})
 

@@ -19,6 +19,8 @@ _LATENCIES = {
 }
 
 
+_GATEWAY_CAUSES = {"gateway": "its hop, with the wait for its capacity", "held": "unplaced at the gateway",
+                   "lost": "attempts that came to nothing, and their back-off"}
 _PER_MILLION = (
     ("per_million_answer_tokens_dollars", "tokens of answers"),
     ("per_million_output_tokens_dollars", "generated tokens (all stages)"),
@@ -37,7 +39,7 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     if reasons:
         rows = [(f"{count:,}", reason) for reason, count in list(reasons.items())[:8]]
         out.append(Section("rejected", ("", ""), rows))
-    if len(summary.get("breakdown", {}).get("stages", ())) > 1:
+    if len(summary.get("breakdown", {}).get("stages", ())) > 1 or _gateway_causes(summary):
         out.append(_breakdown(summary))
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items()
             if label not in ("workload", "band")]
@@ -160,11 +162,20 @@ def _latency(summary: dict[str, Any]) -> Section:
     return Section("latency", ("", *_STATS), rows, note="of completed requests")
 
 
+def _gateway_causes(summary: dict[str, Any]) -> tuple[str, ...]:
+    """Return the causes at a gateway for which requests spend time."""
+    causes = summary.get("breakdown", {}).get("causes", {})
+    return tuple(name for name in _GATEWAY_CAUSES if causes.get(f"{name}_s", {}).get("mean"))
+
+
 def _breakdown(summary: dict[str, Any]) -> Section:
     """Return the time on the critical path by kind of stage; the means add up to the mean latency."""
+    at_gateway = _gateway_causes(summary)
+    causes = (*at_gateway, "queue", "communication", "compute")
+
     def row(name: str, share: float | None, total: dict[str, Any], parts: dict[str, Any]) -> tuple[str, ...]:
         return (name, percent(share), *(format_s(total[stat]) for stat in ("mean", "p50", "p90", "p99")),
-                *(format_s(parts[f"{cause}_s"]["mean"]) for cause in ("queue", "communication", "compute")))
+                *(format_s(parts[f"{cause}_s"]["mean"]) for cause in causes))
 
     parts = summary["breakdown"]
     rows = []
@@ -173,11 +184,14 @@ def _breakdown(summary: dict[str, Any]) -> Section:
         if "first_token_s" in part:
             first = part["first_token_s"]
             rows.append(("  its first token", "", *(format_s(first[stat]) for stat in ("mean", "p50", "p90", "p99")),
-                         "", "", format_s(first["mean"])))
+                         *[""] * (len(causes) - 1), format_s(first["mean"])))
     rows.append(row("all", 1.0, summary["latency"]["e2e_s"], parts["causes"]))
-    head = ("stage", "share", "mean", "p50", "p90", "p99", "queue", "move", "compute")
-    return Section("where the time goes", head, rows, note="on the critical path of completed requests; queue, move "
-                   "(communication) and compute are means")
+    if at_gateway and summary["latency"]["ttft_s"]["count"]:
+        rows.append(row("to the first token", None, summary["latency"]["ttft_s"], parts["ttft"]))
+    head = ("stage", "share", "mean", "p50", "p90", "p99", *at_gateway, "queue", "move", "compute")
+    more = "".join(f"{name} ({_GATEWAY_CAUSES[name]}), " for name in at_gateway)
+    return Section("where the time goes", head, rows, note=f"on the critical path of completed requests; {more}queue, "
+                   "move (communication) and compute are means")
 
 
 def _by(label: str, entries: dict[str, Any]) -> Section:
@@ -220,9 +234,14 @@ def _slo_name(name: str, row: dict[str, Any]) -> str:
 
 def _binds(binds: dict[str, Any], headline: dict[str, Any]) -> Section:
     """Return the binding resource of each group of clients, in the headline's window."""
+    def waits(group: dict[str, Any]) -> str:
+        found = [f"{reason} {share:.0%}" for reason, share in sorted(group["waiting"].items(), key=lambda i: -i[1])]
+        if "held" in group:
+            found.append(f"at the gateway {group['held']['share']:.0%} ({group['held']['limit']})")
+        return ", ".join(found)
+
     rows = [
-        (name, f"{group['clients']:,}", group["what"], percent(group["stepping_share"]),
-         ", ".join(f"{reason} {share:.0%}" for reason, share in sorted(group["waiting"].items(), key=lambda i: -i[1])))
+        (name, f"{group['clients']:,}", group["what"], percent(group["stepping_share"]), waits(group))
         for name, group in list(binds["groups"].items())[:MAX_CLIENTS]
     ]
     other = [f"{name} {share:.0%} of the time" for name, share in binds["all"].items()]

@@ -59,12 +59,12 @@ def request_times(results: Results, request: int) -> list[Part]:
         if lost := int(offered_ns(record)[request] - record.arrival_ns[request]):
             out.append(Part("", "", "lost", lost / NS_PER_S, 0, "until its client offered it for the last time"))
     at = AtGateway.of(record)
+    before = (("gateway", at.hop_wait, "for its capacity"), ("gateway", at.hop, "its service and delay"),
+              ("held", at.held, "flow control" if record.held else "no client was ready"),
+              ("lost", at.lost, "attempts that came to nothing, and their back-off")) if by_gateway else ()
     for row, stage in zip(stages.index, stages.to_dict("records"), strict=True):
         out += [Part(str(stage["kind"]), "gateway", part, int(column[row]) / NS_PER_S, 0, cause)
-                for part, column, cause in ((
-                    "gateway", at.hop_wait, "for its capacity"), ("gateway", at.hop, "its service and delay"),
-                    ("held", at.held, "flow control" if record.held else "no client was ready"),
-                    ("lost", at.lost, "attempts that came to nothing, and their back-off")) if by_gateway and column[row]]
+                for part, column, cause in before if column[row]]
         out += _stage(results, stage)
     row = results.requests[results.requests["request"] == request].iloc[0]
     after = float(row["finish_s"] - stages["end_s"].max())

@@ -29,7 +29,9 @@ __all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "
 POINTS, MAX_BARS = 201, 12   # quantiles of a distribution (p99 is one), bars
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "itl": "ITL", "queue": "Queueing"}
 LONG_TAIL = 30   # p100 over p50: above, the axis of a latency is logarithmic
-CAUSES = {"gateway": PALETTE[6], "held": PALETTE[4], "lost": GREY, "queue": PALETTE[1], "communication": PALETTE[3], "compute": PALETTE[0],
+AT_GATEWAY = {"gateway": "gateway's hop", "held": "held at the gateway", "lost": "lost attempts"}
+CAUSES = {AT_GATEWAY["gateway"]: PALETTE[6], AT_GATEWAY["held"]: PALETTE[4], AT_GATEWAY["lost"]: GREY,
+          "queue": PALETTE[1], "communication": PALETTE[3], "compute": PALETTE[0],
           "compute after first token": "#8fbce8"}
 RESOURCES = {"link": PALETTE[3], "tier": PALETTE[1], "machine": PALETTE[2], "client": PALETTE[0], "others": GREY}
 
@@ -63,10 +65,16 @@ def interruption(results: Results) -> str | None:
 
 def _largest(run: Results) -> str:
     """Return which cause of which stage takes most of a request's time."""
-    parts = [(part[f"{cause}_s"]["mean"] or 0.0, f"{cause} of {stage}")
-             for stage, part in run.summary["breakdown"]["stages"].items() for cause in CAUSES if f"{cause}_s" in part]
+    parts = [(seconds, f"{cause} {'before' if cause in AT_GATEWAY.values() else 'of'} {stage}")
+             for stage, part in run.summary["breakdown"]["stages"].items() for cause, seconds in _causes(part).items()]
     most, name = max(parts, default=(0.0, "nothing"))
     return f"{most / (sum(seconds for seconds, _ in parts) or 1.0):.0%} of a request's time is {name}"
+
+
+def _causes(part: Mapping[str, Any]) -> dict[str, float]:
+    """Return the mean seconds of a stage by cause, by the names of `CAUSES`."""
+    names = AT_GATEWAY | {cause: cause for cause in CAUSES}
+    return {names[cause]: part[f"{cause}_s"]["mean"] or 0.0 for cause in names if f"{cause}_s" in part}
 
 
 def rounded(seconds: float | None) -> str:
@@ -185,7 +193,7 @@ def breakdown(runs: Runs) -> list[Panel]:
     for name, run in runs:
         of_run = "" if len(runs) == 1 else f", {shortened(name, NAME)}"
         for stage, part in run.summary["breakdown"]["stages"].items():
-            parts = {cause: part[f"{cause}_s"]["mean"] or 0.0 for cause in CAUSES if f"{cause}_s" in part}
+            parts = _causes(part)
             if "first_token_s" in part:
                 first = part["first_token_s"]["mean"] or 0.0
                 parts |= {"compute": first, "compute after first token": parts["compute"] - first}

@@ -13,6 +13,7 @@ import numpy as np
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import FATES, HELD_OUTCOMES, STATUS_COMPLETED, RunRecord
 from hermes.results.distribution import Distribution
+from hermes.results.gateway_times import AT_GATEWAY
 from hermes.results.layout import Section, format_number, format_s, percent
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
@@ -20,6 +21,7 @@ from hermes.units import NS_PER_S
 __all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "shown_groupings", "tenants_summary", "waited_ns"]
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests that this is about
+_SHOWN = 0.05   # share of the TTFT from which on it is said
 _TURNED_AWAY = ("shed", "expired", "revoked")
 
 
@@ -108,11 +110,12 @@ def _one(record: RunRecord, metrics: RequestMetrics, mine: BoolArray, wait: IntA
 
 
 def gateway_line(summary: dict[str, Any]) -> str | None:
-    """Return the line of the report about the gateway's queue and the tenants; None without either."""
-    found = summary.get("gateway")
-    if found is None:
-        return None
-    parts = []
+    """Return the line of the report about the time at the gateway, its queue and the tenants; None without these."""
+    found, parts = summary.get("gateway", {}), list[str]()
+    means, ttft = summary.get("breakdown", {}).get("ttft", {}), summary["latency"]["ttft_s"]["mean"]
+    share = sum(means[f"{name}_s"]["mean"] or 0.0 for name in AT_GATEWAY) / ttft if means and ttft else 0.0
+    if share >= _SHOWN:
+        parts.append(f"{share:.0%} of the mean TTFT")
     if "held" in found:
         wait, calls = found["waited_s"], sum(found["held"].values())
         parts.append(f"{calls:,} calls waited p50 {format_s(wait['p50'])}, p99 {format_s(wait['p99'])}")

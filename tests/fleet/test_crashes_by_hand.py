@@ -458,7 +458,7 @@ def test_blocks_in_use_count_to_the_crash(mode: str) -> None:
 
 @each_mode
 def test_the_parts_of_a_latency_add_up_with_the_attempt_that_failed(mode: str) -> None:
-    """As in a.: 4,500 on replica 0, and 9,000 on replica 1, 13,500 in all, without a wait."""
+    """As in a.: 4,500 on replica 0, which are lost, and 9,000 on replica 1, 13,500 in all, without a wait."""
     request = Run([client(fleet((5500, 0)))], [ask(1000)], mode).results.requests.iloc[0]
-    parts = [request[f"path_{cause}_s"] for cause in ("queue", "communication", "compute")]
-    assert parts == pytest.approx([0, 0, s(13500)], abs=1e-15)
+    parts = [request[f"path_{cause}_s"] for cause in ("lost", "queue", "communication", "compute")]
+    assert parts == pytest.approx([s(4500), 0, 0, s(9000)], abs=1e-15)

@@ -20,7 +20,7 @@ from hermes.results.results import Results
 from hermes.results.run_charts import KINDS, breakdown, chart, latency, utilisation
 from hermes.results.time_charts import MAX_CLIENTS, MAX_GROUPS, over_time
 
-OF_ANY = [kind for kind in KINDS if kind not in ("notes", "fleet")]
+OF_ANY = [kind for kind in KINDS if kind not in ("notes", "fleet", "gateway")]
 """Figures that every run has."""
 
 
