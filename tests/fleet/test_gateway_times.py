@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 from test_failures import scenarios as failing
+from test_failures_of_pipelines import FOLDER, conserved
+from test_failures_of_pipelines import holding as disturbing
 from test_flow_control import scenarios as holding
 
 from hermes.api import simulate
@@ -20,6 +22,7 @@ from hermes.results.breakdown import CriticalPath, causes_of, critical_path, fir
 from hermes.results.gateway_times import AT_GATEWAY, offered_ns
 from hermes.results.metrics import answer, request_metrics
 from hermes.results.request_times import request_times
+from hermes.results.waiting import merged
 
 MS = 1_000_000
 LLM: dict[str, Any] = {"name": "llm", "model": "llama-3.1-8b",
@@ -59,6 +62,44 @@ def test_the_parts_add_up_and_are_those_of_the_events(data: dict[str, Any]) -> N
         assert {cause: int(whole[cause][request]) for cause in AT_GATEWAY} == found
         assert first["gateway"][request] <= whole["gateway"][request]
         assert first["held"][request] <= whole["held"][request]
+
+
+@quick_and_full(25, 1000)
+@given(holding())
+def test_something_keeps_calls_waiting_exactly_while_they_wait(data: dict[str, Any]) -> None:
+    record = ran(data)[1]
+    if not record.halts:
+        return   # admission holds nothing
+    gateway = record.calls["gateway"][record.held["call"]]
+    for number in range(data["gateway"].get("replicas", 1)):
+        tables = (record.held, "asked_ns", "left_ns", gateway), (record.halts, "begin_ns", "end_ns",
+                                                                 record.halts["gateway"])
+        held, halted = ([column.tolist() for column in spans(table[begin][of == number], table[end][of == number])]
+                        for table, begin, end, of in tables)
+        assert held == halted
+
+
+def spans(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The union of intervals that have a length."""
+    some = end > begin
+    return merged(begin[some], end[some])
+
+
+@pytest.mark.parametrize("name", [
+    "pipelines/rag.yaml", "pipelines/rag-disaggregated.yaml", "studies/telerag/server.yaml"])
+def test_the_parts_of_pipelines_add_up(name: str) -> None:
+    path = FOLDER / name
+    record = conserved(path, disturbing(path, 20, 3))[2]
+    way, metrics = critical_path(record), request_metrics(record, answer(record))
+    whole = np.sum([way.per_request(record, cause) for cause in causes_of(record)], axis=0)
+    delays = np.array(record.after_ns or [0] * len(record.clients))[record.stages["client"]]
+    delays[np.array(record.stage_kinds)[record.stages["kind"]] == "prefill"] = 0   # its token is not given
+    after = np.bincount(record.stages["request"][way.on_path], weights=delays[way.on_path],
+                        minlength=len(record.arrival_ns))
+    done = completed(record)
+    assert done
+    assert (whole + after)[done].tolist() == metrics.e2e_ns[done].tolist()
+    assert way.held_ns.any()
 
 
 def test_the_hop_and_its_queue_by_hand() -> None:
