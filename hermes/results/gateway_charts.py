@@ -24,7 +24,8 @@ SENT = HELD_OUTCOMES.index("dispatched")
 OTHERS = "others"
 Spans = tuple[IntArray, IntArray]
 # other colours than those of the classes above
-LIMIT_COLOURS = {name: PALETTE[(number + 2) % len(PALETTE)] for number, name in enumerate(HALT_LIMITS)} | {"cycle": GREY}
+LIMIT_COLOURS = {name: GREY if name == "cycle" else PALETTE[(number + 2) % len(PALETTE)]
+                 for number, name in enumerate(HALT_LIMITS)}
 
 
 def gateway(runs: Runs) -> list[Panel]:
