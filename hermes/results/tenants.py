@@ -22,6 +22,7 @@ __all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "shown_group
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests that this is about
 _SHOWN = 0.05   # share of the TTFT from which on it is said
+_WORDS = {"gateway": "its hop", "held": "held", "lost": "lost attempts"}
 _TURNED_AWAY = ("shed", "expired", "revoked")
 
 
@@ -113,9 +114,10 @@ def gateway_line(summary: dict[str, Any]) -> str | None:
     """Return the line of the report about the time at the gateway, its queue and the tenants; None without these."""
     found, parts = summary.get("gateway", {}), list[str]()
     means, ttft = summary.get("breakdown", {}).get("ttft", {}), summary["latency"]["ttft_s"]["mean"]
-    share = sum(means[f"{name}_s"]["mean"] or 0.0 for name in AT_GATEWAY) / ttft if means and ttft else 0.0
-    if share >= _SHOWN:
-        parts.append(f"{share:.0%} of the mean TTFT")
+    shares = {name: (means[f"{name}_s"]["mean"] or 0.0) / ttft for name in AT_GATEWAY} if means and ttft else {}
+    if (share := sum(shares.values())) >= _SHOWN:
+        causes = ", ".join(_WORDS[name] for name, one in shares.items() if one >= _SHOWN * share)
+        parts.append(f"{share:.0%} of the mean TTFT ({causes})")
     if "held" in found:
         wait, calls = found["waited_s"], sum(found["held"].values())
         parts.append(f"{calls:,} calls waited p50 {format_s(wait['p50'])}, p99 {format_s(wait['p99'])}")

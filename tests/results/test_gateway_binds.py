@@ -151,7 +151,7 @@ def test_the_report_says_how_much_of_the_ttft_is_at_the_gateway() -> None:
     shares = results.summary["breakdown"]["ttft"]
     share = shares["held_s"]["mean"] / results.summary["latency"]["ttft_s"]["mean"]
     assert share > 0.8
-    assert f"gateway {share:.0%} of the mean TTFT" in text(results)
+    assert f"gateway {share:.0%} of the mean TTFT (held)" in text(results)
     shown = to_text(parts(results.summary, results.meta, verbose=True))
     assert "to the first token" in shown
     assert "held (unplaced at the gateway)" in " ".join(shown.split())
