@@ -131,17 +131,18 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
         found.append((waited[1], (CAPACITY, "gateway", waited[0])))
     found.sort(key=lambda item: -item[0])
     binds = [one for _, one in found]
+    limit = _turned_away(record, groups)
     growing = [place for place in places if place.grows(start, end)] if window.stable is False else []
     if growing:   # downstream first
         binds = [*(_of_place(record, place, groups, places, start, end) for place in reversed(growing)), *binds]
         binds = [one for at, one in enumerate(binds) if one[:2] not in {before[:2] for before in binds[:at]}]
-    elif (window.stable is False or burst) and not binds and groups:
+    elif (window.stable is False or burst) and not binds and groups and not (
+            record.calls and limit is not None and limit[1] == "gateway"):
         binds = [_longest(record, groups, places, start, end)]
     elif window.kind == "whole" and binds:   # queues that grow while requests arrive, and are short over the whole run
         span = int(arrived.min()), int(arrived.max())
         late = [_of_place(record, place, groups, places, start, end) for place in places if place.grows(*span)]
         binds += [one for one in late if one[1] not in {where for _, where, _ in binds}]
-    limit = _turned_away(record, groups)
     bounded = limit is not None and bool(binds) and limit[:2] != binds[0][:2]
     if limit is not None and not binds:
         binds = [_behind_limit(record, limit)]

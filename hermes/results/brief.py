@@ -278,6 +278,8 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     if binds.get("of"):   # nothing stops admission, and a latency is too long
         return f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
+    if binds["where"] == "gateway" and binds["what"] == NO_REPLICA:
+        return f"replicas: none is ready for {binds['share']:.0%} of the requests"
     if binds["where"] == "gateway" and binds["what"] != CAPACITY:
         return f"{binds['what']} of the gateway: turns {binds['share']:.0%} of the requests away"
     if binds["what"] == "patience":

@@ -30,9 +30,11 @@ WHAT_TO_DO = {
 _AWAY = (
     ("shed: band ", "queue limit", "raise gateway.flow_control.max and max_bytes, or add replicas"),
     ("shed: the tenant's ", "tenant budget", "raise the budget in gateway.tenants"),
-    ("shed: the pool is full", FLOW_CONTROL, "raise the limits of gateway.admission.detector, or add replicas"),
+    ("shed: the pool is full", "admission", "raise the limits of gateway.admission.detector, or add replicas"),
     ("limited: ", CAPACITY, "raise gateway.capacity, replicas or backlog"),
     ("expired: not dispatched", "time to live", "raise gateway.flow_control.ttl, or add replicas"),
+    ("expired: no replica was ready", NO_REPLICA, "have a replica ready earlier, or raise gateway.queue.ttl"),
+    ("unavailable: ", NO_REPLICA, "have a replica ready earlier, or let the gateway wait for one (gateway.queue)"),
 )
 
 

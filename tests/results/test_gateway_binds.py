@@ -128,6 +128,24 @@ def test_what_turns_requests_away_bounds_the_queue(gateway: Data, workload: Data
     assert found["share"] > 0.05
 
 
+def test_requests_without_a_ready_replica_are_turned_away() -> None:
+    fleet = {"start": 1, "start_up": {"total": 6}, "crashes": [{"at": 2, "replica": 0}],
+             "probe": {"period": 0.05, "failures": 1, "delay": 0}}
+    results = hermes.simulate(scenario({}, fleet=fleet))
+    binds = results.summary["binds"]
+    assert (binds["what"], binds["where"]) == ("replicas", "gateway")
+    away = sum(reason.startswith("unavailable: ") for reason in results.record.reject_reasons.values())
+    assert binds["share"] == away / 400 > 0.3
+    assert f"replicas: none is ready for {binds['share']:.0%} of the requests" in text(results)
+
+
+def test_admission_turns_requests_of_low_bands_away() -> None:
+    gateway = {"classes": {"batch": {"priority": -1}}, "admission": {"detector": {"kind": "concurrency", "limit": 4}}}
+    results = hermes.simulate(scenario(gateway, 25.0, workload={"classes": {"values": ["batch"]}}))
+    assert results.summary["binds"]["what"] == "admission"
+    assert "gateway.admission.detector" in text(results)
+
+
 def test_a_budget_of_a_tenant_turns_away_while_nothing_is_full() -> None:
     gateway = flow(100) | {"tenants": {"a": {"budget": {"tokens": 5000, "per": "2 s"}}}}
     results = hermes.simulate(scenario(gateway, workload={"tenants": {"values": ["a"]}, "requests": 2000}))
