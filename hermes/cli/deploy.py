@@ -196,19 +196,22 @@ def export_dynamo(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
 
 def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
                    output: ManifestFile = None) -> None:
-    """Print an EndpointPickerConfig for the router llm_d, and an HTTPRoute for the gateway."""
+    """Print an EndpointPickerConfig, an HTTPRoute, a HorizontalPodAutoscaler and a ScaledObject, as far as there are.
+
+    They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
+    """
     from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.objects_write import objects_of
     from hermes.scenario import load_scenario
 
-    checked = load_scenario(scenario, overrides)
-    text = "---\n".join(to_yaml(one) for one in objects_of(checked.router, checked.gateway))
+    found, notes = objects_of(load_scenario(scenario, overrides))
+    text = "---\n".join(to_yaml(one, "" if place else "\n".join(notes)) for place, one in enumerate(found))
     if output is None:
         print(text, end="")
     else:
         write_text(output, text)
-        print(f"written to {output}; next: kubectl apply the route, and give the picker its configuration")
+        print(f"written to {output}; next: kubectl apply route and autoscalers, and give the picker its configuration")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

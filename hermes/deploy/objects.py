@@ -12,6 +12,8 @@ from hermes.scenario.loading import find_scenario, load_document, moved, set_val
 
 __all__ = ["with_parts"]
 
+FLOW = {"flow_control", "admission"}
+
 
 def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dict[str, Any]:
     """Return a scenario's document with `router`, `gateway` and `autoscaler` replaced, as it is written to `output`.
@@ -19,6 +21,9 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
     The gateway keeps its other keys. Raises `InputError` where the scenario does not take them.
     """
     root, home = load_document(scenario), find_scenario(scenario).parent
+    if "router" in parts and parts["router"]["kind"] == "llm_d" and not FLOW & parts.get("gateway", {}).keys() \
+            and _at(root, "gateway.flow_control") is not None:   # a picker without the gate refuses instead
+        parts = parts | {"gateway": parts.get("gateway", {}) | {"flow_control": None, "admission": {}}}
     there = Path() if output is None else output.parent
     for key, value in parts.items():
         path = key
@@ -35,6 +40,8 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
         for name, own in value.items() if key == "gateway" else [("", value)]:
             whole = f"gateway.{name}" if name else path
             old = _at(root, whole)
+            if own is None and old is None:
+                continue
             if old is not None and isinstance(old.value, dict):
                 old.value.clear()   # of another kind: its keys do not fit
             root = set_value(root, whole, as_node(own), home, home)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hermes.core.flow_pool import Sender
     from hermes.core.saturation import Saturation, Wake
 
-__all__ = ["AdmissionConfig", "BandConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig", "build_flow"]
+__all__ = ["AdmissionConfig", "BandConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig",
+           "build_flow"]
 
 NO_CLASS = ""   # name of the class, and of the tenant, of requests without one
 FAR_NS = 1 << 62
