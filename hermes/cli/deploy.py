@@ -19,6 +19,7 @@ def add_to(app: typer.Typer) -> None:
     imports.command("vllm")(import_vllm)
     imports.command("objects")(import_objects)
     imports.command("router")(import_router)
+    imports.command("planner")(import_planner)
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
@@ -143,6 +144,30 @@ def import_router(
     for note in read.notes:
         print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(with_parts(into, read.parts, output), f"{into} with the router of a launch command.", output)
+
+
+def import_planner(
+    config: Annotated[str, typer.Argument(
+        metavar="CONFIG", help="PlannerConfig of Dynamo's planner: a .yaml or .json file, or JSON in quotes; - reads "
+        "stdin.", show_default=False)],
+    into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario whose groups it scales.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+) -> None:
+    """Print a scenario with the autoscaler dynamo_planner that Dynamo's configuration describes.
+
+    A field that is not modelled is refused with its line.
+    """
+    from hermes.config.yaml_document import read_text
+    from hermes.deploy.objects import with_planner
+    from hermes.deploy.planner import planner_of
+
+    file = None if config == "-" or config.lstrip().startswith("{") else config
+    text = read_text(file) if file is not None else _standard_input() if config == "-" else config
+    read = planner_of(text, file)
+    for note in read.notes:
+        print(f"hermes: note: {note}", file=sys.stderr)
+    _scenario(with_planner(into, read, output), f"{into} with Dynamo's planner.", output)
 
 
 def _scenario(document: dict[str, Any], header: str, output: Path | None) -> None:
