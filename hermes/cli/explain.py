@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.errors import InputError
 from hermes.units import counted
 
 if TYPE_CHECKING:
@@ -39,17 +40,26 @@ def explain(
         "the workload has and a step may have.")] = None,
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
+    alternatives: Annotated[int | None, typer.Option(
+        min=1, max=1000, show_default=False, metavar="K", help="With --request: print what the router's K best other "
+        "choices would have given instead, each simulated.")] = None,
 ) -> Answer:
     """Print how long a step takes on each kind of LLM client, by term, and where each term comes from.
 
     A hardware model fitted to whole steps has one term. Where replicas come and go, also how long a start takes, by
     phase, on a node without and with what an earlier start has left. With --request, print the time of a request by
-    stage, queue and cause instead.
+    stage, queue and cause instead; with --alternatives, what it would have got from other clients. SCENARIO may be the
+    folder of a run there.
     """
     if request is not None:
+        scenario = _scenario_of(scenario)
+        if alternatives is not None:
+            return _alternatives(scenario, overrides, request, alternatives)
         return _request(scenario, overrides, request)
+    if alternatives is not None:
+        raise InputError("the number of a request beside it", field="--request", suggestion="--request 0")
     from hermes.clients.llm import LLMClient
-    from hermes.errors import InputError, warn_all
+    from hermes.errors import warn_all
     from hermes.hardware.monotone import Batch
     from hermes.results.layout import Section
     from hermes.scenario import load_scenario
@@ -117,6 +127,56 @@ def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) 
     number = min(slots, known) if adapters is None else adapters
     stats.lora_adapters = min(number, stats.decode_seqs + stats.prefill_seqs)
     stats.lora_tokens = stats.decode_seqs + stats.prefill_tokens if stats.lora_adapters else 0
+
+
+def _scenario_of(named: str) -> str:
+    """Return the scenario of a run, if the name is that of its folder."""
+    file = Path(named) / "scenario.resolved.yaml"
+    return str(file) if file.is_file() else named
+
+
+def _alternatives(scenario: str, overrides: list[str], request: int, most: int) -> Answer:
+    """Return what the clients that a router did not choose would have given a request."""
+    import time
+    from dataclasses import asdict
+
+    from hermes.api import run_built
+    from hermes.errors import inside
+    from hermes.results.layout import Section
+    from hermes.scenario import load_scenario
+    from hermes.scenario.build import build
+    from hermes.scenario.other_choices import other_choices
+
+    loaded = load_scenario(scenario, overrides)
+    with inside("--request"):
+        results, choices = other_choices(
+            lambda decisions: run_built(loaded, build(loaded, decisions), time.perf_counter()), request, most)
+    row = results.requests.iloc[request]
+    parts: list[Part] = [
+        f"request {request}: {row['prompt_tokens']:,} prompt and {row['output_tokens']:,} output tokens, came at "
+        f"{row['arrival_s']:.6g} s"]
+    for number, choice in enumerate(choices, 1):
+        decision, told = choice.decision, choice.decision.told
+        by = f"the router compares {next(iter(told))}" if told else "fewest requests first"
+        rows = []
+        for outcome in choice.outcomes:
+            place = decision.among.index(outcome.client)
+            figures = [f"{values[place]:.4g}" for values in told.values()]
+            mark = " (chosen)" if outcome is choice.outcomes[0] else ""
+            times = [outcome.reason, ""] if outcome.reason else [f"{outcome.ttft_s * 1e3:.4g}",
+                                                                 f"{outcome.e2e_s * 1e3:.4g}"]
+            rows.append([
+                outcome.client + mark, *figures, decision.waiting[place], decision.running[place],
+                f"{outcome.cached_tokens:,}", f"{outcome.queue_s * 1e3:.4g}", *times,
+                "" if mark else f"{outcome.others_ttft_s * 1e3:+.3g}"])
+        parts.append(Section(
+            f"decision {number} of {len(choices)} at {decision.time_ns / 1e9:.6g} s: {decision.stage}, among "
+            f"{counted(len(decision.among), 'client')}, {by}",
+            ["client", *told, "waiting", "running", "cached", "queue ms", "TTFT ms", "E2E ms", "others ms"], rows))
+    parts.append("waiting, running: requests there at that instant, as the router may not see it\n"
+                 "others: change of the mean TTFT of all others, of one run: small ones are noise")
+    return Answer({"request": request, "choices": [asdict(choice) | {
+        "outcomes": [outcome._asdict() for outcome in choice.outcomes]} for choice in choices]}, parts)
 
 
 def _request(scenario: str, overrides: list[str], request: int) -> Answer:

@@ -6,7 +6,7 @@ candidate clients (those that serve a kind of stage for a model).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from hermes.arrays import IntArray
 from hermes.core.client import Client
 from hermes.core.stage import Stage
 
-__all__ = ["LoadCell", "Router", "RouterContext"]
+__all__ = ["Decider", "LoadCell", "Router", "RouterContext"]
 
 
 class Router(Protocol):
@@ -37,6 +37,17 @@ class Router(Protocol):
         `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`, or was given up
         there), "refused" (the stage cannot be served as chosen, or its client cannot be reached).
         """
+        ...
+
+
+class Decider(Protocol):
+    """Keeps decisions about one request (`hermes.routing.decisions.Decisions`)."""
+
+    request: int
+
+    def decide(self, now_ns: int, stage: Stage, among: Sequence[Client], chosen: Client,
+               told: Mapping[str, Sequence[float]], lowest: bool) -> Client:
+        """Keep a decision, and return the client that gets the stage."""
         ...
 
 
@@ -62,6 +73,8 @@ class RouterContext:
         believed: Notes how many tokens of a stage's prompt the router believes to be cached at the client that it
             chooses. Results show their sum over a request with what was cached.
         name: Of the router in the names of its streams: of several gateways each has its own.
+        decisions: What keeps decisions about one request, and may turn them; None in ordinary simulations. A router
+            that notes what it sends asks it between its choice and its notes (`hermes.routing.decisions.settled`).
     """
 
     candidates: Sequence[Client]
@@ -72,6 +85,7 @@ class RouterContext:
     seed: int = 0
     believed: Callable[[Stage, int], None] = field(default=lambda stage, tokens: None)
     name: str = "router"
+    decisions: Decider | None = None
 
     def watch(self, kind: str) -> IntArray:
         """Return an array, by candidate, of a load that changes only when stages are assigned and done."""

@@ -12,6 +12,7 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
+from hermes.routing.decisions import settled
 from hermes.routing.load import Least, Load
 from hermes.units import s_to_ns
 
@@ -49,6 +50,7 @@ class SessionConfig(ConfigModel):
 
 class SessionAffinity:
     def __init__(self, config: SessionConfig, context: RouterContext) -> None:
+        self._context, self._members = context, list(context.candidates)
         self._of = Least(context, config.load).of
         self._least = self._of(context.candidates)
         self._homes: dict[int, Client] = {}
@@ -58,6 +60,7 @@ class SessionAffinity:
 
     def changed(self, members: Sequence[Client]) -> None:
         """Forget the sessions whose client has left: each finds a new home."""
+        self._members = list(members)
         self._least = self._of(members)
         left = {client.index for client in members}
         self._homes = {session: home for session, home in self._homes.items() if home.index in left}
@@ -69,15 +72,21 @@ class SessionAffinity:
         if self._ttl_ns is not None:
             self._expire(session)
         home = self._homes.get(session)
-        if home is None:
-            home = self._homes[session] = self._least()
-        elif self._slack is not None:
-            least = self._least()
-            if home.load(self._load) - least.load(self._load) > self._slack:
-                if self._rebind:
-                    self._homes[session] = least
-                return least
-        return home
+        client = self._least() if home is None or self._slack is not None else home
+        if home is not None and self._slack is not None and (
+                home.load(self._load) - client.load(self._load) <= self._slack):
+            client = home
+        if self._context.decisions is not None:
+            client = self._settled(stage, client)
+        if home is None or self._rebind:
+            self._homes[session] = client
+        return client
+
+    def _settled(self, stage: Stage, client: Client) -> Client:
+        clients, home = self._context.candidates, self._homes.get(stage.request.session)
+        places = [place for place, one in enumerate(clients) if one in self._members]
+        return clients[settled(self._context, stage, places, clients.index(client), lambda: {
+            "bound": [float(clients[place] is home) for place in places]})]
 
     def _expire(self, session: int) -> None:
         """Forget sessions that were not used for too long, and note that one is used now."""

@@ -25,6 +25,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
+from hermes.routing.decisions import settled
 from hermes.routing.own import OwnBooks
 from hermes.routing.prefixes import Prompts, SentPrefixes
 from hermes.routing.ties import Draws
@@ -75,7 +76,12 @@ class AibrixPrefix:
     def choose(self, stage: Stage) -> Client:
         prompt = self._prompts.hashed(stage)
         matches = self.sent.matches(prompt)
-        place = self._place({place: blocks * 100 // prompt.blocks for place, blocks in matches.items()})
+        percents = {place: blocks * 100 // prompt.blocks for place, blocks in matches.items()}
+        place = self._place(percents)
+        if self._context.decisions is not None:
+            place = settled(self._context, stage, self._places, place, lambda: {
+                "matched %": [percents.get(each, 0) for each in self._places],
+                "in flight": self.books.in_flight[self._where].tolist()})
         self._context.believed(stage, self._prompts.tokens_of(matches.get(place, 0), prompt))
         self.books.sent(stage, place)
         self.sent.sent(place, prompt)

@@ -33,6 +33,7 @@ from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.active_blocks import ActiveBlocks
 from hermes.routing.caches import ApproximateView, CacheView, view_of
+from hermes.routing.decisions import settled
 from hermes.routing.own import OwnBooks, continues
 from hermes.routing.prefixes import Hashed, Prompts
 from hermes.routing.ties import Draws
@@ -95,6 +96,10 @@ class DynamoKv:
         in_host = {} if continues(stage) or not self._config.host_credit else self._caches.in_host(stage, cached)
         costs = self.costs(stage, prompt, cached, in_host)[self._where]
         place = self._places[self._pick(costs)]
+        if self._context.decisions is not None:
+            place = settled(self._context, stage, self._places, place, lambda: {
+                "cost": costs.tolist(), "cached blocks": [cached.get(each, 0) for each in self._places],
+                "decode blocks": self.active.blocks[self._where].tolist()}, lowest=True)
         here, there = cached.get(place, 0), in_host.get(place, 0)
         if not continues(stage):
             self._context.believed(stage, self._prompts.tokens_of(here + there, prompt))

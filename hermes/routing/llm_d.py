@@ -40,6 +40,7 @@ from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.routing.caches import EventsView, RealView, view_of
+from hermes.routing.decisions import settled
 from hermes.routing.own import continues
 from hermes.routing.prefixes import Hashed, Prompts, SentPrefixes
 from hermes.routing.ties import Draws
@@ -218,13 +219,25 @@ class LlmD:
         """Return the place with the highest score, of several one at random."""
         scores = self.scores(stage, held, among)
         best = np.flatnonzero(scores == scores.max())
-        return among.places[int(best[self._draws.below(len(best))])]
+        place = among.places[int(best[self._draws.below(len(best))])]
+        if self._context.decisions is None:
+            return place
+        return settled(self._context, stage, among.places, place, lambda: self._told(stage, held, among))
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def scores(self, stage: Stage, held: _Held, among: _Among) -> FloatArray:
-        """Return the weighted sum of the scores of some candidates."""
-        weights, total = self._config.scorers, np.zeros(len(among.places))
+    def _told(self, stage: Stage, held: _Held, among: _Among) -> dict[str, list[float]]:
+        """Return the sum, and what each scorer adds to it."""
+        sums = {"score": self._config.scorers}
+        for name, weight in self._config.scorers:
+            if weight:
+                none = dict.fromkeys(ScorersConfig.model_fields, 0.0)
+                sums[name] = ScorersConfig(**none | {name: weight})
+        return {name: self.scores(stage, held, among, weights).tolist() for name, weights in sums.items()}
+
+    def scores(self, stage: Stage, held: _Held, among: _Among, weights: ScorersConfig | None = None) -> FloatArray:
+        """Return the weighted sum of the scores of some candidates. weights: Others than the router's."""
+        weights, total = weights or self._config.scorers, np.zeros(len(among.places))
         if self._loads is not None:
             waiting, kv_use = among.of(self._loads())
             if weights.queue:
@@ -239,9 +252,9 @@ class LlmD:
                 total += np.maximum(1.0 - waiting / self._config.load_threshold, 0.0) * (0.5 * weights.load_aware)
         if weights.prefix and held.prompt.blocks:
             among.add(total, held.sent, weights.prefix / held.prompt.blocks)
-        if held.precise is not None and held.precise.blocks:
+        if weights.precise_prefix and held.precise is not None and held.precise.blocks:
             among.add(total, held.in_caches, weights.precise_prefix / held.precise.blocks)
-        if self._sessions is not None:
+        if weights.session and self._sessions is not None:
             total[self._sessions.bound(stage.request.session, among)] += weights.session
         if weights.lora_affinity:
             adapter = adapter_of(stage.content)

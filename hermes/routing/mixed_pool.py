@@ -23,6 +23,7 @@ from hermes.core.generation import Generation
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.routing.decisions import settled
 
 __all__ = ["MixedPool", "MixedPoolConfig"]
 
@@ -84,7 +85,7 @@ class MixedPool:
     """See the module's docstring."""
 
     def __init__(self, config: MixedPoolConfig, context: RouterContext) -> None:
-        self._limit = config.max_pending_tokens
+        self._context, self._limit = context, config.max_pending_tokens
         self._books = [_Book(c, home) for c, home in zip(context.candidates, _homes(config, context), strict=True)]
         self._by_index = {book.client.index: book for book in self._books}
         self._pools: dict[str, list[_Book]] = {"prompt": [], "mixed": [], "token": []}
@@ -146,7 +147,24 @@ class MixedPool:
     def _any(self, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book:
         return min((book for book in self._listed() if able(book)), key=load)
 
+    def _settled(self, stage: Generation, chosen: _Book, pool: str, able: Callable[[_Book], bool],
+                 load: Callable[[_Book], int], what: str) -> _Book:
+        """Return the client that gets a phase, of its own pool and the mixed one."""
+        books = [book for book in self._listed() if book is chosen or (
+            able(book) and (book in self._pools[pool] or book in self._pools["mixed"]))]
+        by_place = {self._context.candidates.index(book.client): book for book in books}
+        place = self._context.candidates.index(chosen.client)
+        return by_place[settled(self._context, stage, list(by_place), place, lambda: {
+            what: [load(book) for book in by_place.values()]}, lowest=True)]
+
     def _place(self, stage: Generation, prompt: _Book, decode: _Book) -> Client:
+        if self._context.decisions is not None:
+            one = prompt is decode
+            prompt = self._settled(stage, prompt, "prompt", _can_prompt, _pending, "pending tokens")
+            if not (one and stage.output_tokens == 1):
+                decode = self._settled(stage, decode, "token", _can_decode, _scheduled, "scheduled tokens")
+            else:
+                decode = prompt
         placed = _Placed(prompt, decode, stage.prompt_tokens, stage.all_outputs)
         self._placed[stage.arrival_order] = placed
         prompt.pending_tokens += placed.prompt_tokens

@@ -12,6 +12,7 @@ it takes that with the fewest queued tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Self
 
@@ -25,6 +26,7 @@ from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.routing.caches import CacheView, view_of
+from hermes.routing.decisions import settled
 from hermes.routing.latency import Estimates, Fitted, Latency, Load, StepTimes
 from hermes.routing.own import OwnBooks, continues
 from hermes.routing.prefixes import Hashed, Prompts
@@ -150,6 +152,9 @@ class Predicted:
         ) for place in self._places}
         found = {place: self.estimates.of(place, load) for place, load in loads.items()}
         place = self._pick(stage, loads, found)
+        if self._context.decisions is not None:
+            place = settled(self._context, stage, self._places, place, lambda: _told(
+                [found[each] for each in self._places], decodes=continues(stage)), lowest=True)
         load, latency = loads[place], found[place]
         if latency is not None and not continues(stage):
             stage.request.note("predicted_ttft_s", latency.ttft_s)
@@ -215,3 +220,10 @@ class Predicted:
         steps = stage.num_tokens - stage.prompt_tokens - 1   # after the first token; fewer if it was given up
         if steps > 0:
             self.estimates.seen_tpot(sent.place, sent.load, (now - began) / steps / NS_PER_S)
+
+
+def _told(found: Sequence[Latency | None], *, decodes: bool) -> dict[str, list[float]]:
+    """Return the estimates of clients in seconds, the one by which the router decides first; NaN for none."""
+    both = [(math.nan, math.nan) if latency is None else latency for latency in found]
+    told = {"TTFT s": [ttft_s for ttft_s, _ in both], "TPOT s": [tpot_s for _, tpot_s in both]}
+    return dict(reversed(told.items())) if decodes else told

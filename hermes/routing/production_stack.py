@@ -25,6 +25,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
+from hermes.routing.decisions import settled
 from hermes.routing.prefixes import Prompts, SentPrefixes
 from hermes.routing.ties import Draws
 from hermes.units import s_to_ns
@@ -73,6 +74,7 @@ class SessionRing:
     """See the module's docstring."""
 
     def __init__(self, config: ProductionStackConfig, context: RouterContext) -> None:
+        self._context = context
         self._now_ns, self._window_ns = context.now_ns, s_to_ns(config.window)
         self._sent: dict[int, deque[int]] = {}   # by client: when requests were sent, of those that have got some
         self.changed(context.candidates)
@@ -91,11 +93,22 @@ class SessionRing:
             if home is None:
                 home = self._homes[session] = self._members[self._ring.place(str(session))]
             client = home
+        if self._context.decisions is not None:
+            client = self._settled(stage, client)
+            if session >= 0:
+                self._homes[session] = client
         times = self._sent.setdefault(client.index, deque())
         times.append(now)
         while times[0] <= now - self._window_ns:
             times.popleft()
         return client
+
+    def _settled(self, stage: Stage, client: Client) -> Client:
+        clients = self._context.candidates
+        places = [place for place, one in enumerate(clients) if one in self._members]
+        sent = {place: len(self._sent.get(clients[place].index, ())) for place in places}
+        return clients[settled(self._context, stage, places, clients.index(client), lambda: {
+            "sent": list(sent.values())}, lowest=True)]
 
     def _fewest(self, now: int) -> Client:
         """Return the first client that has got no request, else the one with the fewest in the window."""
@@ -133,7 +146,9 @@ class PrefixTrie:
         matched = [matches.get(place, 0) for place in self._places]
         longest = max(matched)
         equal = [here for here, blocks in enumerate(matched) if blocks == longest]
-        here = equal[self._draws.below(len(equal))]
-        self._context.believed(stage, self._prompts.tokens_of(longest, prompt))
-        self.trie.sent(self._places[here], prompt)
-        return self._members[here]
+        place = self._places[equal[self._draws.below(len(equal))]]
+        if self._context.decisions is not None:
+            place = settled(self._context, stage, self._places, place, lambda: {"matched chunks": matched})
+        self._context.believed(stage, self._prompts.tokens_of(matches.get(place, 0), prompt))
+        self.trie.sent(place, prompt)
+        return self._members[self._places.index(place)]

@@ -27,6 +27,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
+from hermes.routing.decisions import settled
 from hermes.routing.own import OwnBooks
 from hermes.routing.prefixes import Prompts, SentPrefixes
 from hermes.units import s_to_ns
@@ -80,6 +81,12 @@ class SglangCacheAware:
         prompt = self._prompts.hashed(stage)
         matches = self.tree.matches(prompt)
         place = self._place(prompt.tokens, matches)
+        if self._context.decisions is not None:
+            got = settled(self._context, stage, self._healthy, place, lambda: {
+                "in flight": self.books.in_flight[self._where].tolist(),
+                "matched tokens": [matches.get(each, 0) for each in self._healthy]}, lowest=True)
+            self._fell_back &= got == place
+            place = got
         self._context.believed(stage, matches.get(place, 0))
         self.books.sent(stage, place)
         if place in self._is_healthy and not self._fell_back:

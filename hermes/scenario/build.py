@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hermes.fleet.autoscalers import GroupsAutoscaler
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
+    from hermes.routing.decisions import Decisions
 
 __all__ = ["build", "build_with_pipelines"]
 
@@ -55,18 +56,21 @@ NO_NAME = [""]
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
 
-def build(scenario: Scenario) -> Simulation:
+def build(scenario: Scenario, decisions: Decisions | None = None) -> Simulation:
     """Build the simulation of a scenario: clients, request tables, network and routers on a clock.
 
-    Raises `InputError` that points at the wrong field in the scenario's file.
+    decisions: Keeps what routers decide about one request. Raises `InputError` that points at the wrong field in the
+    scenario's file.
     """
-    return build_with_pipelines(scenario)[0]
+    return build_with_pipelines(scenario, decisions)[0]
 
 
-def build_with_pipelines(scenario: Scenario) -> tuple[Simulation, list[list[WeightedPipeline]]]:
+def build_with_pipelines(
+    scenario: Scenario, decisions: Decisions | None = None,
+) -> tuple[Simulation, list[list[WeightedPipeline]]]:
     """Build as `build` does; also return, per workload, the pipelines of its requests with the models they ask for."""
     try:
-        builder = _Builder(scenario, scenario.source.base_dir)
+        builder = _Builder(scenario, scenario.source.base_dir, decisions)
         return builder.simulation(), builder.pipelines
     except InputError as error:
         raise scenario.source.located(error) from None
@@ -135,8 +139,8 @@ def _group_facts(config: Any, client: Any, base_dir: Path) -> GroupFacts:   # An
 class _Builder:
     """Builder of one simulation's parts, in order: each part uses those before it."""
 
-    def __init__(self, scenario: Scenario, base_dir: Path) -> None:
-        self.scenario, self.base_dir = scenario, base_dir
+    def __init__(self, scenario: Scenario, base_dir: Path, decisions: Decisions | None) -> None:
+        self.scenario, self.base_dir, self._decisions = scenario, base_dir, decisions
         self.env = Clock()
         self._events = ClientEvents()
         self.warnings: list[str] = []
@@ -549,9 +553,12 @@ class _Builder:
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"{name}/{of}"), self._transfer_ns,
             lambda: self.env._now, seed=self.scenario.seed, believed=self._believed, name=name,
+            decisions=self._decisions,
         )
         with inside("router"):
             router: Router = config.build(context)
+        if self._decisions is not None:
+            router = self._decisions.watched(router, context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))

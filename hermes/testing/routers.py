@@ -19,6 +19,7 @@ from hermes.core.record import STATUS_COMPLETED
 from hermes.core.router import RouterContext
 from hermes.core.simulation import Simulation
 from hermes.routing.base import ROUTERS
+from hermes.routing.decisions import Decisions
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario
@@ -98,12 +99,13 @@ class RouterContract(ABC):
             }],
         }
 
-    def built(self, count: int, **changes: Any) -> tuple[Simulation, list[Choice]]:
+    def built(self, count: int, decisions: Decisions | None = None,
+              **changes: Any) -> tuple[Simulation, list[Choice]]:
         """Return a simulation with the router in it, and the list that records its choices."""
         scenario: Scenario = load_scenario({**self.scenario(count), **changes})
         choices: list[Choice] = []
         watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
-        return build(watched), choices
+        return build(watched, decisions), choices
 
     def chosen(self, count: int, **changes: Any) -> list[Choice]:
         """Return the choices of a whole simulation."""
@@ -131,6 +133,29 @@ class RouterContract(ABC):
     def test_loads_are_read_as_of_now_in_both_modes(self) -> None:
         for count in self.cases():
             assert self.chosen(count, stepping="runs") == self.chosen(count, stepping="every_step")
+
+    def test_decisions_are_told_and_can_be_turned(self) -> None:
+        """What keeps the decisions about a request changes nothing, and a turned one sends it elsewhere."""
+        request = 30
+        for count in self.cases():
+            usual, seen = self.chosen(count), Decisions(request)
+            simulation, choices = self.built(count, seen)
+            simulation.run()
+            assert choices == usual, "telling its decisions changed them"
+            assert seen.made, "the router was not asked"
+            for number, decision in enumerate(seen.made):
+                assert decision.chosen in decision.among
+                others = decision.best_others()
+                assert sorted([*others, decision.chosen]) == sorted(decision.among)
+                if not others:
+                    continue
+                turned = Decisions(request, {number: others[0]})
+                simulation, _ = self.built(count, turned)
+                record = simulation.run()
+                assert turned.made[:number + 1] == seen.made[:number + 1], "the simulation differs before the decision"
+                clients = record.stages["client"][record.stages["request"] == request].tolist()
+                assert others[0] in {record.clients[client].name for client in clients}, "the stage went elsewhere"
+                assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
 
     def test_routers_of_different_simulations_share_nothing(self) -> None:
         alone = {count: self.chosen(count) for count in self.cases()}

@@ -1,0 +1,134 @@
+"""What a router decides for single requests, and what if it had decided otherwise.
+
+A router decides once for each stage, one that places both phases up to twice. `Decisions` keeps the decisions about one
+request, and answers some of them with another client than the router's. Without it (`RouterContext.decisions` is None)
+routers make no call more.
+
+A router that notes what it sends calls `settled` between its choice and its notes, so that it notes the client that
+gets the stage. For any other router `Decisions.watched` exchanges the client that `choose` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hermes.core.client import Client
+from hermes.core.router import Router, RouterContext
+from hermes.core.stage import Stage
+from hermes.routing.own import continues
+
+__all__ = ["Decision", "Decisions", "Told", "settled"]
+
+Told = Mapping[str, Sequence[float]]
+"""What a router tells of the clients among which it decides: figures by name. It decides by the first."""
+
+
+@dataclass
+class Decision:
+    """One decision of a router.
+
+    Attributes:
+        time_ns: When it was made.
+        stage: Kind of the stage.
+        among: Names of the clients that could have got it.
+        chosen: Name of the one that the router chose.
+        told: What the router told of each.
+        lowest: Whether the lowest of the first figure wins, else the highest.
+        waiting, running: Requests that waited and ran at each client at that instant.
+    """
+
+    time_ns: int
+    stage: str
+    among: list[str]
+    chosen: str
+    told: dict[str, list[float]]
+    lowest: bool
+    waiting: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+
+    def best_others(self) -> list[str]:
+        """Return the other clients, the best by the router's figure first, then the fewest requests."""
+        sign = 1.0 if self.lowest else -1.0
+        figures = np.array(next(iter(self.told.values()), [0.0] * len(self.among))) * sign
+        load = np.array(self.waiting) + np.array(self.running)
+        ranked = np.lexsort((load, figures))   # NaN last
+        return [self.among[place] for place in ranked if self.among[place] != self.chosen]
+
+
+class Decisions:
+    """Keeps the decisions about one request.
+
+    Args:
+        request: Its number.
+        instead: Name of the client that gets the stage instead, by the position of the decision.
+    """
+
+    def __init__(self, request: int, instead: Mapping[int, str] | None = None) -> None:
+        self.request, self._instead = request, dict(instead or {})
+        self.made: list[Decision] = []
+
+    def watched(self, router: Router, context: RouterContext) -> Router:
+        """Return a router that decides as `router` does, and whose decisions are kept."""
+        return _Watched(router, context, self)
+
+    def decide(self, now_ns: int, stage: Stage, among: Sequence[Client], chosen: Client,
+               told: Told, lowest: bool) -> Client:
+        """Keep a decision, and return the client that gets the stage."""
+        views = [client.view() for client in among]
+        number = len(self.made)
+        self.made.append(Decision(
+            now_ns, stage.kind, [client.name for client in among], chosen.name,
+            {name: [float(value) for value in values] for name, values in told.items()}, lowest,
+            [view.waiting for view in views], [view.running for view in views]))
+        name = self._instead.get(number)
+        return chosen if name is None else next(client for client in among if client.name == name)
+
+
+def settled(context: RouterContext, stage: Stage, places: Sequence[int], place: int, told: Callable[[], Told],
+            lowest: bool = False) -> int:
+    """Return the place of the client that gets a stage: the one that the router chose, unless another one is asked for.
+
+    Args:
+        places: The places among which the router chose, in `context.candidates`.
+        place: The chosen one.
+        told: Returns figures of these places, by which the router decided first.
+        lowest: Whether the lowest figure wins.
+    """
+    decisions, clients = context.decisions, context.candidates
+    if decisions is None or stage.request.id != decisions.request:
+        return place
+    among = [clients[each] for each in places]
+    got = decisions.decide(context.now_ns(), stage, among, clients[place], told(), lowest)
+    return next(each for each in places if clients[each] is got)
+
+
+class _Watched:
+    """A router whose decisions about one request are kept."""
+
+    def __init__(self, router: Router, context: RouterContext, decisions: Decisions) -> None:
+        self._router, self._context, self._decisions = router, context, decisions
+        self._members = list(context.candidates)
+
+    def __getattr__(self, name: str) -> Any:   # `observe` and `changed`, if the router has them
+        found = getattr(self._router, name)
+        if name != "changed":
+            return found
+
+        def changed(members: Sequence[Client]) -> None:
+            self._members = list(members)
+            found(members)
+
+        return changed
+
+    def choose(self, stage: Stage) -> Client:
+        known = len(self._decisions.made)
+        client = self._router.choose(stage)
+        if stage.request.id != self._decisions.request or len(self._decisions.made) > known:
+            return client   # the router has told
+        kind = "decode" if continues(stage) else stage.kind
+        among = [member for member in self._members if kind in member.stages]
+        return self._decisions.decide(self._context.now_ns(), stage, among, client, {}, lowest=False)
