@@ -276,7 +276,8 @@ class FlowControlConfig(ConfigModel):
             if band.priority in seen:
                 raise InputError(Verbatim("a second band of this priority; keep one"), field=f"bands.{place}.priority")
             seen.add(band.priority)
-        services = [rule.fairness for rule in (self, *self.bands) if isinstance(rule.fairness, LeastServiceFairness)]
+        rules = [self.fairness, *(band.fairness for band in self.bands)]
+        services = [rule for rule in rules if isinstance(rule, LeastServiceFairness)]
         if any(other != services[0] for other in services):
             raise InputError(Verbatim("least_attained_service counts a tenant's service once for all bands; give its "
                                       "parameters alike"), field="bands")
