@@ -44,11 +44,12 @@ def items_of(node: Node | None, path: str) -> list[Node]:
     return node.value
 
 
-def text_of(node: Node | None, path: str, at: Node, allowed: Collection[str] = ()) -> str:
+def text_of(node: Node | None, path: str, at: Node, allowed: Collection[str] | None = None) -> str:
     if node is None:
         raise at.mark.error(Verbatim("is missing; write it"), field=path)
-    if not isinstance(node.value, str) or (allowed and node.value not in allowed):
-        raise node.mark.error(f"one of {', '.join(allowed)}" if allowed else "a text", node.plain(), field=path)
+    if not isinstance(node.value, str) or (allowed is not None and node.value not in allowed):
+        expected = "a text" if allowed is None else f"one of {', '.join(allowed) or 'those that there are, none'}"
+        raise node.mark.error(expected, node.plain(), field=path)
     return node.value
 
 
