@@ -2,7 +2,7 @@
 
 Names and defaults are those of `PlannerConfig` in https://github.com/ai-dynamo/dynamo
 (components/src/dynamo/planner/config), with the newer names of some fields. The flags of the older
-`dynamo.planner.planner_sla` belong to other rules, and are not read.
+planner_sla belong to other rules, and are not read.
 """
 
 from __future__ import annotations
