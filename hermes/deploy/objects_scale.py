@@ -156,7 +156,9 @@ def hpa_of(autoscaler: Any, name: str, most: int, path: str) -> tuple[dict[str, 
         spec["behavior"] = behavior
     document = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name},
                 "spec": spec}
-    return document, _elsewhere(autoscaler, path)
+    notes = [f"{path}: the Service of metrics of type Object is yours to name"] \
+        if any(metric.type == "object" for metric in autoscaler.metrics) else []
+    return document, notes + _elsewhere(autoscaler, path)
 
 
 def keda_of(autoscaler: Any, name: str, most: int, path: str) -> tuple[dict[str, Any], list[str]]:

@@ -256,21 +256,16 @@ def scaled(autoscaler: dict) -> dict:
      "min": 1, "max": 2, "idle": 0, "polling": 15, "cooldown": 60, "initial_cooldown": 20,
      "scale_down": {"pods": 1, "percent": 50, "period": 90}},
 ])
-def test_an_autoscaler_comes_back(autoscaler: dict, tmp_path: Path) -> None:
-    document = scaled(autoscaler)
-    document["gateway"] = {"queue": {}}
-    scenario = load_scenario(document)
-    del document["gateway"]
-    path = tmp_path / "s.yaml"
-    path.write_text(to_yaml(document))
-    config = {"hpa": Hpa, "keda": Keda}[autoscaler["kind"]].model_validate({"max": 4, **autoscaler})
-    writes = {"hpa": hpa_of, "keda": keda_of}[autoscaler["kind"]]
+def test_an_autoscaler_comes_back(autoscaler: dict) -> None:
+    scenario = load_scenario(scaled(autoscaler))
+    config, writes = {"hpa": (Hpa, hpa_of), "keda": (Keda, keda_of)}[autoscaler["kind"]]
     written, notes = writes(scenario.clients[0].fleet.autoscaler, "t-llm", 4, "fleet.autoscaler")
     again = parts_of(to_yaml(written), None)["autoscaler"]
-    assert type(config).model_validate(again) == config
+    assert config.model_validate(again) == config.model_validate({"max": 4, **autoscaler})
     assert written["spec"]["scaleTargetRef"]["name"] == "t-llm"
-    assert notes == ([] if autoscaler["kind"] == "hpa" else [
-        "fleet.autoscaler: serverAddress of the triggers is yours to write"])
+    services = [each for each in autoscaler.get("metrics", ()) if each.get("type") == "object"]
+    assert notes == (["fleet.autoscaler: serverAddress of the triggers is yours to write"] if config is Keda else [
+        "fleet.autoscaler: the Service of metrics of type Object is yours to name"] * len(services))
 
 
 def test_a_scenario_writes_its_autoscaler() -> None:
