@@ -19,6 +19,7 @@ def add_to(app: typer.Typer) -> None:
     imports.command("vllm")(import_vllm)
     imports.command("objects")(import_objects)
     imports.command("router")(import_router)
+    imports.command("planner")(import_planner)
     app.add_typer(imports, name="import")
     exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
@@ -145,6 +146,30 @@ def import_router(
     _scenario(with_parts(into, read.parts, output), f"{into} with the router of a launch command.", output)
 
 
+def import_planner(
+    config: Annotated[str, typer.Argument(
+        metavar="CONFIG", help="PlannerConfig of Dynamo's planner: a .yaml or .json file, or JSON in quotes; - reads "
+        "stdin.", show_default=False)],
+    into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario whose groups it scales.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+) -> None:
+    """Print a scenario with the autoscaler dynamo_planner that Dynamo's configuration describes.
+
+    A field that is not modelled is refused with its line.
+    """
+    from hermes.config.yaml_document import read_text
+    from hermes.deploy.objects import with_planner
+    from hermes.deploy.planner import planner_of
+
+    file = None if config == "-" or config.lstrip().startswith("{") else config
+    text = read_text(file) if file is not None else _standard_input() if config == "-" else config
+    read = planner_of(text, file)
+    for note in read.notes:
+        print(f"hermes: note: {note}", file=sys.stderr)
+    _scenario(with_planner(into, read, output), f"{into} with Dynamo's planner.", output)
+
+
 def _scenario(document: dict[str, Any], header: str, output: Path | None) -> None:
     from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
@@ -196,19 +221,22 @@ def export_dynamo(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
 
 def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
                    output: ManifestFile = None) -> None:
-    """Print an EndpointPickerConfig for the router llm_d, and an HTTPRoute for the gateway."""
+    """Print an EndpointPickerConfig, an HTTPRoute, a HorizontalPodAutoscaler and a ScaledObject, as far as there are.
+
+    They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
+    """
     from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.objects_write import objects_of
     from hermes.scenario import load_scenario
 
-    checked = load_scenario(scenario, overrides)
-    text = "---\n".join(to_yaml(one) for one in objects_of(checked.router, checked.gateway))
+    found, notes = objects_of(load_scenario(scenario, overrides))
+    text = "---\n".join(to_yaml(one, "" if place else "\n".join(notes)) for place, one in enumerate(found))
     if output is None:
         print(text, end="")
     else:
         write_text(output, text)
-        print(f"written to {output}; next: kubectl apply the route, and give the picker its configuration")
+        print(f"written to {output}; next: kubectl apply route and autoscalers, and give the picker its configuration")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

@@ -76,25 +76,27 @@ class FlowPolicy:
     Attributes:
         order: Returns what the calls of a flow are ordered by, the least first.
         service: Makes what tenants of a pool have been served; returns None where no policy asks.
-        fairness: Makes the policy of a band from that.
+        fairness: Makes the policy of a band from its priority and that.
         saturation: Makes the detector of a pool from its lists, all its clients, the attempts in flight at each client
             (by its index), `wake`, and the name of the gateway in the streams of scrapes.
         holds: Whether calls wait here. Without, only `admission` applies: a call of a negative priority is refused
             while the saturation is 1 or more, and all others pass.
         budgets: Of tenants that have one, by their number.
-        most, most_bytes: Limits of a band.
+        limits: Most requests and bytes that wait in a band, by its priority.
+        total, total_bytes: The same of all bands together; None for no limit.
         token_bytes: Bytes of a prompt token.
     """
 
     order: Callable[[Held, Classes], int]
     service: Callable[[], Service | None]
-    fairness: Callable[[Service | None], Fairness]
+    fairness: Callable[[int, Service | None], Fairness]
     saturation: Callable[[Pools, Sequence[Client], dict[int, int], Wake, str], Saturation]
     holds: bool
     cycle_ns: int
     scan_ns: int
-    most: int
-    most_bytes: int
+    limits: Mapping[int, tuple[int, int]]
+    total: int | None
+    total_bytes: int | None
     token_bytes: int
     revoking: Revoking | None
     budgets: Mapping[int, Budget]

@@ -120,7 +120,7 @@ class Pool:
         ceilings: dict[int, float] = {}
         for priority, ceiling in zip(classes.priorities, classes.ceilings, strict=True):
             ceilings[priority] = min(ceiling, ceilings.get(priority, ceiling))
-        self.bands = [Band(priority, ceilings[priority], policy.fairness(self.service))
+        self.bands = [Band(priority, ceilings[priority], policy.fairness(priority, self.service))
                       for priority in sorted(ceilings)[::-1]]
         self._band = {band.priority: band for band in self.bands}
         self._empty = not any(lists)
@@ -167,12 +167,18 @@ class Pool:
     # -- the queue ---------------------------------------------------------------------------------------------------
 
     def full(self, held: Held) -> tuple[str, str] | None:
-        """Return why a call finds no place in its band, and the fate of its request; None if it does."""
+        """Return why a call finds no place in its band, or in all, and the fate of its request; None if it does."""
         band, policy = self._band[held.priority], self._policy
-        if band.count >= policy.most:
-            text = f"band {band.priority} holds {policy.most} requests"
-        elif band.num_bytes + held.num_bytes > policy.most_bytes:
-            text = f"band {band.priority} holds {policy.most_bytes} bytes"
+        most, most_bytes = policy.limits[held.priority]
+        if band.count >= most:
+            text = f"band {band.priority} holds {most} requests"
+        elif band.num_bytes + held.num_bytes > most_bytes:
+            text = f"band {band.priority} holds {most_bytes} bytes"
+        elif policy.total is not None and len(self._waiting) >= policy.total:
+            text = f"the queue holds {policy.total} requests"
+        elif policy.total_bytes is not None \
+                and sum(each.num_bytes for each in self.bands) + held.num_bytes > policy.total_bytes:
+            text = f"the queue holds {policy.total_bytes} bytes"
         else:
             return None
         return (f"{text}, and no replica is ready", "unavailable") if self._empty else (text, "shed")

@@ -12,7 +12,7 @@ from hermes.deploy.vllm import TRANSFER, Launch, assumed_names, launches_of
 from hermes.errors import InputError, Verbatim, printable
 from hermes.scenario import Scenario
 
-__all__ = ["DYNAMO_VERSION", "KINDS", "manifest_text"]
+__all__ = ["DYNAMO_VERSION", "KINDS", "manifest_text", "names_of"]
 
 DYNAMO_VERSION = "1.6.1"
 """The release of Dynamo whose templates the form of `dynamo_graph` is taken from."""
@@ -35,10 +35,10 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
     """
     launches, out, pools = _of_one_machine(scenario), [], {}
     models = list(dict.fromkeys(launch.model for launch in launches))
-    pool_of = dict(zip(models, _names([model.rsplit("/", 1)[-1] for model in models], MOST_NAME - len(PICKER)),
+    pool_of = dict(zip(models, names_of([model.rsplit("/", 1)[-1] for model in models], MOST_NAME - len(PICKER)),
                        strict=True))
-    deployments = _names([f"{scenario.name}-{launch.name}" for launch in launches])
-    components = _names([launch.name for launch in launches])
+    deployments = names_of([f"{scenario.name}-{launch.name}" for launch in launches])
+    components = names_of([launch.name for launch in launches])
     for launch, deployment, component in zip(launches, deployments, components, strict=True):
         pool = pool_of[launch.model]
         labels = pools[pool] = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pool}
@@ -79,7 +79,7 @@ def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str,
     components: list[dict[str, Any]] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
                                          "podTemplate": {"spec": {"containers": [frontend]}}}]
     launches = _of_one_machine(scenario)
-    names = _names(["Frontend", *(launch.name for launch in launches)])[1:]   # Dynamo makes small letters of its own
+    names = names_of(["Frontend", *(launch.name for launch in launches)])[1:]   # Dynamo makes small letters of its own
     for launch, name in zip(launches, names, strict=True):
         role = "worker" if launch.role == "both" else launch.role
         mode = [] if launch.role == "both" else ["--disaggregation-mode", launch.role]
@@ -150,7 +150,7 @@ def _vllm_image(launch: Launch) -> str:
     return f"vllm/vllm-openai:v{launch.engine_version}"
 
 
-def _names(texts: Sequence[str], most: int = MOST_NAME) -> list[str]:
+def names_of(texts: Sequence[str], most: int = MOST_NAME) -> list[str]:
     """Return a name that Kubernetes takes for each text, all distinct: the second of two alike ends in -2.
 
     most: Characters of a name.

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from hermes.config.yaml_document import Node, as_node
+from hermes.deploy.planner import PlannerRead
+from hermes.deploy.vllm import launches_of
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import load_scenario
 from hermes.scenario.loading import find_scenario, load_document, moved, set_value
 
-__all__ = ["with_parts"]
+__all__ = ["with_parts", "with_planner"]
+
+FLOW = {"flow_control", "admission"}
 
 
 def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dict[str, Any]:
@@ -19,6 +23,9 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
     The gateway keeps its other keys. Raises `InputError` where the scenario does not take them.
     """
     root, home = load_document(scenario), find_scenario(scenario).parent
+    if "router" in parts and parts["router"]["kind"] == "llm_d" and not FLOW & parts.get("gateway", {}).keys() \
+            and _at(root, "gateway.flow_control") is not None:   # a picker without the gate refuses instead
+        parts = parts | {"gateway": parts.get("gateway", {}) | {"flow_control": None, "admission": {}}}
     there = Path() if output is None else output.parent
     for key, value in parts.items():
         path = key
@@ -35,12 +42,70 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
         for name, own in value.items() if key == "gateway" else [("", value)]:
             whole = f"gateway.{name}" if name else path
             old = _at(root, whole)
+            if own is None and old is None:
+                continue
             if old is not None and isinstance(old.value, dict):
                 old.value.clear()   # of another kind: its keys do not fit
             root = set_value(root, whole, as_node(own), home, home)
     load_scenario(root.plain())
     document: dict[str, Any] = moved(root, home, there).plain()
     return document
+
+
+def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[str, Any]:
+    """Return a scenario's document in which Dynamo's planner scales the groups of its roles.
+
+    Of one group it stands in its `fleet`, of two in `autoscalers`, in place of what is there.
+    """
+    root, home = load_document(scenario), find_scenario(scenario).parent
+    clients = root.child("clients")
+    groups = clients.value if clients is not None and isinstance(clients.value, list) else []
+    places = []
+    for role in read.roles:
+        found = [place for place, group in enumerate(groups) if _word(group, "kind", "llm") == "llm"
+                 and _word(group, "role", "both") == role]
+        if len(found) != 1:
+            raise InputError(f"one group of clients with `role: {role}`, as the planner's mode says", len(found),
+                             field="clients", file=scenario)
+        if groups[found[0]].child("fleet") is None:
+            raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give it"),
+                             field=f"clients.{found[0]}.fleet", file=scenario)
+        places += found
+    if len(places) == 1:
+        root = _replaced(root, f"clients.{places[0]}.fleet.autoscaler", read.autoscaler, home)
+    else:
+        for place in places:
+            if _at(root, f"clients.{place}.fleet.autoscaler") is not None:
+                root = _replaced(root, f"clients.{place}.fleet.autoscaler", {"kind": "static"}, home)
+        names = [_word(groups[place], "name", "") for place in places]
+        if "" in names:
+            raise InputError(Verbatim("the planner's groups need names; give them"), field="clients", file=scenario)
+        root = _replaced(root, "autoscalers", [{"groups": names, "autoscaler": read.autoscaler}], home)
+    checked = load_scenario(root.plain())
+    if read.devices:
+        devices = {launch.name: launch.devices for launch in launches_of(checked)}
+        for role, (count, node) in read.devices.items():
+            # a planner of engines that do both counts them as decode engines
+            name = next((checked.clients[place].name for own, place in zip(read.roles, places, strict=True)
+                         if own == role or (own == "both" and role == "decode")), None)
+            if name is not None and count != devices.get(name, count):
+                raise node.mark.error(f"{devices[name]}, the devices of {name!r}", count,
+                                      field=f"{role}_engine_num_gpu")
+    document: dict[str, Any] = moved(root, home, Path() if output is None else output.parent).plain()
+    return document
+
+
+def _word(group: Node, key: str, default: str) -> str:
+    node = group.child(key)
+    return default if node is None else str(node.value)
+
+
+def _replaced(root: Node, path: str, value: Any, home: Path) -> Node:
+    """Return a document with a value in place of what is there, whose keys do not stay."""
+    old = _at(root, path)
+    if old is not None and isinstance(old.value, dict | list):
+        old.value.clear()
+    return set_value(root, path, as_node(value), home, home)
 
 
 def _at(root: Node, path: str) -> Node | None:

@@ -1,36 +1,85 @@
-"""The router and the gateway of a scenario as objects of a cluster: the opposite of `hermes.deploy.objects_read`."""
+"""Router, gateway and autoscalers of a scenario as objects of a cluster: the opposite of `objects_read`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from hermes.deploy.manifests import names_of
+from hermes.deploy.objects_flow import flow_of
 from hermes.deploy.objects_read import DECIDER, HANDLERS, SCORERS
+from hermes.deploy.objects_scale import hpa_of, keda_of
 from hermes.errors import InputError, Verbatim
+from hermes.scenario import Scenario
 from hermes.units import s_to_ns
 
 __all__ = ["objects_of", "picker_of", "route_of"]
 
+BESIDE_PICKER = ("flow_control", "admission", "classes", "tenants")
+SCALERS = {"hpa": hpa_of, "keda": keda_of}
 ROUTED = ("timeout", "per_try", "retries", "backoff", "max_backoff")   # keys that an HTTPRoute says
 
 
-def objects_of(router: Any, gateway: Any | None) -> list[dict[str, Any]]:
-    """Return the objects of a scenario. Raises `InputError` where it has none, or more than objects say.
-
-    Args:
-        router: The scenario's router, of any kind.
-        gateway: The scenario's gateway, None without.
-    """
-    found = [picker_of(router)] if router.kind == "llm_d" else []
-    if gateway is not None:
-        found.append(route_of(gateway))
+def objects_of(scenario: Scenario) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the objects of a scenario, and notes on what they leave to the reader. Raises `InputError` where it has
+    none, or more than objects say."""
+    router: Any = scenario.router
+    gateway: Any = scenario.gateway
+    found, notes = [], list[str]()
+    if router.kind == "llm_d":
+        found.append(picker_of(router, gateway))
+        notes += _notes_of(gateway)
+    if gateway is not None and (not found or _says(gateway, ROUTED) or gateway.orders is None):
+        found.append(route_of(gateway, beside=BESIDE_PICKER if found else ()))
+    elif gateway is not None:
+        route_of(gateway, beside=BESIDE_PICKER)   # refuses what it cannot say
+    names = names_of([f"{scenario.name}-{group.name}" for group in scenario.clients])
+    for place, (group, name) in enumerate(zip(scenario.clients, names, strict=True)):
+        fleet: Any = group.value_of("fleet")
+        autoscaler = None if fleet is None else fleet.autoscaler
+        if autoscaler is None or autoscaler.kind == "static":
+            continue
+        path = f"clients.{place}.fleet.autoscaler"
+        if autoscaler.kind not in SCALERS:
+            notes.append(f"{path}: {autoscaler.kind} has no object here")
+            continue
+        written, more = SCALERS[autoscaler.kind](autoscaler, name, group.count, path)
+        found.append(written)
+        notes += more
+    notes += [f"autoscalers.{place}: {shared.autoscaler.kind} has no object here"
+              for place, shared in enumerate(scenario.autoscalers)]
     if not found:
-        raise InputError(Verbatim("is not llm_d and there is no gateway, so there is no object to write; "
-                                  "set router.kind=llm_d"), field="router")
-    return found
+        raise InputError(Verbatim("is not llm_d, and there is neither a gateway nor an autoscaler hpa or keda, so "
+                                  "there is no object to write; set router.kind=llm_d"), field="router")
+    return found, notes
 
 
-def picker_of(router: Any) -> dict[str, Any]:
-    """Return an EndpointPickerConfig. Keys without a field there have to be at their defaults."""
+def _says(config: Any, keys: Sequence[str]) -> bool:
+    return any(getattr(config, key) != type(config).model_fields[key].default for key in keys)
+
+
+def _notes_of(gateway: Any | None) -> list[str]:
+    """Return what requests have to say for themselves; refuses what they cannot."""
+    notes = []
+    for name, own in ({} if gateway is None else gateway.classes).items():
+        for key in ("ttl", "ceiling"):
+            if getattr(own, key) != type(own).model_fields[key].default:
+                raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"),
+                                 field=f"gateway.classes.{name}.{key}")
+        notes.append(f"gateway.classes.{name}: its requests name an InferenceObjective of priority {own.priority}" + (
+            "" if own.ttft is None else f", and have a header with the TTFT, {own.ttft * 1000:g} ms"))
+    for name, own in ({} if gateway is None else gateway.tenants).items():
+        if own.budget is not None:
+            raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"),
+                             field=f"gateway.tenants.{name}.budget")
+    return notes
+
+
+def picker_of(router: Any, gateway: Any | None = None) -> dict[str, Any]:
+    """Return an EndpointPickerConfig. Keys without a field there have to be at their defaults.
+
+    gateway: Whose flow control or admission is part of it.
+    """
     for key in ("view", "caches", "session_ttl"):
         if getattr(router, key) != type(router).model_fields[key].default:
             raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"), field=f"router.{key}")
@@ -55,14 +104,21 @@ def picker_of(router: Any) -> dict[str, Any]:
                     {"type": HANDLERS[1], "parameters": {"deciders": {"prefill": DECIDER}}}]
         profiles = [{"name": name, "plugins": [{"pluginRef": f"{name}-filter"}, *rows]}
                     for name in ("prefill", "decode")]
-    return {"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
-            "plugins": plugins, "schedulingProfiles": profiles}
+    if gateway is None or gateway.orders is None:
+        return {"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
+                "plugins": plugins, "schedulingProfiles": profiles}
+    more, fields = flow_of(gateway)   # fields of llm-d's own version
+    return {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", "plugins": plugins + more,
+            "schedulingProfiles": profiles, **fields}
 
 
-def route_of(gateway: Any) -> dict[str, Any]:
-    """Return an HTTPRoute with the time-outs and retries; the references to gateway and pool are the operator's."""
+def route_of(gateway: Any, beside: Sequence[str] = ()) -> dict[str, Any]:
+    """Return an HTTPRoute with the time-outs and retries; the references to gateway and pool are the operator's.
+
+    beside: Keys that another object says.
+    """
     for key, field in type(gateway).model_fields.items():
-        if key not in ROUTED and getattr(gateway, key) != field.default:
+        if key not in ROUTED and key not in beside and getattr(gateway, key) != field.default:
             raise InputError(Verbatim("has no field in an HTTPRoute; leave it out"), field=f"gateway.{key}")
     rule: dict[str, Any] = {}
     times = {name: _duration(value, key) for name, key, value in (

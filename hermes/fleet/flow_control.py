@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.core.client import Client
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hermes.core.flow_pool import Sender
     from hermes.core.saturation import Saturation, Wake
 
-__all__ = ["AdmissionConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig", "build_flow"]
+__all__ = ["AdmissionConfig", "BandConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig",
+           "build_flow"]
 
 NO_CLASS = ""   # name of the class, and of the tenant, of requests without one
 FAR_NS = 1 << 62
@@ -209,6 +210,28 @@ class RevokeConfig(ConfigModel):
     """Time until another decision: the engines need it to give memory back, and the scrapes to show it."""
 
 
+FairnessConfig = Annotated[
+    GlobalStrictFairness | RoundRobinFairness | LeastServiceFairness | DeficitRoundRobinFairness,
+    Field(discriminator="kind"),
+]
+Ordering = Literal["fcfs", "edf", "slo_deadline"]
+
+
+class BandConfig(ConfigModel):
+    """Rules of one band, the requests of one priority. What is left out is as in `flow_control`."""
+
+    priority: int = Field(ge=-(2**31), le=2**31)
+    """Priority of the band, which `gateway.classes` give to requests."""
+    max: int | None = Field(default=None, ge=1, le=10**9)
+    """Most requests that wait in the band."""
+    max_bytes: Bytes | None = Field(default=None, gt=0)
+    """Most bytes of requests that wait in the band."""
+    ordering: Ordering | None = None
+    """Order within a tenant's queue."""
+    fairness: FairnessConfig | None = None
+    """Which tenant of the band is next."""
+
+
 class FlowControlConfig(ConfigModel):
     """Queue of requests that wait unplaced until the pool has room, and are routed with the view of then (llm-d).
 
@@ -219,13 +242,10 @@ class FlowControlConfig(ConfigModel):
 
     detector: Detector = UtilizationDetector()
     """What tells that the pool is full."""
-    ordering: Literal["fcfs", "edf", "slo_deadline"] = "fcfs"
+    ordering: Ordering = "fcfs"
     """Order within a tenant's queue, and of `fairness: global_strict`: as queued (`fcfs`), by the end of the time to
     live (`edf`), or by the deadline of the first token (`slo_deadline`). Equal ones as queued."""
-    fairness: Annotated[
-        GlobalStrictFairness | RoundRobinFairness | LeastServiceFairness | DeficitRoundRobinFairness,
-        Field(discriminator="kind"),
-    ] = GlobalStrictFairness()
+    fairness: FairnessConfig = GlobalStrictFairness()
     """Which tenant of a band is next."""
     cycle: Duration = Field(default=0.001, gt=0)
     """Time between two requests that leave while others wait."""
@@ -233,6 +253,12 @@ class FlowControlConfig(ConfigModel):
     """Most requests that wait in a band; further ones are refused."""
     max_bytes: Bytes = Field(default=10**9, gt=0)
     """Most bytes of requests that wait in a band."""
+    total: int | None = Field(default=None, ge=1, le=10**9)
+    """Most requests that wait in all bands together. Left out, each band's own limit is the only one."""
+    total_bytes: Bytes | None = Field(default=None, gt=0)
+    """Most bytes of requests that wait in all bands together. Left out, there is no such limit."""
+    bands: list[BandConfig] = Field(default=[], max_length=1000)
+    """Bands with limits or rules of their own, each priority once. The others have those of `flow_control`."""
     token_bytes: int = Field(default=4, ge=1, le=10**6)
     """Bytes of a prompt token in a request."""
     ttl: Duration = Field(default=60.0, gt=0)
@@ -242,6 +268,26 @@ class FlowControlConfig(ConfigModel):
     """Time between two looks for requests that have expired."""
     revoke: RevokeConfig | None = None
     """Revoking of running requests of lower bands. Left out, none are revoked."""
+
+    @model_validator(mode="after")
+    def _each_band_once(self) -> Self:
+        seen = set[int]()
+        for place, band in enumerate(self.bands):
+            if band.priority in seen:
+                raise InputError(Verbatim("a second band of this priority; keep one"), field=f"bands.{place}.priority")
+            seen.add(band.priority)
+        rules = [self.fairness, *(band.fairness for band in self.bands)]
+        services = [rule for rule in rules if isinstance(rule, LeastServiceFairness)]
+        if any(other != services[0] for other in services):
+            raise InputError(Verbatim("least_attained_service counts a tenant's service once for all bands; give its "
+                                      "parameters alike"), field="bands")
+        return self
+
+    def rules_of(self, priority: int) -> BandConfig:
+        """Return the limits and rules of a band, none left out."""
+        own = next((band for band in self.bands if band.priority == priority), BandConfig(priority=priority))
+        return BandConfig(priority=priority, max=own.max or self.max, max_bytes=own.max_bytes or self.max_bytes,
+                          ordering=own.ordering or self.ordering, fairness=own.fairness or self.fairness)
 
 
 class AdmissionConfig(ConfigModel):
@@ -317,11 +363,23 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
     cycle_ns = max(1, s_to_ns(rule.cycle))
     revoke: Any = rule.revoke
     limits = {place: tenants[name].budget for place, name in enumerate(requested.tenants) if name in tenants}
+    bands = {priority: rule.rules_of(priority) for priority in known.priorities}
+    orders = {priority: _order_of(band.ordering or rule.ordering) for priority, band in bands.items()}
+
+    def fairness(priority: int, service: Service | None) -> Fairness:
+        return (bands[priority].fairness or rule.fairness).policy(cycle_ns, weights, service)
+
+    def new_service() -> Service | None:
+        made = ((band.fairness or rule.fairness).service() for band in bands.values())
+        return next((service for service in made if service is not None), None)
+
     policy = FlowPolicy(
-        order=_order_of(rule.ordering), fairness=partial(rule.fairness.policy, cycle_ns, weights),
-        service=rule.fairness.service, saturation=partial(own.detector.build, env, seed, down), holds=holds,
-        cycle_ns=cycle_ns, scan_ns=max(1, s_to_ns(rule.scan)), most=rule.max, most_bytes=rule.max_bytes,
-        token_bytes=rule.token_bytes,
+        order=lambda held, classes: orders[held.priority](held, classes), fairness=fairness,
+        service=new_service, saturation=partial(own.detector.build, env, seed, down), holds=holds,
+        cycle_ns=cycle_ns, scan_ns=max(1, s_to_ns(rule.scan)),
+        limits={priority: (band.max or rule.max, band.max_bytes or rule.max_bytes)
+                for priority, band in bands.items()},
+        total=rule.total, total_bytes=rule.total_bytes, token_bytes=rule.token_bytes,
         revoking=None if revoke is None else Revoking(revoke.most, revoke.below, s_to_ns(revoke.grace)),
         budgets={place: Budget(limit.tokens, max(1, s_to_ns(limit.per))) for place, limit in limits.items()
                  if limit is not None},

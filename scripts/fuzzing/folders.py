@@ -27,6 +27,7 @@ from fuzzing.outside import (
     write_layers,
     write_manifests,
     write_objects,
+    write_planners,
     write_rag,
     write_ranks,
     write_samples,
@@ -293,7 +294,9 @@ FAMILIES: dict[str, Family] = {
     "manifest": Family(write_manifests, ("*.yaml",), lambda file, rng: [
         "import", "vllm", f"HERE/{file}", "--device", "h100-sxm", "--rate", "1"]),
     "object": Family(write_objects, ("*.yaml",), lambda file, rng: [
-        "import", "objects", f"HERE/{file}", "--into", "operations/hour"]),
+        "import", "objects", f"HERE/{file}", "--into", "quickstart" if file == "flow.yaml" else "operations/hour"]),
+    "planner": Family(write_planners, ("sla.yaml", "easy.json"), lambda file, rng: [
+        "import", "planner", f"HERE/{file}", "--into", "HERE/planned.yaml"]),
     "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
         "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
         "--json"]),

@@ -44,7 +44,7 @@ WORDS = ("llama-3.1-8b", "mistral-7b", "e5-base", "h100-sxm", "a100-80gb", "prom
          "answer", "azure-conv-2023", "nvlink", "nvlink-h100", "engine", "rack-{i}",
          "splitwise-2023-llama-2-70b-a100-tp8")
 NUMBERS = (1, 2, 3, 0.5, 0.25, 0, 16, 100, 0.001, 1e6, 1e9)
-MOST_TAKEN, MOST_TRIED = 24, 100
+MOST_TAKEN, MOST_TRIED = 24, 120
 Key = tuple[str, str]
 Schema = dict[str, Any]
 

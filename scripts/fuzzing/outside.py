@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_objects", "write_rag",
-           "write_ranks", "write_samples"]
+           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_objects",
+           "write_planners", "write_rag", "write_ranks", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -215,6 +215,22 @@ def write_objects(folder: Path) -> None:
     """Write routers, routes and autoscalers of clusters."""
     for path in (DATA / "objects").glob("*.yaml"):
         shutil.copyfile(path, folder / path.name)
+
+
+PLANNED = """\
+workload: {requests: 4, arrivals: {kind: poisson, rate: 5 /s}, lengths: {kind: fixed, prompt: 64, output: 8}}
+clients:
+  - {name: p, role: prefill, count: 2, model: llama-3.1-8b, device: h100-sxm, fleet: {start: 1, start_up: {total: 9}}}
+  - {name: d, role: decode, count: 2, model: llama-3.1-8b, device: h100-sxm, fleet: {start: 1, start_up: {total: 9}}}
+"""
+
+
+def write_planners(folder: Path) -> None:
+    """Write configurations of Dynamo's planner, and a scenario whose groups it scales."""
+    for path in (DATA / "planner").iterdir():
+        shutil.copyfile(path, folder / path.name)
+    (folder / "easy.json").write_text((folder / "easy.json").read_text().replace("agg", "decode"))
+    (folder / "planned.yaml").write_text(PLANNED)
 
 
 def write_dumps(folder: Path) -> None:

@@ -58,6 +58,8 @@ LONG = {
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
         "many simulations; tests/explore/test_optimize.py has small ones",
+    r"hermes optimize weights\.yaml .*":
+        "many simulations; test_commands.py runs two of them (test_weights_of_a_router_in_short)",
     r"hermes import vllm .* -sc\.method ngram .*":
         "simulates rates with drafts; tests/deploy/test_vllm_features.py reads the flags",
     r"hermes run chatbot -v .*kv_offload=.*": "tests/clients/test_host_offload.py runs smaller ones",

@@ -6,6 +6,7 @@ sketch that does not); a text block after one that ran is what it prints. `...` 
 
 import contextlib
 import io
+import json
 import re
 import shutil
 from functools import cache
@@ -133,6 +134,23 @@ def test_the_whole_studies_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
     run_page(page, bash, {})
+
+
+def test_weights_of_a_router_in_short(tmp_path, monkeypatch, bash):
+    """Two of the settings that docs/how-to/routers.md searches: the page's difference between them is there."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for block in blocks(ROOT / "docs/how-to/routers.md") if block.text.startswith("# weights.yaml")]
+    space = yaml.safe_load(block.text)
+    space["space"] = {"router.scorers.prefix": {"choices": [1, 3]}}
+    for workload in space["scenario"]["workload"]:
+        workload["requests"] = 300
+    Path("weights.yaml").write_text(yaml.safe_dump(space))
+    code, text = bash("hermes optimize weights.yaml -o weights --workers 0")
+    assert code == 0, text
+    light, default = sorted(json.loads(Path("weights/front.json").read_text())["all"],
+                            key=lambda each: each["settings"]["router.scorers.prefix"])
+    assert default["objectives"]["latency.ttft_s.p99"] < 0.7 * light["objectives"]["latency.ttft_s.p99"]
+    assert default["objectives"]["cache.hit_rate"] > light["objectives"]["cache.hit_rate"] + 0.08
 
 
 def test_every_reviewed_entry_matches_a_command():

@@ -15,8 +15,11 @@ from conservation import assert_held
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
 from hermes.config.streams import stream
+from hermes.config.validation import validate
 from hermes.core.fairness import Service
 from hermes.core.record import HELD_OUTCOMES
+from hermes.errors import InputError
+from hermes.fleet.flow_control import FlowControlConfig
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 SCRAPED = {"kind": "utilization", "scrape": s(50_000), "stale": s(200_000)}
@@ -158,6 +161,54 @@ def test_a_full_band_refuses(mode: str, limits: Data) -> None:
     assert summary["gateway"]["held"] == {"waiting": 0, "dispatched": 4, "shed": 1, "expired": 0, "given_up": 0}
     assert summary["gateway"]["band"]["0"]["shed"] == 1
     assert summary["attempts"]["requests"]["shed"] == 1
+
+
+@each_mode
+@pytest.mark.parametrize("limits", [{"total": 2}, {"total_bytes": 80}])
+def test_all_bands_together_have_a_limit(mode: str, limits: Data) -> None:
+    """Two wait, of either band; gold of 3,500 is refused, though its band is empty. At 9,000 the first one leaves."""
+    asks = [of("basic", 0, 10, 8), of("basic", 1000), of("basic", 2000), of("gold", 3500), of("gold", 9500)]
+    found = run(asks, mode, classes={name: CLASSES[name] for name in ("gold", "basic")}, **limits)
+    assert held(found)[1:] == [(1, 1000, 9000, "dispatched"), (2, 2000, 13000, "dispatched"), (3, 3500, 3500, "shed"),
+                               (4, 9500, 11000, "dispatched")]
+    assert found.reasons[3].startswith("shed: the queue holds ")
+
+
+@each_mode
+@pytest.mark.parametrize("limits", [{"max": 1}, {"max_bytes": 40}])
+def test_a_band_has_limits_of_its_own(mode: str, limits: Data) -> None:
+    """One of gold may wait, and two of basic."""
+    asks = [of("basic", 0, 10, 8), *(of("basic", 1000) for _ in range(3)), *(of("gold", 2000) for _ in range(2))]
+    found = run(asks, mode, classes={name: CLASSES[name] for name in ("gold", "basic")}, max=2,
+                bands=[{"priority": 2, **limits}])
+    assert found.fates == {3: "shed", 5: "shed"}
+    assert order(found) == [0, 4, 1, 2]
+
+
+@each_mode
+def test_a_band_has_rules_of_its_own(mode: str) -> None:
+    """Of gold the one with the shorter time to its deadline goes first, which came last; of batch the tenants take
+    turns, by name. Of basic, which has no rules of its own, the first that came."""
+    def asked(name: str, at: int, tenant: str) -> Data:
+        return of(name, at, tenants={"values": [tenant]})
+
+    classes = {"gold": {"priority": 2, "ttft": s(90_000)}, "soon": {"priority": 2, "ttft": s(20_000)}, "basic": {},
+               "batch": {"priority": -1}}
+    asks = [asked("basic", 0, "a"), *(asked("batch", at, "b") for at in (100, 200)), asked("batch", 300, "a"),
+            asked("gold", 400, "a"), asked("soon", 500, "a"), *(asked("basic", at, "b") for at in (600, 700)),
+            asked("basic", 800, "a")]
+    found = run(asks, mode, classes=classes, bands=[{"priority": 2, "ordering": "slo_deadline"},
+                                                     {"priority": -1, "fairness": {"kind": "round_robin"}}])
+    assert order(found) == [0, 5, 4, 6, 7, 8, 3, 1, 2]
+
+
+def test_bands_that_contradict_are_refused() -> None:
+    with pytest.raises(InputError, match=r"bands\.1\.priority: a second band"):
+        validate(FlowControlConfig, {"bands": [{"priority": 1}, {"priority": 1, "max": 2}]})
+    other = {"kind": "least_attained_service", "half_life": 3}
+    with pytest.raises(InputError, match="counts a tenant's service once for all bands"):
+        validate(FlowControlConfig, {"fairness": {"kind": "least_attained_service"},
+                                     "bands": [{"priority": 1, "fairness": other}]})
 
 
 @each_mode

@@ -40,6 +40,7 @@ WITH: dict[str, dict[str, Any]] = {
     "AdmissionConfig.detector": {"detector": {"kind": "concurrency"}},
     "FlowControlConfig.detector": {"detector": {"kind": "concurrency"}},
     "FlowControlConfig.fairness": {"fairness": {"kind": "round_robin"}},
+    "BandConfig.fairness": {"fairness": {"kind": "round_robin"}},
     "GatewayConfig.classes": {"classes": {"a": {"priority": 2}}, "flow_control": {}},
     "GatewayConfig.tenants": {"tenants": {"a": {"weight": 2}}, "flow_control": {}},
     "ClusterModel.family": {"family": "noise"}, "ClusterModel.dimensions": {"family": "moved"},
