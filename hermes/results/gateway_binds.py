@@ -28,7 +28,8 @@ WHAT_TO_DO = {
 """By the limit that holds requests while the engines have room."""
 # what begins the reasons of requests that a gateway turns away -> what binds, and what to do
 _AWAY = (
-    ("shed: band ", "queue limit", "raise gateway.flow_control.max and max_bytes, or add replicas"),
+    ("shed: band ", "queue limit", "raise max or max_bytes of gateway.flow_control or of its band, or add replicas"),
+    ("shed: the queue holds ", "queue limit", "raise gateway.flow_control.total or total_bytes, or add replicas"),
     ("shed: the tenant's ", "tenant budget", "raise the budget in gateway.tenants"),
     ("shed: the pool is full", "admission", "raise the limits of gateway.admission.detector, or add replicas"),
     ("limited: ", CAPACITY, "raise gateway.capacity, replicas or backlog"),

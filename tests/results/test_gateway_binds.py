@@ -119,7 +119,7 @@ def test_replicas_that_come_late_bind(gateway: Data) -> None:
 
 @pytest.mark.parametrize(("gateway", "workload", "what"), [
     (flow(4, ttl="500 ms", scan=0.05), {}, "time to live"),
-    (flow(4, max=5), {}, "queue limit"),
+    (flow(4, max=5), {}, "queue limit"), (flow(4, total=5), {}, "queue limit"),
     ({"capacity": 10.0, "backlog": 3}, {}, "capacity")])
 def test_what_turns_requests_away_bounds_the_queue(gateway: Data, workload: Data, what: str) -> None:
     binds = hermes.simulate(scenario(gateway, workload=workload)).summary["binds"]
