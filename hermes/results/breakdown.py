@@ -179,19 +179,21 @@ def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
 
 
 def first_token_path(record: RunRecord, path: CriticalPath, metrics: RequestMetrics) -> BoolArray:
-    """Return the stages on the way to the first token of each request, shape (stages,): those on the path, but where an
-    attempt gave the token before it came to nothing its stages, in place of those of the next attempts."""
+    """Return the stages on the way to the first token of each request, shape (stages,): those on the path. Of a
+    gateway's call, those of the branch that gave the token, and where an attempt gave it before it came to nothing,
+    those of that attempt."""
     chosen = path.on_path
-    if record.kept.all():
+    if not record.calls:
         return chosen
     stages, chosen = record.stages, chosen.copy()
     after = np.array(record.after_ns or [0] * len(record.clients), dtype=np.int64)[stages["client"]]
     request, attempt = stages["request"], record.stage_attempts
     calls = np.append(record.attempts["call"], -1)[attempt]
-    gave = ~record.kept & (stages["first_token_ns"] >= 0) & (stages["output_tokens"] > 0)
+    gave = (stages["first_token_ns"] >= 0) & (stages["output_tokens"] > 0)
     gave &= stages["first_token_ns"] + after == metrics.first_token_ns[request]
-    gave &= np.isin(calls, calls[chosen & (calls >= 0)])
-    rows = np.flatnonzero(gave)
+    missing = np.ones(len(record.arrival_ns), dtype=bool)
+    missing[request[gave & chosen]] = False
+    rows = np.flatnonzero(gave & missing[request] & np.isin(calls, calls[chosen & (calls >= 0)]))
     rows = rows[np.unique(calls[rows], return_index=True)[1]]   # of branches one
     chosen[np.isin(calls, calls[rows])] = False
     chosen[rows] = True
