@@ -1,7 +1,8 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples, quick studies, notebooks (about 40 minutes)
+#   make test-long           property tests with many more examples, quick studies, notebooks (20 minutes)
+#   make test-thorough       some of them with thousands of examples, long tables and searches of pages (15 minutes)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
@@ -27,7 +28,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test conformance test-long test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
+.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -37,6 +38,9 @@ test: $(VENV)/.stamp-dev
 
 test-long: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
+
+test-thorough: $(VENV)/.stamp-dev
+	$(PY) -m pytest -m thorough -n 2 --dist worksteal $(ARGS)
 
 test-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser
 	$(PY) -m pytest -m browser tests/results/test_report_browser.py $(ARGS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from long_runs import full_runs
+from long_runs import choose_size
 from outside import outside
 
 # Two test processes with two threads of linear algebra each wait for each other. Read when numpy is first imported.
@@ -24,13 +24,14 @@ sys.dont_write_bytecode = False
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("full", deadline=None, max_examples=100)
 
-NAMED = {"browser", "compiled", "ray", "whole"}   # have a command of their own
+NAMED = {"browser", "compiled", "ray", "thorough", "whole"}   # have a command of their own
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`-m long` runs property tests in full; see `long_runs.py`."""
-    full_runs(_names_long(config))
-    settings.load_profile("full" if _names_long(config) else "quick")
+    """`-m long` and `-m thorough` run property tests in full; see `long_runs.py`."""
+    thorough, full = _names(config, "thorough"), _names(config, "long")
+    choose_size("thorough" if thorough else "long" if full else "quick")
+    settings.load_profile("full" if thorough or full else "quick")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -47,25 +48,26 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long` or as one of `NAMED` unless `-m` names them, or they have a quick size."""
+    """Leave out the tests marked `long` or as one of `NAMED` unless `-m` names them, or they have a smaller size."""
     if NAMED & set((config.option.markexpr or "").split()):
         return
-    if _names_long(config):
+    if _names(config, "long"):
         for item in items:   # property tests that leave the number of examples to the profile
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker("long")
-        return
+        return   # a test that is only `thorough` is not marked `long`
     marks = {item: item.get_closest_marker("long") for item in items}
     left_out = {item for item, mark in marks.items() if (mark is not None and "quick" not in mark.kwargs)
-                or any(item.get_closest_marker(name) for name in NAMED)}
+                or (mark is None and any(item.get_closest_marker(name) for name in NAMED))}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def _names_long(config: pytest.Config) -> bool:
+def _names(config: pytest.Config, mark: str) -> bool:
+    """Whether `-m` asks for a mark."""
     chosen = config.option.markexpr or ""
-    return "long" in chosen and "not long" not in chosen
+    return mark in chosen and f"not {mark}" not in chosen
 
 
 SMALL = """\

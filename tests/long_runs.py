@@ -1,6 +1,8 @@
-"""Property tests in two sizes: a quick one in the default run, the full one under `make test-long`.
+"""Property tests in sizes: a quick one in the default run, the full one under `make test-long`, and of the few for
+which that is not enough a third one under `make test-thorough`.
 
     @quick_and_full(20, 300)                      # 20 examples by default, 300 with `pytest -m long`
+    @quick_and_full(20, 300, thorough=5000)       # and 5,000 with `pytest -m thorough`
     @given(...)
     def test_a_property(...): ...
 
@@ -20,33 +22,39 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ["count", "full_runs", "quick_and_full"]
+__all__ = ["SIZES", "choose_size", "count", "quick_and_full"]
 
-_FULL = "HERMES_FULL_RUNS"
-
-
-def full_runs(on: bool) -> None:
-    """Choose the size of all tests that are imported from now on; `conftest.py` calls this for each process."""
-    os.environ[_FULL] = "1" if on else ""
+_SIZE = "HERMES_TEST_SIZE"
+SIZES = ("quick", "long", "thorough")
 
 
-def count(quick: int, full: int) -> int:
+def choose_size(size: str) -> None:
+    """Choose the size, one of `SIZES`, of all tests that are imported from now on; `conftest.py` calls this for each
+    process."""
+    os.environ[_SIZE] = size
+
+
+def count(quick: int, full: int, thorough: int | None = None) -> int:
     """The number of examples of this run."""
-    return full if os.environ.get(_FULL) else quick
+    size = os.environ.get(_SIZE, "quick")
+    return quick if size == "quick" else full if size == "long" or thorough is None else thorough
 
 
-def quick_and_full(quick: int, full: int, **options: Any) -> Callable[[Any], Any]:
-    """Decorator: hypothesis settings with `quick` or `full` examples, and the marker `long`.
+def quick_and_full(quick: int, full: int, thorough: int | None = None, **options: Any) -> Callable[[Any], Any]:
+    """Decorator: hypothesis settings with `quick`, `full` or `thorough` examples, and the marker `long`, also
+    `thorough` for a test that has a third size.
 
     options: further hypothesis settings. For a state machine decorate its `TestCase`.
     """
-    chosen = settings(max_examples=count(quick, full), deadline=None, **options)
+    chosen = settings(max_examples=count(quick, full, thorough), deadline=None, **options)
 
     def decorate(test: Any) -> Any:
         if isinstance(test, type):   # of a state machine
             test.settings = chosen   # type: ignore[attr-defined]
         else:
             test = chosen(test)
+        if thorough is not None:
+            test = pytest.mark.thorough(test)
         return pytest.mark.long(quick=quick)(test)
 
     return decorate

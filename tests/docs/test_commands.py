@@ -32,6 +32,7 @@ STAND_INS = {
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # run their commands in processes of their own
 LONG_PAGES = {"docs/tutorial/sweeps.md", "docs/tutorial/pipelines.md"}
+THOROUGH_PAGES = {"docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 
 
 def name_of(page: Path) -> str:
@@ -119,9 +120,10 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     run_page(page, bash, WHOLE if name_of(page) in LONG_PAGES else {**LONG, **WHOLE})
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if has_any(page, LONG) and name_of(page) not in LONG_PAGES],
-                         ids=name_of)
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=pytest.mark.thorough if name_of(page) in THOROUGH_PAGES else pytest.mark.long)
+    for page in PAGES if has_any(page, LONG) and name_of(page) not in LONG_PAGES
+], ids=name_of)
 def test_the_long_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)

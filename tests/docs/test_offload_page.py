@@ -26,7 +26,7 @@ def test_the_page_leads_to_the_table():
     assert len(rows_of(TABLE)) == len(MUTATIONS) + 1
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_counts_of_the_table():
     assert page_table() == TABLE.read_text(encoding="utf-8")
 

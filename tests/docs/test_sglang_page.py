@@ -41,7 +41,7 @@ def test_the_page_shows_every_mutation() -> None:
     assert f"`{2 * len(FILES)} of {2 * len(FILES)} replays identical, {batches} of {batches} steps`" in PAGE
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_counts_of_the_table() -> None:
     assert page_table() == TABLE.read_text(encoding="utf-8")
 

@@ -59,7 +59,7 @@ def test_the_tables_show_every_mutation(number):
                      PAGE)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(1, len(GROUPS)))   # the first takes ten minutes
 def test_the_counts_of_a_table(number):
     assert table_of(number) == FILES[number].read_text(encoding="utf-8")
