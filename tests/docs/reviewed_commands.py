@@ -32,8 +32,8 @@ NOT_RUN = {
     r"python scripts/(server_causes|llm_d_causes|lmbench_causes|step_residuals)\.py DIR":
         "needs recorded servers, and takes minutes",
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
-    r"hermes study (splitwise|datastructures) .*--data .*":
-        "needs data of others; tests/study/test_splitwise.py, tests/study/test_datastructures.py",
+    r"hermes study (splitwise|datastructures|routers) .*--data .*":
+        "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
     r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make test-long`",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
