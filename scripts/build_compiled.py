@@ -27,10 +27,10 @@ MODULES = (
     "core.branches", "core.clock", "core.columns", "core.common_prompt", "core.coordinator", "core.generation",
     "core.kv_transfer", "core.layerwise", "core.load_ledger", "core.stage",
     "clients.llm", "clients.llm_readings", "clients.llm_state", "clients.machine",
-    "hardware.base",
+    "hardware.base", "hardware.composed_lora", "hardware.composed_terms",
     "memory.blocks", "memory.prefix", "memory.segments",
     "network.flows", "network.sharing",
-    "routing.tracking",
+    "routing.active_blocks", "routing.own", "routing.prefixes", "routing.tracking",
     "schedulers.base", "schedulers.chunked", "schedulers.decode_group", "schedulers.mixed", "schedulers.plan",
 )
 

@@ -82,7 +82,8 @@ class DynamoKv:
         """Choose among the members, and forget what the others held; numbers drawn ahead are dropped."""
         self._draws.drop()
         self._places = [self.books.place_of[client.index] for client in members]
-        self._where = np.array(self._places, dtype=np.int64)
+        everywhere = self._places == list(range(len(self._candidates)))
+        self._where = None if everywhere else np.array(self._places, dtype=np.int64)
         self._caches.changed(set(self._places))
 
     def observe(self, event: str, client: Client, stage: Stage) -> None:
@@ -94,12 +95,14 @@ class DynamoKv:
         prompt = self._prompts.hashed(stage)
         cached = {} if continues(stage) else self._caches.matches(stage, prompt)
         in_host = {} if continues(stage) or not self._config.host_credit else self._caches.in_host(stage, cached)
-        costs = self.costs(stage, prompt, cached, in_host)[self._where]
+        costs = self.costs(stage, prompt, cached, in_host)
+        if self._where is not None:
+            costs = costs[self._where]
         place = self._places[self._pick(costs)]
         if self._context.decisions is not None:
             place = settled(self._context, stage, self._places, place, lambda: {
                 "cost": costs.tolist(), "cached blocks": [cached.get(each, 0) for each in self._places],
-                "decode blocks": self.active.blocks[self._where].tolist()}, lowest=True)
+                "decode blocks": self.active.blocks[self._places].tolist()}, lowest=True)
         here, there = cached.get(place, 0), in_host.get(place, 0)
         if not continues(stage):
             self._context.believed(stage, self._prompts.tokens_of(here + there, prompt))
@@ -134,7 +137,7 @@ class DynamoKv:
         lowest = costs.min()
         temperature = self._config.temperature
         if not temperature:
-            best = np.flatnonzero(costs == lowest)
+            best = (costs == lowest).nonzero()[0]
             return int(best[self._draws.below(len(best))])
         spread = costs.max() - lowest
         if not spread:
