@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1]))   # the build that PYTHONPATH names comes first
 
 from benchmarks.core import write_mooncake
 from hermes import simulate
