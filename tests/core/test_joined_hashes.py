@@ -148,7 +148,7 @@ def random_tables(draw: st.DrawFn) -> list[RequestTable]:
     return tables
 
 
-@quick_and_full(150, 1500, thorough=5000)
+@quick_and_full(150, 500, thorough=5000)
 @given(random_tables(), st.sampled_from([1, 3, 8, 1 << 15]))
 def test_two_blocks_have_one_name_if_they_have_one_key(tables: list[RequestTable], chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

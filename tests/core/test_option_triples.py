@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 from engine_options import BASES, Base, Option, apart
+from long_runs import count
 from option_runs import assert_conserved, assert_explained, idle, words_of
 from outcomes import assert_same, in_steps, simulated
 
@@ -27,7 +28,7 @@ from hermes.errors import InputError
 from hermes.scenario import load_scenario
 
 PARTS = 10   # tests that the triples are dealt to
-TRIPLES = 2000
+TRIPLES, FEW = 2000, 1000   # of a thorough and of a long run
 SEED = 33
 DRAWN = 6    # options drawn together, of which every triple is run: those share the runs that show what one option does
 ACTING = 0.65
@@ -107,10 +108,12 @@ def test_triples_that_went_wrong_once() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_triple_runs_or_is_refused(part: int) -> None:
     counts: Counter[str] = Counter()
-    lines = [line for together in drawn(TRIPLES, SEED)[part::PARTS] for line in wrong(together, counts)]
+    triples = drawn(count(FEW, FEW, thorough=TRIPLES), SEED)
+    lines = [line for together in triples[part::PARTS] for line in wrong(together, counts)]
     assert not lines, "\n".join(lines)
     assert counts["all three act"] >= ACTING * counts["runs"], counts
 

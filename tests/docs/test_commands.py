@@ -32,7 +32,7 @@ STAND_INS = {
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # run their commands in processes of their own
 LONG_PAGES = {"docs/tutorial/sweeps.md", "docs/tutorial/pipelines.md"}
-THOROUGH_PAGES = {"docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
+THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 
 
 def name_of(page: Path) -> str:

@@ -9,6 +9,7 @@ import pytest
 import segment_mutants
 from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import count
 from pool_pair import PER_WORLD, Keyed, Talk, contents, drive
 
 from hermes.compiled import is_compiled
@@ -27,9 +28,11 @@ def test_segments_equal_blocks() -> None:
 
 
 @pytest.mark.long
-def test_segments_equal_blocks_in_a_million_operations() -> None:
-    """Ten times as many: python tests/memory/pool_pair.py 1e7"""
-    assert sum(drive(range(100, 5100), PER_WORLD).values()) == 10**6
+@pytest.mark.thorough
+def test_segments_equal_blocks_in_many_operations() -> None:
+    """Ten times as many as a thorough run: python tests/memory/pool_pair.py 1e7"""
+    worlds = count(1000, 1000, thorough=5000)
+    assert sum(drive(range(100, 100 + worlds), PER_WORLD).values()) == worlds * PER_WORLD
 
 
 @pytest.mark.skipif(is_compiled(PrefixBlockPool), reason="changes the sources, which compiled code does not read")
