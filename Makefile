@@ -2,7 +2,7 @@
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
 #   make test-long           property tests with many more examples, quick studies, notebooks (20 minutes)
-#   make test-thorough       some of them with thousands of examples, long tables and searches of pages (15 minutes)
+#   make test-thorough       some of them with thousands of examples, long tables and searches of pages (11 minutes)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
