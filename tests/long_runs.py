@@ -22,15 +22,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ["SIZES", "choose_size", "count", "quick_and_full"]
+__all__ = ["choose_size", "count", "quick_and_full"]
 
 _SIZE = "HERMES_TEST_SIZE"
-SIZES = ("quick", "long", "thorough")
 
 
 def choose_size(size: str) -> None:
-    """Choose the size, one of `SIZES`, of all tests that are imported from now on; `conftest.py` calls this for each
-    process."""
+    """Choose the size of all tests that are imported from now on: quick, long or thorough. `conftest.py` calls this for
+    each process."""
     os.environ[_SIZE] = size
 
 

@@ -37,6 +37,8 @@ def _nothing() -> None:
 Image = Annotated[str | None, typer.Option(metavar="NAME", help="Container image of the engines.")]
 ManifestFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE.yaml", help="Write the manifest here instead of printing it.")]
+ScenarioFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")]
 
 
 def import_vllm(
@@ -59,8 +61,7 @@ def import_vllm(
         metavar="NAME", help="A model description, or the path of a config.json, of the model that drafts.")] = None,
     draft_time: Annotated[str | None, typer.Option(
         metavar="TIME", help="Time of one run of what drafts, such as 1ms.")] = None,
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+    output: ScenarioFile = None,
 ) -> None:
     """Print a scenario for a launch command of vLLM or for manifests, at a rate that meets its SLO.
 
@@ -110,8 +111,7 @@ def import_objects(
         metavar="FILE.yaml", help="EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
         show_default=False)],
     into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the objects' keys.")],
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+    output: ScenarioFile = None,
 ) -> None:
     """Print a scenario with the router, gateway and autoscaler that objects of a cluster describe.
 
@@ -130,8 +130,7 @@ def import_router(
         metavar="COMMAND", help='In quotes: "python -m sglang_router.launch_router ..." or "python -m dynamo.frontend '
         '..."; - reads stdin.', show_default=False)],
     into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the router.")],
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+    output: ScenarioFile = None,
 ) -> None:
     """Print a scenario with the router, and the retries, of a launch command of SGLang's gateway or Dynamo's frontend.
 
@@ -151,8 +150,7 @@ def import_planner(
         metavar="CONFIG", help="PlannerConfig of Dynamo's planner: a .yaml or .json file, or JSON in quotes; - reads "
         "stdin.", show_default=False)],
     into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario whose groups it scales.")],
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")] = None,
+    output: ScenarioFile = None,
 ) -> None:
     """Print a scenario with the autoscaler dynamo_planner that Dynamo's configuration describes.
 

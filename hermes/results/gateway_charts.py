@@ -13,6 +13,7 @@ from hermes.arrays import IntArray
 from hermes.core.record import HALT_LIMITS, HELD_OUTCOMES, RunRecord
 from hermes.errors import InputError, Verbatim
 from hermes.results.charts import GREY, PALETTE, Axis, Layer, Panel
+from hermes.results.gateway_times import shares_of_ttft
 from hermes.results.layout import format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import BINS, MAX_GROUPS, NAME, Runs, colours
@@ -39,13 +40,11 @@ def gateway(runs: Runs) -> list[Panel]:
 
 def gateway_title(run: Results) -> str:
     """Return in a few words where the time to the first token goes at the gateway."""
-    parts = run.summary["breakdown"].get("ttft", {})
     total = run.summary["latency"]["ttft_s"]["mean"]
-    means = {name: parts[f"{name}_s"]["mean"] or 0.0 for name in ("gateway", "held", "lost") if f"{name}_s" in parts}
     if not total:
         return "no request was answered"
     words = {"gateway": "in the gateway's hop", "held": "held at the gateway", "lost": "in lost attempts"}
-    shown = [f"{value / total:.0%} {words[name]}" for name, value in means.items() if value >= 0.01 * total]
+    shown = [f"{share:.0%} {words[name]}" for name, share in shares_of_ttft(run.summary).items() if share >= 0.01]
     return f"TTFT {format_s(float(f'{total:.3g}'))} on average, {', '.join(shown) or 'under 1% at the gateway'}"
 
 

@@ -13,14 +13,16 @@ A request that its client offers again has lost all the time until the last offe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hermes.arrays import BoolArray, IntArray
 from hermes.core.record import RunRecord
 
-__all__ = ["AT_GATEWAY", "AtGateway", "asked_ns", "offered_ns"]
+__all__ = ["AT_GATEWAY", "AtGateway", "asked_ns", "offered_ns", "shares_of_ttft"]
 
 AT_GATEWAY = ("gateway", "held", "lost")
 """Causes in a breakdown; `gateway` is hop_wait and hop."""
@@ -110,3 +112,9 @@ def offered_ns(record: RunRecord) -> IntArray:
     if record.offers:
         offered[record.offers["request"]] = record.offers["offered_ns"]
     return offered
+
+
+def shares_of_ttft(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the shares of a summary's mean TTFT by `AT_GATEWAY`; none without a gateway, or without an answer."""
+    means, ttft = summary.get("breakdown", {}).get("ttft", {}), summary["latency"]["ttft_s"]["mean"]
+    return {name: (means[f"{name}_s"]["mean"] or 0.0) / ttft for name in AT_GATEWAY} if means and ttft else {}

@@ -13,7 +13,7 @@ import numpy as np
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import FATES, HELD_OUTCOMES, STATUS_COMPLETED, RunRecord
 from hermes.results.distribution import Distribution
-from hermes.results.gateway_times import AT_GATEWAY
+from hermes.results.gateway_times import shares_of_ttft
 from hermes.results.layout import Section, format_number, format_s, percent
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
@@ -112,9 +112,7 @@ def _one(record: RunRecord, metrics: RequestMetrics, mine: BoolArray, wait: IntA
 
 def gateway_line(summary: dict[str, Any]) -> str | None:
     """Return the line of the report about the time at the gateway, its queue and the tenants; None without these."""
-    found, parts = summary.get("gateway", {}), list[str]()
-    means, ttft = summary.get("breakdown", {}).get("ttft", {}), summary["latency"]["ttft_s"]["mean"]
-    shares = {name: (means[f"{name}_s"]["mean"] or 0.0) / ttft for name in AT_GATEWAY} if means and ttft else {}
+    found, parts, shares = summary.get("gateway", {}), list[str](), shares_of_ttft(summary)
     if (share := sum(shares.values())) >= _SHOWN:
         causes = ", ".join(_WORDS[name] for name, one in shares.items() if one >= _SHOWN * share)
         parts.append(f"{share:.0%} of the mean TTFT ({causes})")

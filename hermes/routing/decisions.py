@@ -21,7 +21,7 @@ from hermes.core.router import Router, RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.own import continues
 
-__all__ = ["Decision", "Decisions", "Told", "settled"]
+__all__ = ["Decision", "Decisions", "Told", "WrappedRouter", "settled"]
 
 Told = Mapping[str, Sequence[float]]
 """What a router tells of the clients among which it decides: figures by name. It decides by the first."""
@@ -106,29 +106,41 @@ def settled(context: RouterContext, stage: Stage, places: Sequence[int], place: 
     return next(each for each in places if clients[each] is got)
 
 
-class _Watched:
-    """A router whose decisions about one request are kept."""
+class WrappedRouter:
+    """A router as it is, with the candidates that take stages now; a subclass has a `choose` of its own.
 
-    def __init__(self, router: Router, context: RouterContext, decisions: Decisions) -> None:
-        self._router, self._context, self._decisions = router, context, decisions
-        self._members = list(context.candidates)
+    Attributes:
+        router, context: The router, and what it was built with.
+        members: The candidates that take stages.
+    """
+
+    def __init__(self, router: Router, context: RouterContext) -> None:
+        self.router, self.context, self.members = router, context, list(context.candidates)
 
     def __getattr__(self, name: str) -> Any:   # `observe` and `changed`, if the router has them
-        found = getattr(self._router, name)
+        found = getattr(self.router, name)
         if name != "changed":
             return found
 
         def changed(members: Sequence[Client]) -> None:
-            self._members = list(members)
+            self.members = list(members)
             found(members)
 
         return changed
 
+
+class _Watched(WrappedRouter):
+    """A router whose decisions about one request are kept."""
+
+    def __init__(self, router: Router, context: RouterContext, decisions: Decisions) -> None:
+        super().__init__(router, context)
+        self._decisions = decisions
+
     def choose(self, stage: Stage) -> Client:
         known = len(self._decisions.made)
-        client = self._router.choose(stage)
+        client = self.router.choose(stage)
         if stage.request.id != self._decisions.request or len(self._decisions.made) > known:
             return client   # the router has told
         kind = "decode" if continues(stage) else stage.kind
-        among = [member for member in self._members if kind in member.stages]
-        return self._decisions.decide(self._context.now_ns(), stage, among, client, {}, lowest=False)
+        among = [member for member in self.members if kind in member.stages]
+        return self._decisions.decide(self.context.now_ns(), stage, among, client, {}, lowest=False)

@@ -151,4 +151,4 @@ class PrefixTrie:
             place = settled(self._context, stage, self._places, place, lambda: {"matched chunks": matched})
         self._context.believed(stage, self._prompts.tokens_of(matches.get(place, 0), prompt))
         self.trie.sent(place, prompt)
-        return self._members[self._places.index(place)]
+        return self._context.candidates[place]

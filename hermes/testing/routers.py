@@ -12,14 +12,14 @@ The router works in simulations: it chooses for requests that arrive, among clie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.router import RouterContext
 from hermes.core.simulation import Simulation
 from hermes.routing.base import ROUTERS
-from hermes.routing.decisions import Decisions
+from hermes.routing.decisions import Decisions, WrappedRouter
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario
@@ -44,29 +44,18 @@ class _Watched:
         return _WatchedRouter(self._component.build(context), context, self._choices)
 
 
-class _WatchedRouter:
+class _WatchedRouter(WrappedRouter):
     def __init__(self, router: Any, context: RouterContext, choices: list[Choice]) -> None:
-        self._router, self._context, self._choices = router, context, choices
-        self._members = list(context.candidates)
-
-    def __getattr__(self, name: str) -> Any:   # `observe` and `changed`, if the router has them
-        found = getattr(self._router, name)
-        if name != "changed":
-            return found
-
-        def changed(members: Sequence[Any]) -> None:
-            self._members = list(members)
-            found(members)
-
-        return changed
+        super().__init__(router, context)
+        self._choices = choices
 
     def choose(self, stage: Any) -> Any:
         before = [getattr(stage, name) for name in _STAGE]
-        client = self._router.choose(stage)
+        client = self.router.choose(stage)
         assert [getattr(stage, name) for name in _STAGE] == before, "the router changed the stage"
-        assert any(client is candidate for candidate in self._context.candidates), f"{client} is no candidate"
+        assert any(client is candidate for candidate in self.context.candidates), f"{client} is no candidate"
         for one in (client, *([] if stage.decode_on is None else [stage.decode_on])):
-            assert any(one is member for member in self._members), f"{one} is no member"
+            assert any(one is member for member in self.members), f"{one} is no member"
         decode_on = -1 if stage.decode_on is None else stage.decode_on.index
         self._choices.append((stage.request.id, stage.arrival_order, client.index, decode_on))
         return client
