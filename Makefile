@@ -1,11 +1,12 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
-#   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples, quick studies, notebooks (20 minutes)
-#   make test-thorough       some of them with thousands of examples, long tables and searches of pages (11 minutes)
+#   make test [ARGS="-k x"]  tests: every one that is quick, a third of long tables of cases (4 minutes on two cores)
+#   make test-all            every case of every test once, property tests in full: what CI runs (15 minutes)
+#   make test-thorough       some with thousands of examples, notebooks, long tables and searches of pages (15 minutes)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
+#   make nightly             what CI leaves out: the four above, the compiled build and the malformed inputs
 #   make compiled            the kernel compiled with mypyc, in build/compiled; make pure removes it
 #   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
 #   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
@@ -28,7 +29,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
+.PHONY: run test test-all nightly conformance test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -36,8 +37,10 @@ run: $(VENV)/.stamp
 test: $(VENV)/.stamp-dev
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-long: $(VENV)/.stamp-dev
-	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
+test-all: $(VENV)/.stamp-dev
+	$(PY) -m pytest --size full -n 2 --dist worksteal $(ARGS)
+
+nightly: test-thorough test-studies test-browser test-ray test-compiled fuzz
 
 test-thorough: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m thorough -n 2 --dist worksteal $(ARGS)

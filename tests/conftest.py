@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_seconds import CpuSeconds
+from draw import not_drawn, seed
 from hypothesis import settings
 from long_runs import choose_size
 from outside import outside
@@ -27,11 +29,25 @@ settings.register_profile("full", deadline=None, max_examples=100)
 NAMED = {"browser", "compiled", "ray", "thorough", "whole"}   # have a command of their own
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--size", choices=["quick", "full"], default="quick",
+                     help="full: every case of every test, property tests in full (make test-all)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """`-m long` and `-m thorough` run property tests in full; see `long_runs.py`."""
-    thorough, full = _names(config, "thorough"), _names(config, "long")
-    choose_size("thorough" if thorough else "long" if full else "quick")
-    settings.load_profile("full" if thorough or full else "quick")
+    """Choose the size of the property tests, see `long_runs.py`, and measure the run."""
+    size = "thorough" if _names(config, "thorough") else "full" if _full(config) else "quick"
+    choose_size(size)
+    settings.load_profile("quick" if size == "quick" else "full")
+    seed()   # before xdist starts the workers
+    everything = (config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
+                  and not config.option.keyword and not config.option.lf)
+    target = "make test-all" if size == "full" else "make test"
+    config.pluginmanager.register(CpuSeconds(config, target if everything else None), "cpu_seconds")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "all cases" if _full(config) else f"cases drawn with HERMES_TEST_DRAW={seed()}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -48,20 +64,26 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long` or as one of `NAMED` unless `-m` names them, or they have a smaller size."""
+    """Leave out what is not of this size: see `long_runs.py` and `draw.py`. `-m` with one of `NAMED` runs all of it."""
     if NAMED & set((config.option.markexpr or "").split()):
         return
     if _names(config, "long"):
         for item in items:   # property tests that leave the number of examples to the profile
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker("long")
-        return   # a test that is only `thorough` is not marked `long`
     marks = {item: item.get_closest_marker("long") for item in items}
-    left_out = {item for item, mark in marks.items() if (mark is not None and "quick" not in mark.kwargs)
-                or (mark is None and any(item.get_closest_marker(name) for name in NAMED))}
+    left_out = {item for item, mark in marks.items()
+                if mark is None and any(item.get_closest_marker(name) for name in NAMED)}
+    if not _full(config):
+        left_out |= {item for item, mark in marks.items() if mark is not None and "quick" not in mark.kwargs}
+        left_out |= not_drawn(item for item in items if item not in left_out)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _full(config: pytest.Config) -> bool:
+    return config.option.size == "full" or _names(config, "long")
 
 
 def _names(config: pytest.Config, mark: str) -> bool:

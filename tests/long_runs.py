@@ -1,7 +1,7 @@
-"""Property tests in sizes: a quick one in the default run, the full one under `make test-long`, and of the few for
-which that is not enough a third one under `make test-thorough`.
+"""Property tests in sizes: a quick one in `make test`, the full one in `make test-all`, and for the few that need more a
+third one in `make nightly`.
 
-    @quick_and_full(20, 300)                      # 20 examples by default, 300 with `pytest -m long`
+    @quick_and_full(20, 300)                      # 20 examples by default, 300 with `pytest --size full`
     @quick_and_full(20, 300, thorough=5000)       # and 5,000 with `pytest -m thorough`
     @given(...)
     def test_a_property(...): ...
@@ -28,7 +28,7 @@ _SIZE = "HERMES_TEST_SIZE"
 
 
 def choose_size(size: str) -> None:
-    """Choose the size of all tests that are imported from now on: quick, long or thorough. `conftest.py` calls this for
+    """Choose the size of all tests that are imported from now on: quick, full or thorough. `conftest.py` calls this for
     each process."""
     os.environ[_SIZE] = size
 
@@ -36,7 +36,7 @@ def choose_size(size: str) -> None:
 def count(quick: int, full: int, thorough: int | None = None) -> int:
     """The number of examples of this run."""
     size = os.environ.get(_SIZE, "quick")
-    return quick if size == "quick" else full if size == "long" or thorough is None else thorough
+    return quick if size == "quick" else full if size == "full" or thorough is None else thorough
 
 
 def quick_and_full(quick: int, full: int, thorough: int | None = None, **options: Any) -> Callable[[Any], Any]:

@@ -1,15 +1,11 @@
-"""Ratchets of the house: sizes that may fall, and rise only in a commit that says why.
+"""Sizes of the house are within the budgets of `house.json`, see `budgets.py`.
 
-    python tests/test_house.py     measures the tree and writes tests/house.json
-
-`house.json` has, for each measure, a number for each part. A part that grew beyond its number fails here; write the
-file anew and say why in the body of the commit. A part that shrank passes: write the file anew to keep the gain.
+    python tests/test_house.py     prints what is measured and the budgets
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -17,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from budgets import Budget, Numbers, budgets, over
+from cpu_seconds import wrong
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
-COMMITTED = ROOT / "tests" / "house.json"
-Numbers = dict[str, int]
 
 LOADED = """
 import sys
@@ -55,19 +52,22 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def of_the_code() -> dict[str, Numbers]:
     """Measure the modules of the package."""
-    lines, anys, asked, longest = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    lines, loose, longest = Counter[str](), Counter[str](), Counter[str]()
     for path in PACKAGE.rglob("*.py"):
-        text, part = path.read_text(encoding="utf-8"), part_of(path)
-        tree = ast.parse(text)
-        lines[part] += text.count("\n")
-        anys[part] += sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
-        asked[part] += sum(1 for _ in probes(tree))
-        longest["module"] = max(longest["module"], text.count("\n"))
+        text = path.read_text(encoding="utf-8")
+        tree, length = ast.parse(text), text.count("\n")
+        lines[part_of(path)] += length
+        lines["all"] += length
+        longest["module"] = max(longest["module"], length)
+        loose["hasattr and getattr of a name"] += sum(1 for _ in probes(tree))
         for node in ast.walk(tree):
+            loose["Any"] += isinstance(node, ast.Name) and node.id == "Any"
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+                longest[kind] = max(longest[kind], (node.end_lineno or 0) - node.lineno + 1)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                longest["function"] = max(longest["function"], (node.end_lineno or 0) - node.lineno + 1)
                 longest["parameter list"] = max(longest["parameter list"], parameters(node))
-    return {"lines": lines, "Any": +anys, "hasattr and getattr of a name": +asked, "longest": longest}
+    return {"lines": lines, "longest": longest, "loose types": loose}
 
 
 def commands(group: Any) -> int:   # Any: a click command
@@ -83,10 +83,12 @@ def of_the_outside() -> dict[str, Numbers]:
 
     loaded = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=ROOT)
     modules, keys = loaded.stdout.split()
-    words = {folder.name: sum(len(page.read_text(encoding="utf-8").split()) for page in folder.rglob("*.md"))
-             for folder in (ROOT / "docs").iterdir() if folder.is_dir()}
-    words |= {page.name: len(page.read_text(encoding="utf-8").split())
-              for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    words = Counter[str]()
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        name = page.relative_to(ROOT / "docs").parts[0] if page.is_relative_to(ROOT / "docs") else page.name
+        number = len(page.read_text(encoding="utf-8").split())
+        words[name] += number
+        words["all"] += number
     return {"words": words, "outside": {
         "commands": commands(typer.main.get_command(app())), "scenario keys": int(keys),
         "modules loaded by quickstart": int(modules)}}
@@ -96,21 +98,38 @@ def measured() -> dict[str, Numbers]:
     return {name: dict(sorted(numbers.items())) for name, numbers in (of_the_code() | of_the_outside()).items()}
 
 
-def grown(now: dict[str, Numbers], committed: dict[str, Numbers]) -> list[str]:
-    """Return what is larger than committed, or not there, one line each."""
-    return [f"{measure} of {part}: {number}, {committed.get(measure, {}).get(part, 0)} are committed"
-            for measure, numbers in now.items() for part, number in numbers.items()
-            if number > committed.get(measure, {}).get(part, 0)]
+def test_sizes_are_within_their_budgets() -> None:
+    allowed = budgets()
+    found = [line for measure, now in measured().items() for line in over(measure, now, allowed[measure])]
+    assert not found, "\n".join(found)
 
 
-def test_nothing_grows_without_a_word() -> None:
-    wrong = grown(measured(), json.loads(COMMITTED.read_text()))
-    assert not wrong, "\n".join([*wrong, "run `python tests/test_house.py`, and say why in the commit's body"])
+def test_every_budget_names_its_issue() -> None:
+    for measure, parts in budgets().items():
+        for part, budget in parts.items():
+            assert budget["number"] >= 0, (measure, part)
+            assert budget["issue"].isalpha(), (measure, part)
+
+
+def test_seconds_of_a_run_and_of_its_items_are_noticed() -> None:
+    most = {part: budget["number"] for part, budget in budgets()["CPU seconds"].items()}
+    items = {name: number for name, number in most.items() if "::" in name}
+    assert not wrong("make test", most["make test"], items | {"another": most["any item"]})
+    for name in (*items, "another"):
+        (line,) = wrong("make test", 1, {name: 1 + most.get(name, most["any item"])})
+        assert line.startswith(f"CPU seconds of {name}: ")
+    for target in ("make test", "make test-all"):
+        assert len(wrong(target, most[target] + 1, {})) == 1
+        assert not wrong(target, most[target] + 1, {}, tolerance=1.1)
+    assert not wrong("make test-all", 1, {"another": 100})
 
 
 def test_growth_and_new_parts_are_noticed() -> None:
-    assert grown({"lines": {"core": 11, "new": 1, "less": 1}}, {"lines": {"core": 10, "less": 2}}) == [
-        "lines of core: 11, 10 are committed", "lines of new: 1, 0 are committed"]
+    allowed: dict[str, Budget] = {"core": {"number": 10, "issue": "AK"}, "less": {"number": 2, "issue": "AK"}}
+    assert over("lines", {"core": 11, "new": 1, "less": 1}, allowed) == [
+        "lines of core: 11, the budget of AK is 10", "lines of new: 1, and no issue gave it a budget"]
+    assert not over("seconds", {"core": 11.9}, allowed, tolerance=1.2)
+    assert over("seconds", {"core": 12.1}, allowed, tolerance=1.2)
     planted = ast.parse("hasattr(x, 'y'); getattr(x, 'y', None); getattr(x, name); x.y")
     assert len(list(probes(planted))) == 2
     (function,) = ast.parse("def f(self, a, /, b, *, c=1): pass").body
@@ -119,5 +138,6 @@ def test_growth_and_new_parts_are_noticed() -> None:
 
 
 if __name__ == "__main__":
-    COMMITTED.write_text(json.dumps(measured(), indent=1) + "\n")
-    print(COMMITTED.relative_to(ROOT))
+    for measure, numbers in measured().items():
+        print(measure, *(f"  {part}: {number:,} of {budgets()[measure].get(part, {}).get('number', 'none')}"
+                         for part, number in numbers.items()), sep="\n")

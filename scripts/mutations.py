@@ -1,0 +1,173 @@
+"""Break the code in ways drawn by a seed, and list which tests notice.
+
+    python scripts/mutations.py --suites 1ecc522d HEAD HEAD:full
+
+draws two mutations of each package below, runs with each of them the folder of tests that mirrors the package, of every
+suite, and prints a table. A suite is a commit, and `:full` for the size of `make test-all`. The code is the first
+suite's. A mutation that the first suite does not notice changes nothing that matters (or is a gap in both suites):
+another one is drawn in its place, and it is listed below the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED = 50
+PACKAGES = ("schedulers", "memory", "routing", "fleet", "results", "hardware")
+EACH = 2         # mutations of a package
+CPU_S = 1800     # a run that takes longer does not end
+FLIPPED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not",
+           ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"}
+SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.FloorDiv: "*", ast.Div: "*"}
+_OPERATOR = re.compile(r"is not|not in|[<>=!]=|//|[-+*/<>]|\b(?:is|in|and|or)\b")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One replaced piece of a line."""
+
+    file: str      # from the root of the project
+    line: int      # from 1
+    start: int     # columns of what is replaced
+    end: int
+    new: str
+
+    def applied(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        line = lines[self.line - 1]
+        lines[self.line - 1] = line[:self.start] + self.new + line[self.end:]
+        return "".join(lines)
+
+    def shown(self, text: str) -> str:
+        before = text.splitlines()[self.line - 1]
+        after = self.applied(text).splitlines()[self.line - 1]
+        return f"`{before.strip()}` -> `{after.strip()}`"
+
+
+def mutations(file: str, text: str) -> Iterator[Mutation]:
+    """Yield the mutations of a module: in functions, neither in a message that is raised nor in an annotation."""
+    lines = text.splitlines()
+
+    def between(left: ast.expr, right: ast.expr, new: str) -> Iterator[Mutation]:
+        if left.end_lineno != right.lineno or not lines[right.lineno - 1].isascii():
+            return
+        begin, end = left.end_col_offset or 0, right.col_offset
+        found = _OPERATOR.search(lines[right.lineno - 1][begin:end])
+        if found:
+            yield Mutation(file, right.lineno, begin + found.start(), begin + found.end(), new)
+
+    def of(node: ast.AST) -> Iterator[Mutation]:
+        if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr):
+            return
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            yield from between(node.left, node.comparators[0], FLIPPED[type(node.ops[0])])
+        elif isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
+            yield from between(node.left, node.right, SIGNS[type(node.op)])
+        elif isinstance(node, ast.BoolOp):
+            yield from between(node.values[0], node.values[1], "or" if isinstance(node.op, ast.And) else "and")
+        elif isinstance(node, ast.Constant) and type(node.value) is int and lines[node.lineno - 1].isascii():
+            yield Mutation(file, node.lineno, node.col_offset, node.end_col_offset or 0, str(node.value + 1))
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "decorator_list"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from of(child)
+
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            for statement in node.body:
+                yield from of(statement)
+
+
+def drawn(code: Path, package: str, seed: int) -> Iterator[Mutation]:
+    """Yield the mutations of a package in the order of the draw."""
+    found = [mutation for path in sorted((code / "hermes" / package).rglob("*.py"))
+             for mutation in mutations(path.relative_to(code).as_posix(), path.read_text(encoding="utf-8"))]
+    found = sorted(set(found), key=lambda each: (each.file, each.line, each.start, each.new))
+    random.Random(f"{seed} {package}").shuffle(found)
+    yield from found
+
+
+def unpack(commit: str, folder: Path) -> None:
+    """Write the files of a commit to a folder."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+
+
+def noticed(tree: Path, commit: str, package: str, full: bool) -> str:
+    """Return the first test of the package's folder that fails in a tree, "" if none does."""
+    outside = os.environ.get("HERMES_OUTSIDE") or ROOT.parent / "shared"
+    environment = os.environ | {"PYTHONPATH": str(tree), "HERMES_TEST_DRAW": commit, "HERMES_OUTSIDE": str(outside)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider",
+         *(["--size", "full"] if full else []), f"tests/{package}"],
+        cwd=tree, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S)))
+    if done.returncode == 0:
+        return ""
+    failed = re.search(r"(?m)^(?:FAILED|ERROR) (\S+)", done.stdout)
+    if failed is None and done.returncode > 0:
+        raise SystemExit(f"pytest did not run:\n{done.stdout[-3000:]}")
+    return failed[1] if failed else "does not end"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Break the code at random, and list which tests notice.")
+    parser.add_argument("--suites", nargs="+", required=True, metavar="COMMIT[:full]")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
+    asked = parser.parse_args()
+    suites = [(commit, size == "full") for commit, _, size in (suite.partition(":") for suite in asked.suites)]
+    unnoticed, gaps = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        trees = {commit: Path(folder) / commit for commit, _ in suites}
+        for commit, tree in trees.items():
+            unpack(commit, tree)
+        code = trees[suites[0][0]]
+        print("| " + " | ".join(["mutation", *asked.suites]) + " |\n|" + "---|" * (1 + len(suites)), flush=True)
+        for package in asked.packages:
+            left = EACH
+            for mutation in drawn(code, package, asked.seed):
+                text = (code / mutation.file).read_text(encoding="utf-8")
+                broken, what = mutation.applied(text), f"{mutation.file}:{mutation.line} {mutation.shown(text)}"
+                found: list[str] = []
+                for commit, full in suites:
+                    place = trees[commit] / mutation.file
+                    kept = place.read_text(encoding="utf-8")
+                    if kept != text:
+                        raise SystemExit(f"{mutation.file} is not the same in all suites")
+                    place.write_text(broken, encoding="utf-8")
+                    found.append(noticed(trees[commit], commit, package, full))
+                    place.write_text(kept, encoding="utf-8")
+                    if not found[0]:
+                        break
+                if not found[0]:
+                    unnoticed.append(what)
+                    continue
+                print(f"| {' | '.join([what, *(one or 'no' for one in found)])} |", flush=True)
+                gaps += not any(found[1:])
+                left -= 1
+                if not left:
+                    break
+    print("\nnot noticed by the first suite, and drawn again:", *unnoticed or ["none"], sep="\n  ")
+    sys.exit(gaps > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""CPU seconds of a test run: the sum over all processes, and each item's own, within the budgets of `house.json`.
+
+The processes that a test starts and waits for count. A fixture counts to the first item that needs it. A busy machine
+needs more CPU seconds for the same work, so a run fails only above a budget times the tolerance of the file; below that
+the summary names what is over. `HERMES_TEST_CPU=FILE` writes the seconds of every item to a file, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from budgets import budgets, over
+
+__all__ = ["CpuSeconds", "wrong"]
+
+SHOWN = 10
+"""Items that the summary shows."""
+MEASURE = "CPU seconds"
+OTHER = "any item"
+"""The part of the budgets for the items that have none of their own."""
+
+
+def used(children: bool = True) -> float:
+    """Return the CPU seconds of this process and of those that it started and waited for."""
+    times = os.times()
+    return times.user + times.system + (times.children_user + times.children_system if children else 0)
+
+
+def wrong(target: str, total: float, items: dict[str, float], tolerance: float = 1.0) -> list[str]:
+    """Return what is over its budget, one line each. Items count in `make test` alone."""
+    allowed = budgets()[MEASURE]
+    if target == "make test":
+        own = {name: budget for name, budget in allowed.items() if name in items}
+        allowed = allowed | {name: own.get(name, allowed[OTHER]) for name in items}
+    else:
+        items = {}
+    return over(MEASURE, {target: round(total, 1)} | {name: round(one, 1) for name, one in items.items()}, allowed,
+                tolerance)
+
+
+class CpuSeconds:
+    """Plug-in of a pytest process: measures its items, and adds up those of its workers."""
+
+    def __init__(self, config: pytest.Config, target: str | None) -> None:
+        """target: what make calls this run, None for one without a budget."""
+        self.config = config
+        self.target = target
+        self.items: dict[str, float] = {}
+        self.collection = self.workers = self.total = 0.0
+        self.over: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = used()
+        result = yield
+        self.items[item.nodeid] = used() - before
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self.collection += used()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        told = getattr(node, "workeroutput", {}).get(MEASURE)
+        if told is not None:
+            self.items |= told["items"]
+            self.workers += told["all"]
+            self.collection += told["collection"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output: dict[str, Any] | None = getattr(self.config, "workeroutput", None)
+        if output is not None:   # a worker of xdist
+            output[MEASURE] = {"items": self.items, "all": used(), "collection": self.collection}
+            return
+        self.total = self.workers + used(children=not self.workers)
+        if self.target is None or session.exitstatus:
+            return
+        self.over = wrong(self.target, self.total, self.items)
+        if wrong(self.target, self.total, self.items, budgets()["tolerance"][MEASURE]["number"]):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section(MEASURE)
+        terminalreporter.line(f"{self.total:.0f} in all, {self.collection:.0f} of them until the tests are collected")
+        for name, seconds in sorted(self.items.items(), key=lambda item: -item[1])[:SHOWN]:
+            terminalreporter.line(f"{seconds:7.2f}  {name}")
+        for line in self.over:
+            terminalreporter.line(f"over budget: {line}", red=True)
+        if file := os.environ.get("HERMES_TEST_CPU"):
+            Path(file).write_text(json.dumps({"all": self.total, "collection": self.collection, "items": self.items}))

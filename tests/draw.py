@@ -1,0 +1,63 @@
+"""Draw a third of the cases of a test by the commit. `make test-all` runs all of them.
+
+    @pytest.mark.drawn
+    @pytest.mark.parametrize("part", range(12))   # four of twelve in `make test`
+    def test_a_part(part): ...
+
+    pytest.param(page, marks=pytest.mark.drawn(always=True))   # a case that is never left out
+
+The draw depends on the commit and the test alone: all processes of a run draw the same cases, and `HERMES_TEST_DRAW`
+set to what the header of a run shows repeats its draw.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+__all__ = ["changed_files", "not_drawn", "seed"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_SEED = "HERMES_TEST_DRAW"
+_ONE_OF = 3
+
+
+def seed() -> str:
+    """Return the seed of this run's draws: the commit, or a fixed one where there is no git."""
+    if _SEED not in os.environ:
+        os.environ[_SEED] = _git("rev-parse", "HEAD").strip() or "none"   # for the workers, too
+    return os.environ[_SEED]
+
+
+@cache
+def changed_files() -> frozenset[str]:
+    """Return the files that the last commit or the working tree changed, from the root of the checkout."""
+    return frozenset(_git("diff", "--name-only", "HEAD~1").split())
+
+
+def not_drawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return the items marked `drawn` that are left out: of each test all but a third of its cases, rounded up."""
+    cases = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("drawn")
+        if mark is not None and not mark.kwargs.get("always"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for test, found in cases.items():
+        kept = random.Random(f"{seed()} {test}").sample(found, -(-len(found) // _ONE_OF))
+        left_out |= set(found) - set(kept)
+    return left_out
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):   # not a checkout, or one with a single commit
+        return ""
