@@ -3,8 +3,9 @@ refused by the name of one of its keys, for the reason of exactly one row of `he
 
     python tests/core/test_option_pairs.py [--on BASE] [OPTION ...]     prints what becomes of pairs with these options
 
-A pair in which an option does not act is a failure, not a pass. `make test` runs the pairs on a dense model with little
-memory, `make test-long` on a mixture of experts, on a model with sliding windows and with enough memory.
+A pair in which an option does not act is a failure, not a pass. `make test` runs a third of the pairs on a dense model
+with little memory, drawn by the commit; `make test-all` runs all of them, and those on a mixture of experts, on a model
+with sliding windows and with enough memory.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def what_becomes_of(pair: Pair, base: Base) -> str:
     raise AssertionError(f"untested: {shortfall}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_pair_runs_or_is_refused(part: int) -> None:
     wrong = list(_wrong(PAIRS[part::PARTS], BASES["dense"]))

@@ -34,7 +34,7 @@ NOT_RUN = {
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures|routers) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
-    r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make test-long`",
+    r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make test-thorough`",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":
@@ -53,7 +53,7 @@ NOT_RUN = {
     r"python tests/docs/rule_mutations\.py": "takes minutes; tests/docs/test_vllm_page.py breaks every rule once",
 }
 
-# `make test-long` runs these
+# `make test-all` runs these, except for searches of minutes: `make test-thorough`
 LONG = {
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":

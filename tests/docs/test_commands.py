@@ -1,7 +1,8 @@
 """Every command in the README, docs/ and studies/ is run, in a folder of the page's own, or is on a reviewed list.
 
 YAML and Python blocks that begin with a comment naming a file are written to it; other Python blocks run (`py` marks a
-sketch that does not); a text block after one that ran is what it prints. `...` stands for anything.
+sketch that does not); a text block after one that ran is what it prints. `...` stands for anything. `make test` runs
+the pages that the last commit or the working tree changed, and a third of the others; `make test-all` runs all of them.
 """
 
 import contextlib
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from draw import changed_files
 from each import each
+from long_runs import count
 from markdown_blocks import ROOT, Block, blocks, commands, indented_commands, matches, pages
 from reviewed_commands import LONG, NOT_RUN, WHOLE
 
@@ -32,6 +35,7 @@ STAND_INS = {
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # run their commands in processes of their own
 LONG_PAGES = {"docs/tutorial/sweeps.md", "docs/tutorial/pipelines.md"}
+FULL = bool(count(0, 1))   # with the commands that take longer
 THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 
 
@@ -112,19 +116,18 @@ def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("page", [
-    pytest.param(page, marks=[pytest.mark.long] if name_of(page) in LONG_PAGES else []) for page in PAGES
+    pytest.param(page, marks=pytest.mark.long if name_of(page) in LONG_PAGES
+                 else pytest.mark.drawn(always=name_of(page) in changed_files())) for page in PAGES
 ], ids=name_of)
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
-    run_page(page, bash, WHOLE if name_of(page) in LONG_PAGES else {**LONG, **WHOLE})
+    run_page(page, bash, WHOLE if FULL and name_of(page) not in THOROUGH_PAGES else {**LONG, **WHOLE})
 
 
-@pytest.mark.parametrize("page", [
-    pytest.param(page, marks=pytest.mark.thorough if name_of(page) in THOROUGH_PAGES else pytest.mark.long)
-    for page in PAGES if has_any(page, LONG) and name_of(page) not in LONG_PAGES
-], ids=name_of)
-def test_the_long_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) in THOROUGH_PAGES], ids=name_of)
+def test_the_searches_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
     run_page(page, bash, WHOLE)

@@ -58,6 +58,7 @@ def found(engine):
     return scale(DAY, QUARTER, engine=engine)
 
 
+@pytest.mark.long
 def test_a_two_level_day_by_hand(found):
     """One replica in the low half hour; at the step one more is decided for within a sync and a scrape of 15 s each,
     once three are running, and it is held to the end: 60 + 29 minutes of a device. Two static ones are 120."""
@@ -87,6 +88,7 @@ def test_a_two_level_day_by_hand(found):
     assert len(best.seen) == 6
 
 
+@pytest.mark.long
 def test_the_answer_holds_at_another_seed_and_over_two_days(found):
     for more in ([], ["workload.duration=2 h"]):
         run = simulate(found.document(found.best), overrides=["seed=77", *more])
@@ -98,6 +100,7 @@ def test_the_answer_holds_at_another_seed_and_over_two_days(found):
         assert hours / days == pytest.approx(found.best.hours, rel=0.06)
 
 
+@pytest.mark.long
 def test_the_static_fleet_is_the_capacity_search_s_of_the_peak(found, engine):
     peak = changed()
     del peak["clients"][0]["fleet"]
@@ -106,6 +109,7 @@ def test_the_static_fleet_is_the_capacity_search_s_of_the_peak(found, engine):
     assert answer.value == found.static.fleet.start
 
 
+@pytest.mark.long
 def test_the_text_says_what_was_found_and_assumed(found):
     said = dict(lines(found, "TTFT p99 <= 20 s"))
     assert said["keeps"].startswith("TTFT p99 <= 20 s, in all but 25% of the minutes of ")
@@ -132,6 +136,7 @@ def test_nothing_within_the_limit(engine):
     assert len(none.points) == 2   # the most, and one
 
 
+@pytest.mark.long
 def test_the_static_fleet_where_the_load_never_falls(engine):
     """Two replicas are needed from the first minute to the last: no autoscaler needs fewer device-hours."""
     busy = {**DAY, "workload": {**DAY["workload"], "duration": "20 min", "arrivals": {"kind": "poisson", "rate": HIGH}}}
@@ -142,6 +147,7 @@ def test_the_static_fleet_where_the_load_never_falls(engine):
     assert "the static fleet, 2 replicas throughout" in dict(lines(steady, ""))["answer"]
 
 
+@pytest.mark.long
 def test_a_repeated_call_takes_all_from_the_folder(tmp_path, engine):
     short = {**DAY, "workload": {**DAY["workload"], "duration": "40 min"}}
     short["workload"]["arrivals"] = {**DAY["workload"]["arrivals"], "every": "20 min"}
@@ -294,6 +300,7 @@ def test_targets_of_each_autoscaler(autoscaler, targets):
         assert given[f"clients.0.fleet.autoscaler.{first}"] == pytest.approx(targets[first] * RATIO**level, rel=3e-3)
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "day.yaml"
     path.write_text(yaml.safe_dump(DAY))

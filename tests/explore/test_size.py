@@ -68,6 +68,7 @@ def sized(tmp_path_factory):
     return size(SMALL, devices=["l40s"], tps=[1], max_devices=8, workers=0)
 
 
+@pytest.mark.long
 def test_no_layout_with_fewer_devices_meets_the_slo(sized):
     def meets(numbers):
         return missed(figures(simulate({**SMALL, **changes(SMALL["clients"], KIND, numbers)}))) is None
@@ -80,6 +81,7 @@ def test_no_layout_with_fewer_devices_meets_the_slo(sized):
     assert meets(best["pd"])
 
 
+@pytest.mark.long
 def test_ranked_by_price(sized):
     prices = [hourly(tried) for tried in sized.ranked]
     assert prices == sorted(prices)
@@ -93,6 +95,7 @@ def mixed_prices():
     return size(SMALL, devices=["b300", "h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
 
 
+@pytest.mark.long
 def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed_prices):
     assert load_device("b300").price_per_hour is None
     assert [tried.kind.device for tried in mixed_prices.ranked] == sorted(
@@ -114,6 +117,7 @@ def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed
     assert "b300" not in [one["device"] for one in data["ranked"]]
 
 
+@pytest.mark.long
 def test_a_price_given_ranks_a_card():
     cheap = size(FEW, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
                  prices={"b300": 0.5})
@@ -127,6 +131,7 @@ def test_a_price_given_ranks_a_card():
     assert "l40s $0.86 an hour each (order of public list prices of 2025" in said
 
 
+@pytest.mark.long
 def test_the_row_of_the_answer_is_that_of_the_scenario_written(sized):
     for best in sized.meets:
         latency = simulate(sized.settings(best)).summary["latency"]
@@ -134,6 +139,7 @@ def test_the_row_of_the_answer_is_that_of_the_scenario_written(sized):
             best.row[f"latency.{name}.p99"] for name in ("ttft_s", "tpot_s")]
 
 
+@pytest.mark.long
 def test_a_rate_of_conversations_is_called_so():
     talks = {**SMALL["workload"], "requests": 300, "arrivals": {"kind": "poisson", "rate": 2}, "lengths": {
         "kind": "conversations", "turns": 2, "think_time": "1 s", "message": 200, "output": 30}}
@@ -141,6 +147,7 @@ def test_a_rate_of_conversations_is_called_so():
     assert dict(lines(found))["serves"].startswith("2 conversations/s, ")
 
 
+@pytest.mark.long
 def test_no_price_is_no_ranking_by_cost():
     none = size(FEW, devices=["b300"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
     assert not none.ranked
@@ -155,6 +162,7 @@ def test_a_scenario_gives_the_price_of_its_own_device_only():
     assert hourly(found.ranked[0]) == 3.0 * found.ranked[0].devices
 
 
+@pytest.mark.long
 def test_no_other_that_meets_the_slo_beats_the_front(sized):
     meet, miss = ([one for one in sized.tried if bool(one.misses) is missed] for missed in (False, True))
     assert meet
@@ -193,6 +201,7 @@ def test_a_mistake_is_one_line(arguments, said, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_command_writes_a_scenario_that_meets_the_slo(tmp_path, capsys):
     arguments = ["size", "--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "8/s", "--slo",
                  "ttft_p99=1s,tpot_p99=50ms", "--device", "h100-sxm", "--tp", "1", "--layout", "mixed",
@@ -220,6 +229,7 @@ def fitted(**hardware: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_every_row_has_one_hardware_model_and_the_own_layout_is_shown_with_both(tmp_path: Path) -> None:
     document = fitted(profile="llama-3.1-70b-h100-tp4-bf16")
     sizing = size(document, devices=["h100-sxm"], tps=[4], layouts=["mixed"], max_devices=8, workers=0, out=tmp_path)
@@ -254,6 +264,7 @@ def test_a_scenario_of_composed_hardware_has_no_second_model() -> None:
     assert own_kind(document["clients"]) == "composed"
 
 
+@pytest.mark.long
 def test_assumed_links_stand_in_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(json.dumps({**SMALL, "clients": [{**SMALL["clients"][0], "device": "l40s"}]}))

@@ -28,6 +28,7 @@ def two_models(**more):
             "slo": {"ttft": "1 s", "tpot": "60 ms"}, **more}
 
 
+@pytest.mark.long
 def test_two_models_have_each_their_fewest_clients():
     found = size_groups(two_models(), devices=["h100-sxm"], tps=[1, 2], layouts=["mixed"], max_devices=16, workers=0)
     assert found.meets
@@ -98,6 +99,7 @@ def test_sides_of_one_model_are_one_group():
         only(document, "d")
 
 
+@pytest.mark.long
 def test_a_scenario_with_prefill_and_decode_clients_is_sized(tmp_path, capsys):
     one = {"model": "llama-3.1-8b", "device": "h100-sxm"}
     document = two_models(workload=workload("small", "llama-3.1-8b", 10, 200),

@@ -71,6 +71,7 @@ def dense() -> Sizing:
                 workers=0)
 
 
+@pytest.mark.long
 def test_two_stages_where_one_card_is_too_small(dense: Sizing) -> None:
     """By hand: a token goes through both stages, so it reads all weights but the embedding one after the other."""
     found = {one.kind.split.name: one.best for one in dense.found if one.layout == "mixed"}
@@ -90,6 +91,7 @@ def test_two_stages_where_one_card_is_too_small(dense: Sizing) -> None:
     assert again["tpot_s"]["p99"] == staged.row["latency.tpot_s.p99"]
 
 
+@pytest.mark.long
 def test_what_does_not_fit_or_is_not_modelled_is_listed(dense: Sizing) -> None:
     left = {one.name: one.reason for one in dense.left}
     assert set(left) == {"l40s TP1", "l40s TP1 PP2 pd"}
@@ -102,6 +104,7 @@ def test_what_does_not_fit_or_is_not_modelled_is_listed(dense: Sizing) -> None:
         (2, 1, 1, False), (1, 2, 1, False)}
 
 
+@pytest.mark.long
 def test_of_equal_prices_tensor_parallelism_alone_comes_first(dense: Sizing) -> None:
     first, second = dense.ranked[:2]
     assert (first.devices, second.devices) == (2, 2)
@@ -133,6 +136,7 @@ def mixture() -> Sizing:
                 tps=[1, 2, 8], layouts=["mixed"], max_devices=8, workers=0)
 
 
+@pytest.mark.long
 def test_a_mixture_is_tried_with_ranks_and_whole_experts(mixture: Sizing) -> None:
     """By hand, DeepSeek-V3 with DP8 and EP8: a device has 32 of the 256 experts of each of 58 layers and all else."""
     found = {one.kind.split.name: one for one in mixture.found}
@@ -156,6 +160,7 @@ def test_a_mixture_is_tried_with_ranks_and_whole_experts(mixture: Sizing) -> Non
     assert f"({(2 * experts + rest + 2 * outer) / 1e9:.0f}" in left["TP1 DP4 EP"]
 
 
+@pytest.mark.long
 def test_rows_say_which_times_were_never_compared(mixture: Sizing) -> None:
     marked = marks(mixture)
     assert list(marked.values()) == ["[1]", "[2]"]
@@ -170,6 +175,7 @@ def test_rows_say_which_times_were_never_compared(mixture: Sizing) -> None:
     assert data[1, 8] == [both]
 
 
+@pytest.mark.long
 def test_a_bound_of_stages_is_a_lower_bound() -> None:
     """An engine of two stages has two batches; fewer clients than the closed form says miss the SLO."""
     asked = question("llama-3.1-8b", 30, prompt=200, output=100, requests=800, tpot="40 ms", ttft="2 s")
@@ -205,6 +211,7 @@ def test_only_refused_layouts_are_an_error() -> None:
         size(question("llama-3.1-8b", 1, tpot="1 s"), devices=["l40s"], tps=[1], dps=[2], workers=0)
 
 
+@pytest.mark.long
 def test_the_command_writes_and_launches_ranks_with_whole_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
                                                                   ) -> None:
     arguments = ["size", "--model", "qwen3-30b-a3b", "--workload", "azure-conv-2023", "--rate", "4/s", "--slo",

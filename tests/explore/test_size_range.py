@@ -35,6 +35,7 @@ def verdict(clients: int, factor: float) -> str | None:
     return missed(figures(results))
 
 
+@pytest.mark.long
 def test_a_guess_has_fewer_clients_at_its_fast_end_and_more_at_its_slow_end(sized: Any) -> None:
     steps, best = sized.steps, sized.meets[0]
     assert steps.kind == "guess"
@@ -45,6 +46,7 @@ def test_a_guess_has_fewer_clients_at_its_fast_end_and_more_at_its_slow_end(size
     assert plain(sized)["steps"]["most"] == steps.most
 
 
+@pytest.mark.long
 def test_the_ends_are_what_simulations_of_their_own_say(sized: Any) -> None:
     steps = sized.steps
     assert verdict(steps.most, steps.high) is None
@@ -52,6 +54,7 @@ def test_the_ends_are_what_simulations_of_their_own_say(sized: Any) -> None:
     assert verdict(steps.fewest - 1, steps.low) is not None
 
 
+@pytest.mark.long
 def test_more_than_the_devices_allowed_is_said() -> None:
     tight = size(ASKED, devices=["mi300x"], tps=(1,), layouts=("mixed",), max_devices=5)
     assert tight.steps is not None
@@ -59,6 +62,7 @@ def test_more_than_the_devices_allowed_is_said() -> None:
     assert "to more than are allowed)" in dict(lines(tight))["answer"]
 
 
+@pytest.mark.long
 def test_a_layout_of_ranks_is_not_searched_again() -> None:
     few = ASKED | {"workload": ASKED["workload"] | {"requests": 800, "arrivals": {"kind": "poisson", "rate": 40}}}
     staged = size(few, devices=["mi300x"], tps=(1,), pps=(2,), layouts=("mixed",), max_devices=64)
