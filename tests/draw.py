@@ -4,8 +4,6 @@
     @pytest.mark.parametrize("part", range(12))   # four of twelve in `make test`
     def test_a_part(part): ...
 
-    pytest.param(page, marks=pytest.mark.drawn(always=True))   # a case that is never left out
-
 The draw depends on the commit and the test alone: all processes of a run draw the same cases, and `HERMES_TEST_DRAW`
 set to what the header of a run shows repeats its draw.
 """
@@ -46,8 +44,7 @@ def not_drawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the items marked `drawn` that are left out: of each test all but a third of its cases, rounded up."""
     cases = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("drawn")
-        if mark is not None and not mark.kwargs.get("always"):
+        if item.get_closest_marker("drawn"):
             cases[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
     for test, found in cases.items():

@@ -1,5 +1,5 @@
-"""Property tests in sizes: a quick one in `make test`, the full one in `make test-all`, and for the few that need more a
-third one in `make nightly`.
+"""Property tests in sizes: a quick one in `make test`, the full one in `make test-all`, and for the few that need more
+a third one in `make nightly`.
 
     @quick_and_full(20, 300)                      # 20 examples by default, 300 with `pytest --size full`
     @quick_and_full(20, 300, thorough=5000)       # and 5,000 with `pytest -m thorough`

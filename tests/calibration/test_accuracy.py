@@ -57,6 +57,7 @@ def test_missing_sets_are_named(tmp_path, capsys):
     assert "residency" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @needs_data
 def test_the_command_compares_and_remembers(tmp_path, capsys):
     command = ["accuracy", "--data", str(DATA), "--only", "ml-energy", "--json"]

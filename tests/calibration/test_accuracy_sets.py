@@ -103,6 +103,7 @@ def test_splitwise_sim_lies_in_the_data_or_beside_it(tmp_path):
         table.measure(data, "splitwise")
 
 
+@pytest.mark.long
 @needs_data
 def test_recorded_sets_keep_their_bars_but_for_one(capsys):
     names = [word for name in ("splitwise", "cpu", "llm-d") for word in ("--only", name)]

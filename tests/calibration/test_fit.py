@@ -74,6 +74,7 @@ def test_where_steps_are_the_sum_of_their_parts_one_polynomial_is_fitted_to_all(
     assert np.max(np.abs(relative(model, unseen, lambda p, c: cpu_seconds(p, c) + 0.001))) < 0.03
 
 
+@pytest.mark.long
 def test_separate_polynomials_where_the_phases_differ(apart):
     assert ("decode",) in [block.phases for block in apart.blocks]
     assert len(apart.schemes) == 3

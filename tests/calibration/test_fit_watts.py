@@ -69,6 +69,7 @@ def test_a_load_is_the_mean_over_its_time():
     assert error(load, power) == pytest.approx(load.predicted_w(power) / 400 - 1)
 
 
+@pytest.mark.long
 @pytest.mark.outside("data/h100/ml-energy")
 def test_shipped_watts_are_the_fit_and_hold_on_models_left_out():
     """What `scripts/fit_watts.py` prints: the shipped figures of each card, medians of what was left out within 10%."""

@@ -88,6 +88,7 @@ def test_a_factor_that_comes_out_0_is_kept_and_named(tmp_path: Path) -> None:
     assert {one.name for one in found.told if not one.told} >= {"prompts", "decodes"}
 
 
+@pytest.mark.long
 def test_steps_without_any_time_are_fitted(tmp_path: Path) -> None:
     nothing = {"adjust": {"prompts": 0.0, "decodes": 1.0}}
     found = fit_requests(load_scenario(scenario(**nothing)), observed(tmp_path))
@@ -106,6 +107,7 @@ def test_the_phases_are_the_simulated_times() -> None:
     assert first[~idle] == pytest.approx(phases.ttft_s[~idle], rel=2e-3)
 
 
+@pytest.mark.long
 def test_on_a_part_of_the_requests(tmp_path: Path) -> None:
     found = fit_requests(load_scenario(scenario()), observed(tmp_path), use=lambda numbers: numbers % 3 > 0)
     assert found.requests == 200
@@ -123,6 +125,7 @@ def test_figures_have_a_name_each() -> None:
     assert len(NAMES) == len(TRUE.array())
 
 
+@pytest.mark.long
 def test_the_command_writes_the_fitted_scenario(tmp_path: Path) -> None:
     observed(tmp_path)
     path, fitted = tmp_path / "server.yaml", tmp_path / "out" / "fitted.yaml"
@@ -154,6 +157,7 @@ def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     assert "each sequence of a step" in done.output
 
 
+@pytest.mark.long
 def test_requests_of_another_scenario_are_refused(tmp_path: Path) -> None:
     observed(tmp_path, rate=4.0)
     path = tmp_path / "server.yaml"

@@ -111,6 +111,7 @@ def test_an_engine_that_is_not_told_computes_all_tokens_of_what_has_timed_out(da
     assert 300 < computed["aborts"] < 800
 
 
+@pytest.mark.long
 def test_the_causes_are_printed(data, tmp_path, capsys):
     spec = importlib.util.spec_from_file_location("lmbench_causes", ROOT / "scripts" / "lmbench_causes.py")
     script = importlib.util.module_from_spec(spec)
@@ -144,6 +145,7 @@ def test_prompts_that_follow_their_conversation_at_once_have_short_first_tokens(
         assert np.median(share[~hit]) > 1.0
 
 
+@pytest.mark.long
 @needs_data
 def test_counts_of_what_times_out_are_within_a_quarter_and_as_stated_they_are_not():
     users = users_of(FOLDER)

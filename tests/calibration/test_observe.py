@@ -164,6 +164,7 @@ def test_workloads_that_cannot_be_driven(tmp_path: Path, workload: dict[str, Any
         observe(load_scenario(scenario(**workload)), Target("http://127.0.0.1:9"), tmp_path)
 
 
+@pytest.mark.long
 def test_mistakes_get_one_line(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text(yaml.safe_dump(scenario()))

@@ -119,6 +119,7 @@ def priced(**options: Any) -> float:
 # -- end to end --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_from_a_plan_to_a_scenario_on_a_cpu(folder, capsys):
     """Interrupted by its budget, continued, packed, made into tables, and what is simulated takes what was measured."""
     plan_file()

@@ -52,6 +52,7 @@ def test_runs_of_steps_are_single_steps(requests, ranks):
     assert columns(runs).tolist() == columns(steps).tolist()
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(requests_of_a_trace)
 def test_nothing_is_lost_and_ranks_step_together(requests):

@@ -26,6 +26,7 @@ PLAIN = {"kind": "continuous"}
 LIMITS = [{"first_token": 3}, {"total": 8}, {"first_token": 2, "total": 6}]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("scheduler", [*BOTH, PLAIN], ids=str)
 @pytest.mark.parametrize("patience", LIMITS, ids=str)
 def test_nobody_waits_longer_and_nothing_is_lost(patience, scheduler):

@@ -240,6 +240,7 @@ def test_ranks_of_stages_that_fill_a_box_exchange_between_boxes():
     assert "infiniband-ndr" not in alone["dispatch"]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.sampled_from([None, 0.002]), st.sampled_from([4, 80]))
 def test_ranks_of_several_stages(count, output, overhead, rate):

@@ -76,6 +76,7 @@ def hidden(cls: ast.ClassDef, others: dict[str, ast.ClassDef], roots: dict[str, 
         todo += bases(base)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_class_attribute_hides_a_field(folder: str) -> None:
     roots, known = compiled(), {ROOT / path for path in sources()}

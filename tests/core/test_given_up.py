@@ -103,6 +103,7 @@ def every_token_is_in_a_row(outcome: Outcome) -> None:
     assert (tokens == record.output_tokens)[single].all()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("family", [*FAMILIES, "sglang"])
 @quick(40)
 @given(data=st.data())

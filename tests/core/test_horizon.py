@@ -41,6 +41,7 @@ def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
     assert a.end_ns == (horizon_ns if (a.status == 0).any() else events[events <= horizon_ns].max(initial=0))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("family", FAMILIES)
 @quick(25)
 @given(data=st.data(), share=st.one_of(st.floats(0, 1.2), st.sampled_from([0.0, 1.0])))

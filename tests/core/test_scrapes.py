@@ -135,6 +135,7 @@ def check(scenario: Data, data: st.DataObject) -> None:
 needs_python = pytest.mark.skipif(is_compiled(LLMClient), reason="the log replaces methods")
 
 
+@pytest.mark.drawn
 @needs_python
 @pytest.mark.parametrize("family", FAMILIES)
 @quick(30)
@@ -143,6 +144,7 @@ def test_scrapes_are_those_of_single_steps(family: str, data: st.DataObject) -> 
     check(data.draw(scenarios(family)), data)
 
 
+@pytest.mark.drawn
 @needs_python
 @pytest.mark.parametrize("family", [*FAMILIES, "sglang"])
 @quick(15)
@@ -285,6 +287,7 @@ def check_option(scenario: Data, *, from_log: bool = True) -> None:
     assert any(sample is not None and sample.running and sample.kv_use > 0 for *_, sample in steps)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_scrapes_with_every_option(option: Option) -> None:
     # the log has no starts and crashes

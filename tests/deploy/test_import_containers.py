@@ -194,6 +194,7 @@ def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, change, said, caps
     assert "hf_secret" not in error
 
 
+@pytest.mark.long
 def test_a_large_manifest_ends_early(tmp_path, capsys):
     file = tmp_path / "large.yaml"
     file.write_text("kind: List\nitems:\n" + "- {kind: Service, spec: {a: [1, 2, 3]}}\n" * 150_000)
@@ -216,6 +217,7 @@ def test_manifests_of_hermes_are_read_as_the_same_clients():
     assert found.warnings == []
 
 
+@pytest.mark.long
 def test_the_scenarios_meet_their_slo(tmp_path, capsys):
     """Two models, each at a rate of its own; the reasons stand on top."""
     file = tmp_path / "s.yaml"

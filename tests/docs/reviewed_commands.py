@@ -34,7 +34,7 @@ NOT_RUN = {
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures|routers) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
-    r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make test-thorough`",
+    r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make nightly`",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":

@@ -33,8 +33,11 @@ STAND_INS = {
 }
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
-# run their commands in processes of their own
-LONG_PAGES = {"docs/tutorial/sweeps.md", "docs/tutorial/pipelines.md"}
+# seconds each: processes of their own, fleets, searches
+LONG_PAGES = {"docs/accuracy.md", "docs/tutorial/first-scenario.md", "docs/tutorial/pipelines.md",
+              "docs/tutorial/sweeps.md", *(f"docs/how-to/{name}.md" for name in (
+                  "compare-policies", "data-structures", "failures", "fleet", "flow-control", "get-an-answer",
+                  "launch-commands", "report", "routers", "start-up"))}
 FULL = bool(count(0, 1))   # with the commands that take longer
 THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 
@@ -115,10 +118,14 @@ def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
             printed = None
 
 
-@pytest.mark.parametrize("page", [
-    pytest.param(page, marks=pytest.mark.long if name_of(page) in LONG_PAGES
-                 else pytest.mark.drawn(always=name_of(page) in changed_files())) for page in PAGES
-], ids=name_of)
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """A page that changed always runs. Of the others the long ones run in `make test-all` alone."""
+    if name_of(page) in changed_files():
+        return []
+    return [pytest.mark.long if name_of(page) in LONG_PAGES else pytest.mark.drawn]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks_of(page)) for page in PAGES], ids=name_of)
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
@@ -141,6 +148,7 @@ def test_the_whole_studies_of_a_page_run(page, tmp_path, monkeypatch, bash):
     run_page(page, bash, {})
 
 
+@pytest.mark.long
 def test_weights_of_a_router_in_short(tmp_path, monkeypatch, bash):
     """Two of the settings that docs/how-to/routers.md searches: the page's difference between them is there."""
     monkeypatch.chdir(tmp_path)

@@ -95,6 +95,7 @@ def base_finish_ns():
     return hermes.simulate(EXAMPLES / "base.yaml").record.finish_ns
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", IN_SCENARIOS)
 def test_an_example_stands_in_yaml_once_it_is_imported(name, folder):
     kind = PLUG_INS[name][1]
@@ -134,6 +135,7 @@ def test_a_trace_format_reads_a_file(folder):
         import_trace("access-log", "b.log")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", PLUG_INS)
 def test_an_example_keeps_its_contract(name, folder):
     module = importlib.import_module(f"test_{name}")

@@ -13,6 +13,7 @@ from hermes.clients.schedule_replay import find_files
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "background" / "kv-offload.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @each("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.what}")
 def test_breaking_a_rule_is_noticed(mutation):
     assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")

@@ -36,6 +36,7 @@ MODULES = (hermes.clients.llm, hermes.core.generation, hermes.memory.prefix, her
            hermes.core.block_hashes, hermes.schedulers.chunked_config, hermes.hardware.engines)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("group", range(len(GROUPS)))
 def test_breaking_a_rule_is_noticed(group):
     mutations, _folders = GROUPS[group]
@@ -71,6 +72,7 @@ def test_mutations_leave_nothing_behind():
     assert conform_file(SCHEDULES / "given" / "small-budget-0.json", every_step=True).ok
 
 
+@pytest.mark.long
 @each("folder", [folder for _mutations, folders in GROUPS for folder in folders])
 def test_the_totals_on_the_page(folder):
     """`test_conformance.py` replays the same files, and asserts that every step is identical in both modes."""

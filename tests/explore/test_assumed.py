@@ -25,6 +25,7 @@ QUESTION = {
 }
 
 
+@pytest.mark.long
 def test_alternatives_of_the_best_layout_are_simulated() -> None:
     sizing = size(QUESTION, devices=["h100-sxm"], tps=[1], layouts=["mixed"], workers=0)
     entries = {entry["name"]: entry for entry in assumes_of_best(sizing)}

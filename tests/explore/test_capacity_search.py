@@ -95,6 +95,7 @@ def test_what_is_missed_is_said():
     assert missed({"slo.pass": None}) == "no request was completed"
 
 
+@pytest.mark.long
 def test_neighbouring_loads_and_every_seed(tmp_path):
     found = capacity(SMALL, workers=0, seeds=2, within=1e-9, out=tmp_path / "kept")
     assert [answer.seed for answer in found.answers] == [0, 1]
@@ -150,6 +151,7 @@ def test_a_mistake_is_said_before_any_run(change, over, said):
         capacity(SMALL | change, over=over, workers=0)
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     import yaml
 
@@ -168,6 +170,7 @@ def test_the_command(tmp_path, capsys):
     assert load_scenario(SMALL).workload[0].requests == 200
 
 
+@pytest.mark.long
 def test_an_interval_is_not_called_a_difference(capsys):
     """Two seeds that differ by a percent have an interval of ten: both are said."""
     found = capacity(SMALL, workers=0, seeds=2, within=1e-9)

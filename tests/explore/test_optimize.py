@@ -53,6 +53,7 @@ def search(data: dict[str, Any], folder: Path, workers: int = 0) -> Any:
         return optimize(load_space(data), folder, engine)
 
 
+@pytest.mark.long
 def test_the_front_is_that_of_all_settings(tmp_path: Path) -> None:
     found = search(space(), tmp_path)
     assert found.whole
@@ -68,6 +69,7 @@ def test_the_front_is_that_of_all_settings(tmp_path: Path) -> None:
     assert 1 < len(best) < 12
 
 
+@pytest.mark.long
 def test_constraints_keep_settings_off_the_front(tmp_path: Path) -> None:
     free = search(space(), tmp_path / "free")
     limit = float(np.median([one.values[0] for one in free.tried]))
@@ -84,6 +86,7 @@ def large(**more: Any) -> dict[str, Any]:
         "workload.arrivals.rate": {"min": 20, "max": 40, "unit": "/s"}}, **more})
 
 
+@pytest.mark.long
 def test_the_search_does_not_depend_on_the_workers(tmp_path: Path) -> None:
     found = [search(large(), tmp_path / str(workers), workers) for workers in (0, 2)]
     assert not found[0].whole
@@ -100,6 +103,7 @@ def test_another_seed_tries_others(tmp_path: Path) -> None:
     assert {str(t.settings) for t in one.tried} != {str(t.settings) for t in other.tried}
 
 
+@pytest.mark.long
 def test_short_simulations_first(tmp_path: Path) -> None:
     found = search(large(fidelity={"set": {"workload.requests": 15}, "keep": 0.3}), tmp_path)
     long = [one for one in found.tried if one.long]
@@ -144,6 +148,7 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(space()))
@@ -176,6 +181,7 @@ jobs._run = killed
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("once", [True, False], ids=["killed once", "killed always"])
 def test_a_killed_worker_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
     data = space(space={"clients.0.count": {"min": 1, "max": 3, "integer": True}})

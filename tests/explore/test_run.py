@@ -199,6 +199,7 @@ def test_what_is_kept(folder, write):
         kept.results(0)
 
 
+@pytest.mark.long
 def test_a_point_that_fails_leaves_the_others_alone(folder, write):
     shutil.copy(HERE / "data" / "figures_of_mine.py", folder)
     sweep = write("extract: figures_of_mine:only_few\ngrid: {workload.requests: [10, 11, 12, 13]}\n")

@@ -68,6 +68,7 @@ def test_models_of_one_pipeline_get_more_where_together_they_miss(tmp_path, caps
                 for name in ("router", "main")}) == 1
 
 
+@pytest.mark.long
 def test_one_group_alone_keeps_the_others_as_they_are(tmp_path, capsys):
     (tmp_path / "s.yaml").write_text(to_yaml(two_models()))
     options = ["--device", "h100-sxm", "--tp", "2", "--layout", "mixed", "--workers", "0", "--json"]

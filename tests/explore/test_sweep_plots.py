@@ -120,6 +120,7 @@ def test_no_point_that_meets_the_slo(ran, monkeypatch):
     assert not layers(made.panels[0], "ring")
 
 
+@pytest.mark.long
 def test_long_names_and_many_points_fit(ran):
     name = "a-name-of-a-setting-that-would-fill-a-figure"
     cases = ", ".join(f"{{label: {name}-{i}, set: {{workload.requests: {3 + i}}}}}" for i in range(MAX_BARS + 2))

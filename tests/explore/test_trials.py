@@ -39,6 +39,7 @@ def test_arrivals_become_long_enough() -> None:
     assert max(trial.row["requests.total"] for trial in found.answers[0].trials) > 300
 
 
+@pytest.mark.long
 def test_size_with_long_answers_is_what_longer_runs_say(tmp_path: Any) -> None:
     """The answer meets the SLO with ten times as many requests as the scenario has, and keeps so many in best.yaml."""
     found = size(LONG, devices=["l40s"], tps=[1], layouts=["mixed"], max_devices=4, workers=0)
@@ -51,6 +52,7 @@ def test_size_with_long_answers_is_what_longer_runs_say(tmp_path: Any) -> None:
     assert dict(lines(found))["checked"].startswith("3 of 3 other seeds meet the SLO")
 
 
+@pytest.mark.long
 def test_the_answer_meets_the_slo_with_ten_times_the_requests() -> None:
     """The scenario's 60 requests find one engine half empty."""
     found = size(LONG, devices=["l40s"], tps=[1], layouts=["mixed"], max_devices=4, workers=0)

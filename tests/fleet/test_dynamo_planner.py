@@ -383,6 +383,7 @@ SPLIT = [group("p", "prefill", 4, 1), group("d", "decode", 4, 1)]
 ALONE = [group("llm", "both", 5, 1)]
 
 
+@pytest.mark.long
 @each("keys, groups", [
     ({"target": "throughput"}, SPLIT), ({"target": "latency"}, SPLIT), ({"target": "throughput"}, ALONE),
     ({"target": "sla", "load_scaling": True, "ttft": 0.06}, SPLIT),

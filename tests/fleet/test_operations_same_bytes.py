@@ -46,6 +46,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 @each_scenario
 def test_any_hash_seed_gives_the_same_files(tmp_path: Path, scenario: dict[str, Any]) -> None:
     (tmp_path / "ops.yaml").write_text(json.dumps(scenario))
@@ -59,6 +60,7 @@ def test_any_hash_seed_gives_the_same_files(tmp_path: Path, scenario: dict[str, 
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.long
 @each_scenario
 def test_any_number_of_workers_gives_the_same_rows(tmp_path: Path, scenario: dict[str, Any]) -> None:
     sweep = {"scenario": "ops.yaml", "seeds": [1, 2], "grid": {"gateway.retries": [0, 3]}}

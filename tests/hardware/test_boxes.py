@@ -167,6 +167,7 @@ def test_commands_warn_in_one_line(command, model, device, parallel, tmp_path, c
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_sizing_says_which_links_it_assumes_and_keeps_a_named_one():
     text = {"workload": {"requests": 100, "arrivals": {"kind": "poisson", "rate": 2},
                          "lengths": {"kind": "independent", "prompt": 500, "output": 20}},

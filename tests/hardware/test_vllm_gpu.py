@@ -63,6 +63,7 @@ def test_matrix_products_are_stairs():
         assert lines > 3 * stairs
 
 
+@pytest.mark.long
 def test_single_steps_are_within_a_few_percent():
     for folder in study.CASES.values():
         for label, windows, median, _low, _high in study.residuals(study.REFERENCE / folder):

@@ -63,6 +63,7 @@ def test_tamm_is_what_it_says(recency, accesses, sizes, capacity):
     assert gone == literal_tamm(recency, capacity, sizes, accesses)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recency", RECENCIES)
 def test_tamm_is_what_it_says_with_many_entries(recency):
     """Entries in several blocks of slots, and gaps that are closed."""

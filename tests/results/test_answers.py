@@ -85,6 +85,7 @@ def assert_in_order(results: Results) -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.drawn
 @pytest.mark.long(quick=30)
 def test_no_first_token_comes_after_the_end(path: Path) -> None:
     requests = count(30, 300)

@@ -91,6 +91,7 @@ def test_adapter_slots_at_little_memory() -> None:
     assert (found["binds"]["what"], found["binds"]["where"]) == ("adapter slots", "llm")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rate", "places"), [(15.0, 4), (21.0, 8)])
 def test_adapter_slots_bind_where_twice_of_them_serve_the_load(rate: float, places: int) -> None:
     """All requests of the adapters in a step run, however fast it is; the load is served (15/s), or would be (21/s)."""

@@ -342,6 +342,7 @@ def cells(page: str) -> list[str]:
     return re.findall(r"<td>(.*?)</td>", table)
 
 
+@pytest.mark.long
 def test_the_report_has_a_section_of_replicas(late: Results, fixed: Results) -> None:
     page = runs_page([("late", late)])
     found = cells(page)

@@ -96,6 +96,7 @@ def test_a_run_without_a_gateway_has_no_such_chart(tmp_path: Path, capsys: pytes
     assert "nothing waits at a gateway" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_the_page_and_matplotlib_draw_it(tmp_path: Path, flow: Results) -> None:
     write_results(flow, tmp_path / "run")
     assert main(["plot", str(tmp_path / "run"), "--kind", "gateway", "-o", str(tmp_path / "gateway.png")]) == 0

@@ -213,6 +213,7 @@ def test_the_command_knows_all_figures() -> None:
     assert tuple(KINDS) == plot.FIGURES
 
 
+@pytest.mark.long
 def test_names_of_any_length_and_kind_fit() -> None:
     record = large_record(100, clients=12, tokens=10)
     for number, info in enumerate(record.clients):

@@ -55,6 +55,7 @@ def test_names_are_escaped() -> None:
     assert len(specs(page)) >= 8
 
 
+@pytest.mark.long
 def test_the_same_run_has_the_same_bytes() -> None:
     first, second = (runs_page([("run", simulate(scenario()))]) for _ in range(2))
     assert first == second
@@ -81,6 +82,7 @@ def rows(page: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in found}
 
 
+@pytest.mark.long
 def test_two_runs_side_by_side_are_judged_by_noise() -> None:
     steady = {"workload": {"requests": 1500, "arrivals": {"kind": "poisson", "rate": 8},
                            "lengths": {"kind": "fixed", "prompt": 300, "output": 20}}}
@@ -126,6 +128,7 @@ def test_a_run_in_which_all_requests_are_rejected() -> None:
     assert "share of requests" not in json.dumps(specs(page)), "no distribution of nothing"
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     assert main(["run", "quickstart", "--set", "workload.requests=60", "-o", str(tmp_path / "run"), "-q"]) == 0
     page = tmp_path / "out" / "page.html"
@@ -136,6 +139,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "-o", str(page)]) == 2
 
 
+@pytest.mark.long
 def test_a_sweep(tmp_path: Path) -> None:
     sweep = run_sweep({"name": "rates", "scenario": scenario(), "grid": {"workload.arrivals.rate": [5, 10, 1e9]}},
                       tmp_path / "s", workers=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from each import each
 
 from hermes import simulate
@@ -132,6 +133,7 @@ def test_two_routers_are_compared() -> None:
     assert "llm: Jain&#x27;s index of tokens of clients" in page
 
 
+@pytest.mark.long
 def test_clients_of_each_role_and_names_with_dots() -> None:
     """Of split roles each pool is a row; the decode clients count 64 output tokens of each request."""
     data = scenario({"kind": "dynamo_kv"})

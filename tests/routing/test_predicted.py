@@ -148,6 +148,7 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("roles", [False, True], ids=["both", "roles"])
 class TestPredicted(RouterContract):

@@ -22,6 +22,7 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(str(v) for v in config.values()))
 class TestBuiltIn(RouterContract):
     counts = (1, 3, 12)

@@ -50,6 +50,7 @@ def test_they_follow_members(router: dict[str, Any]) -> None:
     assert len(set(chosen(router))) >= least
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_choices_are_the_same_in_any_process(hash_seed: str) -> None:
     """Also where Python's hashes of texts differ."""

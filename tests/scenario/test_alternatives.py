@@ -131,6 +131,7 @@ def beyond_noise(entry: dict[str, Any]) -> dict[str, float]:
     return {figure: change for figure, change in entry["effect"].items() if figure not in entry.get("within_noise", ())}
 
 
+@pytest.mark.long
 def test_a_slower_engine_does_not_make_answers_faster() -> None:
     """With this seed a simulation of the slower engine has a TTFT p99 that is 68% lower; over twelve, 18% higher."""
     slower = hermes.simulate(AGENT, overrides=dict(of(AGENT)["engine time"].settings)).summary

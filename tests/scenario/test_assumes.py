@@ -63,6 +63,7 @@ def test_defaults_of_the_issue_are_found(name: str) -> None:
     assert {entry["name"] for entry in simulated(name).summary["assumes"]} >= EXPECTED[name]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_first_order_agrees_with_simulating_the_alternative(name: str) -> None:
     """First order is at most 1.5 times what a simulation finds, and at least a third, within 6 points of noise.

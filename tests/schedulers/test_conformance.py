@@ -53,7 +53,6 @@ def test_every_engine_has_its_recordings() -> None:
 
 
 # Block by block the newer folders are replayed in the long suite only; that reference is the same for all of them.
-FIRST = ("given", "recorded", "recorded-options", "async")
 
 
 def check_steps(path: Path, every_step: bool) -> None:
@@ -62,13 +61,14 @@ def check_steps(path: Path, every_step: bool) -> None:
     assert result.identical == result.steps > 0
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_step_is_identical(folder: str) -> None:
     check_each(find_files([SCHEDULES / folder]), lambda path: check_steps(path, every_step=False))
 
 
-@pytest.mark.parametrize("folder", [
-    folder if folder in FIRST else pytest.param(folder, marks=pytest.mark.long) for folder in FOLDERS])
+@pytest.mark.drawn
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_every_step_is_identical_step_by_step(folder: str) -> None:
     check_each(find_files([SCHEDULES / folder]), lambda path: check_steps(path, every_step=True))
 

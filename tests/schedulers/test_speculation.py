@@ -149,6 +149,7 @@ def test_what_is_missing_or_contradicts_is_one_line(given, line):
         simulate(scenario(GIVEN | given))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("method", ["ngram", "eagle", "draft_model"])
 @pytest.mark.parametrize("order", ["tamm", "gdsf", "lfu", "fifo"])
 def test_orders_of_eviction_differ_only_where_something_is_evicted(method, order):

@@ -48,6 +48,7 @@ def test_estimates_keep_to_the_bound_at_any_depth():
     assert set(frame["depth"]) == {1, 4}
 
 
+@pytest.mark.long
 def test_tamm_fades_with_the_number_of_accesses_only_by_counter():
     """A counter grows for ever, so that size alone decides in the end; a rank does not."""
     shares = (0.05, 0.1, 0.2)

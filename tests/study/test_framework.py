@@ -158,6 +158,7 @@ def test_an_installed_wheel_has_no_studies(tiny, tmp_path, capsys, monkeypatch):
     assert main(["study", str(tiny), "--workers", "1", "-o", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.long
 def test_an_installed_package_finds_the_studies_around_the_current_folder(tiny, tmp_path):
     """Another copy of the package, with its data inside as in a wheel, run in a folder of a checkout and outside."""
     package, checkout = tmp_path / "site-packages" / "hermes", tmp_path / "checkout"
@@ -192,6 +193,7 @@ def test_a_verdict_says_whether_the_study_agrees(paper, here, more, verdict):
     assert Compared("one", paper, here, **more).verdict == verdict
 
 
+@pytest.mark.long
 def test_points_are_kept_and_the_same_on_any_number_of_workers(tiny, tmp_path, monkeypatch):
     study = load_study(tiny)
     points = [Point(f"{n}", {"workload.requests": n}, {"n": n}, seed) for n in (30, 40) for seed in (1, 2)]

@@ -41,6 +41,7 @@ def test_counts_are_those_of_the_requests(tmp_path):
     assert 1900 < tokens.mean() < 2100
 
 
+@pytest.mark.long
 def test_tables_are_complete_and_grow_with_the_slo(report):
     for part in reasoning.PARTS:
         previous = None

@@ -31,6 +31,7 @@ def test_every_schedule_is_in_order_within_the_day(tmp_path, lead):
     assert all(before < after for before, after in itertools.pairwise([0, *at, 24 * 3600]))
 
 
+@pytest.mark.long
 def test_queue_of_a_step_by_hand():
     """1.2/s come and 12 / 17.0 s are served: 0.494/s wait, for 15 s of reaction and 240 s of start-up."""
     found = [queue_figures(simulate(str(SCENARIO), overrides=[f"seed={seed}"])) for seed in range(1, 7)]

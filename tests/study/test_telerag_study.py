@@ -92,6 +92,7 @@ def test_a_profiled_budget_is_link_times_window_up_to_the_buffer(tmp_path: Path)
         assert wanted - 60e6 < passed.peak_buffer <= wanted      # whole clusters
 
 
+@pytest.mark.long
 def test_the_rates_are_fitted_to_their_three_figures(tmp_path: Path):
     """The profile has the rates that the full study fits, and the simulation at these rates has the figures."""
     runs = Runs(STUDY.context(tmp_path, workers=0), 16)
@@ -108,6 +109,7 @@ def test_the_rates_are_fitted_to_their_three_figures(tmp_path: Path):
     assert speedup == pytest.approx(telerag_paper.RETRIEVAL_SPEEDUP, abs=0.01)
 
 
+@pytest.mark.long
 def test_assumptions_give_the_other_rates(tmp_path: Path):
     def fitted(*changes: str) -> dict[str, Rates]:
         return Runs(STUDY.context(tmp_path / "-".join(changes), workers=0, changes=changes), 2).rates()
@@ -120,6 +122,7 @@ def test_assumptions_give_the_other_rates(tmp_path: Path):
     assert fitted("gpu_rate=10")["desktop"].miss == 1e13     # the GPU alone is too slow for the paper's 7.21
 
 
+@pytest.mark.long
 def test_the_gain_on_the_server_grows_only_with_a_faster_search_of_misses(tmp_path: Path):
     def gains(*changes: str) -> list[float]:
         runs = Runs(STUDY.context(tmp_path / "-".join(changes), workers=0, changes=changes), 4)
