@@ -1,11 +1,11 @@
 """Break the code in ways drawn by a seed, and list which tests notice.
 
-    python scripts/mutations.py --suites 1ecc522d HEAD HEAD:full
+    python scripts/mutations.py --before 1ecc522d --after HEAD
 
-draws two mutations of each package below, runs with each of them the folder of tests that mirrors the package, of every
-suite, and prints a table. A suite is a commit, and `:full` for the size of `make test-all`. The code is the first
-suite's. A mutation that the first suite does not notice changes nothing that matters (or is a gap in both suites):
-another one is drawn in its place, and it is listed below the table.
+draws two mutations of each package below and runs, with each of them, the folder of tests that mirrors the package: that
+of `make test` after, of `make test-all` after if that notices nothing, and that of `make test` before. A mutation that
+the tests before do not notice changes nothing that matters, or is a gap in both: another one is drawn in its place, and
+it is listed below the table.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -110,62 +111,81 @@ def unpack(commit: str, folder: Path) -> None:
         files.extractall(folder, filter="data")
 
 
-def noticed(tree: Path, commit: str, package: str, full: bool) -> str:
-    """Return the first test of the package's folder that fails in a tree, "" if none does."""
-    outside = os.environ.get("HERMES_OUTSIDE") or ROOT.parent / "shared"
-    environment = os.environ | {"PYTHONPATH": str(tree), "HERMES_TEST_DRAW": commit, "HERMES_OUTSIDE": str(outside)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider",
-         *(["--size", "full"] if full else []), f"tests/{package}"],
-        cwd=tree, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S)))
-    if done.returncode == 0:
-        return ""
-    failed = re.search(r"(?m)^(?:FAILED|ERROR) (\S+)", done.stdout)
-    if failed is None and done.returncode > 0:
-        raise SystemExit(f"pytest did not run:\n{done.stdout[-3000:]}")
-    return failed[1] if failed else "does not end"
+@dataclass(frozen=True)
+class Suite:
+    """The files of a commit, with the code as it is broken now."""
+
+    commit: str
+    tree: Path
+
+    def noticed(self, what: str, full: bool = False) -> str:
+        """Return the first test that fails of a folder, a file or a test, "" if none does or none is there."""
+        outside = os.environ.get("HERMES_OUTSIDE") or ROOT.parent / "shared"
+        environment = os.environ | {
+            "PYTHONPATH": str(self.tree), "HERMES_TEST_DRAW": self.commit, "HERMES_OUTSIDE": str(outside)}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider",
+             *(["--size", "full"] if full else []), what],
+            cwd=self.tree, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S)))
+        if done.returncode == 0:
+            return ""
+        failed = re.search(r"(?m)^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout)
+        if failed is None and done.returncode < 0:
+            return f"{what} does not end"
+        return failed[1] if failed else ""
+
+
+def judged(package: str, before: Suite, after: Suite) -> tuple[str, str, str]:
+    """Return which test before notices, which after, and with which command.
+
+    A test that notices in one suite is tried alone in the other, before its whole folder is.
+    """
+    folder = f"tests/{package}"
+    if found := after.noticed(folder):
+        return before.noticed(found) or before.noticed(folder), found, "make test"
+    old = before.noticed(folder)
+    if not old:
+        return "", "", ""
+    found = after.noticed(old, full=True) or after.noticed(folder, full=True)
+    return old, found, "make test-all" if found else "no"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Break the code at random, and list which tests notice.")
-    parser.add_argument("--suites", nargs="+", required=True, metavar="COMMIT[:full]")
+    parser.add_argument("--before", required=True, metavar="COMMIT", help="its tests, and the code that is broken")
+    parser.add_argument("--after", default="HEAD", metavar="COMMIT", help="its tests")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
     asked = parser.parse_args()
-    suites = [(commit, size == "full") for commit, _, size in (suite.partition(":") for suite in asked.suites)]
     unnoticed, gaps = [], 0
     with tempfile.TemporaryDirectory() as folder:
-        trees = {commit: Path(folder) / commit for commit, _ in suites}
-        for commit, tree in trees.items():
-            unpack(commit, tree)
-        code = trees[suites[0][0]]
-        print("| " + " | ".join(["mutation", *asked.suites]) + " |\n|" + "---|" * (1 + len(suites)), flush=True)
+        before, after = (Suite(commit, Path(folder) / name) for name, commit in (
+            ("before", asked.before), ("after", asked.after)))
+        for suite in (before, after):
+            unpack(suite.commit, suite.tree)
+        shutil.rmtree(after.tree / "hermes")
+        shutil.copytree(before.tree / "hermes", after.tree / "hermes")
+        print("| mutation | noticed before by | after by | in |\n|---|---|---|---|", flush=True)
         for package in asked.packages:
             left = EACH
-            for mutation in drawn(code, package, asked.seed):
-                text = (code / mutation.file).read_text(encoding="utf-8")
-                broken, what = mutation.applied(text), f"{mutation.file}:{mutation.line} {mutation.shown(text)}"
-                found: list[str] = []
-                for commit, full in suites:
-                    place = trees[commit] / mutation.file
-                    kept = place.read_text(encoding="utf-8")
-                    if kept != text:
-                        raise SystemExit(f"{mutation.file} is not the same in all suites")
-                    place.write_text(broken, encoding="utf-8")
-                    found.append(noticed(trees[commit], commit, package, full))
-                    place.write_text(kept, encoding="utf-8")
-                    if not found[0]:
-                        break
-                if not found[0]:
+            for mutation in drawn(before.tree, package, asked.seed):
+                text = (before.tree / mutation.file).read_text(encoding="utf-8")
+                for suite in (before, after):
+                    (suite.tree / mutation.file).write_text(mutation.applied(text), encoding="utf-8")
+                old, new, command = judged(package, before, after)
+                for suite in (before, after):
+                    (suite.tree / mutation.file).write_text(text, encoding="utf-8")
+                what = f"{mutation.file}:{mutation.line} {mutation.shown(text)}"
+                if not old:
                     unnoticed.append(what)
                     continue
-                print(f"| {' | '.join([what, *(one or 'no' for one in found)])} |", flush=True)
-                gaps += not any(found[1:])
+                print(f"| {what} | {old} | {new} | {command} |", flush=True)
+                gaps += not new
                 left -= 1
                 if not left:
                     break
-    print("\nnot noticed by the first suite, and drawn again:", *unnoticed or ["none"], sep="\n  ")
+    print("\nnot noticed before, and drawn again:", *unnoticed or ["none"], sep="\n  ")
     sys.exit(gaps > 0)
 
 

@@ -77,7 +77,7 @@ def check(results: Results) -> None:
         energy["total_j"], rel=1e-9, abs=1e-9)
 
 
-@quick_and_full(40, 400)
+@quick_and_full(40, 150, thorough=400)
 @given(st.data())
 def test_nothing_is_counted_of_requests_that_never_started(data: st.DataObject) -> None:
     scenario = data.draw(scenarios("chunked"))

@@ -109,7 +109,7 @@ def test_the_same_of_several_groups_with_one_autoscaler_or_one_each() -> None:
     assert any(own)
 
 
-@quick_and_full(12, 150, derandomize=True)
+@quick_and_full(12, 60, thorough=150, derandomize=True)
 @given(data=st.data())
 def test_its_scrapers_see_what_those_of_the_run_saw(data: st.DataObject) -> None:
     """The pods of each look equal those that the run's own autoscaler saw, with runs and in single steps, and the run

@@ -91,7 +91,7 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
     return data | {"clients": clients}
 
 
-@quick_and_full(25, 400, thorough=2000)
+@quick_and_full(25, 150, thorough=2000)
 @given(scenarios())
 def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:
     simulation, record = ran(data)

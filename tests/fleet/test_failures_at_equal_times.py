@@ -104,7 +104,7 @@ def left_behind(found: Run) -> dict[str, Any]:
     }
 
 
-@quick_and_full(40, 1000, thorough=5000)
+@quick_and_full(40, 300, thorough=5000)
 @given(st.integers(0, 1 << 40))
 def test_runs_of_steps_leave_what_single_steps_leave(seed: int) -> None:
     clients, asks, keys = scenario(Random(seed))

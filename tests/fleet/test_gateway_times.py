@@ -42,7 +42,7 @@ def parts_of(data: dict[str, Any]) -> tuple[RunRecord, CriticalPath, dict[str, n
     return record, path, whole | {"other": path.other_ns}, first_token_parts(record, path, metrics)
 
 
-@quick_and_full(40, 600, thorough=3000)
+@quick_and_full(40, 200, thorough=3000)
 @given(st.one_of(failing(), holding()))
 def test_the_parts_add_up_and_are_those_of_the_events(data: dict[str, Any]) -> None:
     record, path, whole, first = parts_of(data)
@@ -64,7 +64,7 @@ def test_the_parts_add_up_and_are_those_of_the_events(data: dict[str, Any]) -> N
         assert first["held"][request] <= whole["held"][request]
 
 
-@quick_and_full(25, 300, thorough=1000)
+@quick_and_full(25, 100, thorough=1000)
 @given(holding())
 def test_something_keeps_calls_waiting_exactly_while_they_wait(data: dict[str, Any]) -> None:
     record = ran(data)[1]

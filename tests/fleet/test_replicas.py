@@ -206,7 +206,7 @@ def test_prefill_and_decode_replicas_come_and_go():
 SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
 
 
-@quick_and_full(10, 400)
+@quick_and_full(10, 100, thorough=400)
 @given(
     scheduler=st.sampled_from(SCHEDULERS), start=st.integers(1, 3), rate=st.sampled_from([5.0, 40.0, 200.0]),
     changes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=5, unique_by=lambda one: one[0]),

@@ -66,7 +66,7 @@ def test_events_without_delay_are_exact_in_a_radix_tree() -> None:
     assert len(set(exact)) > 2
 
 
-@quick_and_full(12, 200, derandomize=True)
+@quick_and_full(12, 60, thorough=200, derandomize=True)
 @given(data=st.data())
 def test_views_are_the_same_with_runs_and_with_single_steps(data: st.DataObject) -> None:
     caches = data.draw(st.sampled_from(["exact", EVENTS, {"kind": "events", "delay": 0.1},

@@ -52,7 +52,7 @@ def test_every_engine_has_its_recordings() -> None:
     assert min(minor.values()) >= 20
 
 
-# Block by block the newer folders are replayed in the long suite only; that reference is the same for all of them.
+# A third of the folders is replayed each time, drawn by the commit, block by block and in runs of steps; all of them in CI.
 
 
 def check_steps(path: Path, every_step: bool) -> None:
