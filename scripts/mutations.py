@@ -2,10 +2,10 @@
 
     python scripts/mutations.py --before 1ecc522d --after HEAD
 
-draws two mutations of each package below and runs, with each of them, the folder of tests that mirrors the package: that
-of `make test` after, of `make test-all` after if that notices nothing, and that of `make test` before. A mutation that
-the tests before do not notice changes nothing that matters, or is a gap in both: another one is drawn in its place, and
-it is listed below the table.
+draws two mutations of each package below and runs, with each of them, the folder of tests that mirrors the package:
+that of `make test` after, of `make test-all` after if that notices nothing, and that of `make test` before. A mutation
+that the tests before do not notice changes nothing that matters, or is a gap in both: another one is drawn in its
+place, and it is listed below the table.
 """
 
 from __future__ import annotations
