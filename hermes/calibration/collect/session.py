@@ -17,7 +17,6 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import platform
@@ -26,13 +25,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.core.noise import classify, spread
+from hermes.locks import lock
 
 __all__ = [
     "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
@@ -247,14 +248,14 @@ def load_plan(path: Path) -> dict[str, Any]:
     return dict(plan)
 
 
-def _lock(path: Path, wait_s: float = 15.0) -> IO[bytes]:
+def _lock(path: Path, wait_s: float = 15.0) -> ExitStack:
     """An exclusive lock beside the journal: a collector whose driver was killed may still be finishing a point."""
-    file = path.with_name(path.name + ".lock").open("wb")
+    file = path.with_name(path.name + ".lock")
+    file.touch()
     until = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            return lock(file)
         except OSError:
             if time.monotonic() > until:
                 raise CollectorError(f"{path}: another collector is writing it") from None
