@@ -37,7 +37,7 @@ from hermes.locks import lock
 
 __all__ = [
     "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
-    "cpu_name", "machine", "main", "noise_of",
+    "cpu_name", "machine", "main", "need_unix", "noise_of",
 ]
 
 BUDGET_EXIT = 3
@@ -106,6 +106,12 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
     }
+
+
+def need_unix(what: str) -> None:
+    """Raise `CollectorError` on Windows, for measurements that use CPU time (in steps of 16 ms there) or processes."""
+    if not hasattr(os, "fork"):
+        raise CollectorError(f"{what}: not measured on Windows; measure on Linux or macOS")
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
@@ -193,7 +199,8 @@ class Session:
         return estimate or self._slowest_s
 
     def _may_start(self, point: Point) -> bool:
-        orphaned = self._driver and os.getppid() != self._driver
+        # on Windows, the parent may be the launcher of a virtual environment, and stays the parent when it has ended
+        orphaned = self._driver and hasattr(os, "fork") and os.getppid() != self._driver
         return not self.stopped and not orphaned and self._elapsed() + self._expected_s(point) <= self.budget_s
 
     def _warm_up(self, engine: Collector, journal: Journal) -> None:
@@ -271,6 +278,8 @@ def main(open_engine: Callable[[dict[str, Any]], Collector], arguments: Sequence
     options = parser.parse_args(arguments)
     try:
         plan = load_plan(options.plan)
+        if plan.get("clock") == "cpu":
+            need_unix("clock: cpu")
         options.journal.parent.mkdir(parents=True, exist_ok=True)
         with _lock(options.journal):
             session = Session(plan, options.journal, options.budget)
