@@ -30,13 +30,13 @@ OF_OS = """
     pathconf pidfd_open pipe2 posix_fadvise posix_fallocate posix_spawn posix_spawnp pread preadv pwrite pwritev
     register_at_fork sched_getaffinity sched_setaffinity sched_yield sendfile setgid setpgid setpriority setsid setuid
     splice statvfs fstatvfs sync sysconf tcgetpgrp ttyname wait wait3 wait4 waitid
-""".split()
+"""
 OF_SIGNAL = """
     SIGALRM SIGBUS SIGCHLD SIGCONT SIGHUP SIGIO SIGKILL SIGPIPE SIGPROF SIGQUIT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGUSR1
     SIGUSR2 SIGVTALRM alarm getitimer pause pthread_kill pthread_sigmask setitimer siginterrupt sigpending sigtimedwait
     sigwait sigwaitinfo
-""".split()
-OF_SOCKET = "AF_UNIX recv_fds send_fds socketpair".split()   # Windows has a socketpair, made of two connections
+"""
+OF_SOCKET = "AF_UNIX recv_fds send_fds socketpair"   # Windows has a socketpair, made of two connections
 NO_NAME = frozenset('<>:"|?*')
 
 
@@ -117,8 +117,9 @@ class Popen(subprocess.Popen):
     def __init__(self, *arguments, **options):
         for name in ("pass_fds", "preexec_fn", "start_new_session", "process_group", "user", "group", "umask"):
             assert options.get(name, -1) in (None, (), False, -1), f"{name} is not supported on Windows"
-        assert not any(type(options.get(name)) is int and options[name] >= 0 and stat.S_ISSOCK(
-            os.fstat(options[name]).st_mode) for name in ("stdin", "stdout", "stderr")), "a socket is no file on Windows"
+        streams = [options.get(name) for name in ("stdin", "stdout", "stderr")]
+        assert not any(type(stream) is int and stream >= 0 and stat.S_ISSOCK(os.fstat(stream).st_mode)
+                       for stream in streams), "a socket is no file on Windows"
         super().__init__(*arguments, **options)
 
     def kill(self, *, real=os.kill):
@@ -129,7 +130,7 @@ class Popen(subprocess.Popen):
 
     def _handle_exitstatus(self, *arguments):
         super()._handle_exitstatus(*arguments)
-        self.returncode = abs(self.returncode) and 1 if self.returncode < 0 else self.returncode
+        self.returncode = 1 if self.returncode < 0 else self.returncode
 
 
 def install():
@@ -139,7 +140,7 @@ def install():
     for name in MODULES:
         sys.modules[name] = None
     for module, names in ((os, OF_OS), (signal, OF_SIGNAL), (socket, OF_SOCKET)):
-        for name in names:
+        for name in names.split():
             if hasattr(module, name):
                 delattr(module, name)
     os.supports_dir_fd.clear()
