@@ -86,11 +86,12 @@ def test_the_stand_in_stands_in(tmp_path: Path) -> None:
 def test_a_run_and_a_sweep_have_the_same_bytes(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep with two workers: forked from one process here, each loaded anew there."""
     commands = ["validate small.yaml", "run small.yaml -o run -q", "compare run run --json",
-                "run small.yaml -o run -q", "sweep sweep.yaml -o sweep --workers 2 -q",
+                "run small.yaml -o run -q", "run small.yaml -o run -q --overwrite",
+                "sweep sweep.yaml -o sweep --workers 2 -q", "sweep sweep.yaml -o sweep --workers 0 -q --set seed=8",
                 "init first.yaml --model llama-3.1-8b --rate 0.5 --count 1"]
     monkeypatch.chdir(places[0])
     expected = [main(command.split()) for command in commands]
-    assert expected == [0, 0, 0, 2, 0, 0]
+    assert expected == [0, 0, 0, 2, 0, 0, 0, 0]
     assert codes(places[1], commands) == expected
     here, there = map(files, places)
     assert here == there

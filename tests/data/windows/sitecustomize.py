@@ -144,7 +144,7 @@ def install():
             if hasattr(module, name):
                 delattr(module, name)
     os.supports_dir_fd.clear()
-    shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False
+    shutil._use_fd_functions = shutil._USE_CP_SENDFILE = subprocess._USE_POSIX_SPAWN = False
     tempfile.TemporaryFile = tempfile.NamedTemporaryFile
     os.linesep = "\r\n"
     os.getppid = lambda: 1
