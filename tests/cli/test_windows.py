@@ -166,7 +166,7 @@ def test_measurements_that_windows_does_not_allow_are_refused(monkeypatch: pytes
         monkeypatch.delattr(os, name)
     for opened in (lambda: link.Disk(".", 1), lambda: link.Memory(1), lambda: StartUpCollector({}),
                    lambda: terms.open_collector({"backend": "numpy", "threads": 1})):
-        with pytest.raises(CollectorError, match="not measured on Windows|are measured on Linux"):
+        with pytest.raises(CollectorError, match=r"not measured on Windows|are measured on Linux"):
             opened()
 
 
