@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,9 +102,16 @@ def interpreter_environment(collector: str = "hermes") -> Iterator[dict[str, str
         for name in ("hermes", collector.partition(".")[0], "hermes__mypyc"):   # the last: of a compiled build
             place = _place_of(name)
             if place is not None and not (Path(folder) / place.name).exists():
-                (Path(folder) / place.name).symlink_to(place, target_is_directory=place.is_dir())
+                _link(place, Path(folder) / place.name)
         yield os.environ | {
             "PYTHONPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", DRIVER_PID: str(os.getpid())}
+
+
+def _link(place: Path, name: Path) -> None:
+    try:
+        name.symlink_to(place, target_is_directory=place.is_dir())
+    except OSError:   # Windows lets few accounts make links
+        (shutil.copytree if place.is_dir() else shutil.copy2)(place, name)
 
 
 def _place_of(package: str) -> Path | None:

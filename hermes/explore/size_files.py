@@ -118,4 +118,4 @@ def write_best(document: dict[str, Any], base_dir: Path, what: str, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     text = to_yaml(document, f"hermes size: {what}", lambda value: moved_path(value, base_dir, folder))
     with replacing(folder / BEST) as path:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="\n")
