@@ -34,9 +34,10 @@ __all__ = ["NotebookFigure", "draw", "image", "plot_runs"]
 DPI, NOTEBOOK_DPI = 144, 96
 TEXT, HEAD, TITLE = 11.0, 11.5, 14.0       # sizes of letters: of texts, of a panel's title, of the chart's
 TEXT_LINE, HEAD_LINE, TITLE_LINE = 80, 62, 56   # characters of a line
-PADDING, SPACING, ROW, GAP = 12.0, 16.0, 17.0, 5.0   # around the figure, between panels, of a legend's row, below it
+PADDING, SPACING, ROW, GAP = 12.0, 16.0, 17.0, 6.0   # around the figure, between panels, of a legend's row, below it
 NAME = 28   # characters of a category
-TICKS, MANY_DIGITS, DECADES = 7, 10**6, 4
+TICKS, MANY_DIGITS = 7, 10**6
+DECADE = {"x": 100.0, "y": 38.0}   # of a logarithmic axis, with room for three numbers
 # matplotlib's own font everywhere, texts of an SVG as texts, its names without chance
 STYLE = {"font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"], "font.size": TEXT,
          "text.color": INK, "text.parse_math": False, "figure.facecolor": "white", "savefig.facecolor": "white",
@@ -111,7 +112,7 @@ def _arrange(figure: Figure, made: Chart) -> None:
     said = figure.text(0, 0, _wrapped(made.said, TEXT_LINE), color=DIM, va="top", linespacing=1.3)
     scale, renderer = 72 / figure.dpi, figure.canvas.get_renderer()   # type: ignore[attr-defined]
     heads = [text.get_window_extent(renderer) for text in (title, said) if text.get_text()]
-    around = [(axis.bbox, axis.get_tightbbox(renderer)) for axis in figure.axes]
+    around = [(axis.bbox, axis.get_tightbbox(renderer) or axis.bbox) for axis in figure.axes]
     left = max((plot.x0 - whole.x0 for plot, whole in around), default=0.0) * scale + PADDING
     right = max((whole.x1 - plot.x1 for plot, whole in around), default=0.0) * scale + PADDING
     width = max(left + WIDTH + right, *(head.width * scale + 2 * PADDING for head in heads), 0.0)
@@ -154,9 +155,9 @@ def _panel(axis: Any, panel: Panel) -> None:
     for side in ("left", "bottom"):
         axis.spines[side].set(color=DIM, linewidth=1, zorder=1.5)
     above = ROW if any(layer.mark == "above" for layer in panel.layers) else 0.0
-    rows = _legend(axis, panel, colours, above) if panel.legend and colours else 0
+    legend = _legend(axis, panel, colours, above) if panel.legend and colours else 0
     axis.set_title(_wrapped(panel.title, HEAD_LINE), loc="left", fontsize=HEAD, fontweight="bold", color=INK,
-                   pad=7 + above + rows * ROW + (GAP if rows and not above else 0))
+                   pad=6 + above + legend * ROW + (GAP if legend and not above else 0))
 
 
 def _scale(axis: Any, way: Literal["x", "y"], scale: Axis) -> None:
@@ -176,7 +177,7 @@ def _scale(axis: Any, way: Literal["x", "y"], scale: Axis) -> None:
     one.grid(visible=True, color=GRID, linewidth=1)
     wide = way == "x" and high >= MANY_DIGITS   # long numbers would run into each other
     few = MaxNLocator(4, steps=[1, 2, 4, 5, 10]) if wide else MaxNLocator(TICKS, steps=[1, 2, 5, 10])
-    one.set_major_locator((_log_ticks(low, high) if scale.kind == "log" else None) or few)
+    one.set_major_locator((_log_ticks(axis, way, low, high) if scale.kind == "log" else None) or few)
     one.set_minor_locator(NullLocator())
     one.set_major_formatter(_Numbers(scale))
 
@@ -201,10 +202,11 @@ class _Numbers(Formatter):
         return [f"{text}%" if value <= 100.1 else "" for text, value in zip(texts, shown, strict=True)]
 
 
-def _log_ticks(low: float, high: float) -> FixedLocator | None:
+def _log_ticks(axis: Any, way: Literal["x", "y"], low: float, high: float) -> FixedLocator | None:
     """Return ticks at 1, 2 and 5 in each decade, or at 1 of many decades; None for a part of a decade without two."""
+    room = (axis.bbox.width if way == "x" else axis.bbox.height) * 72 / axis.figure.dpi
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    few = math.log10(high / low) <= DECADES
+    few = DECADE[way] * math.log10(high / low) <= room
     ticks = [digit * 10.0**power for power in decades for digit in ((1, 2, 5) if few else (1,))
              if low <= digit * 10.0**power <= high]
     return FixedLocator(ticks) if len(ticks) > 1 else None
@@ -232,8 +234,9 @@ def _legend(axis: Any, panel: Panel, colours: Mapping[str, str], above: float) -
 
 def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None, order: float) -> None:
     """Draw one layer, of one series. Nothing is cut off at the edges of the plot."""
-    mark, x, y = layer.mark, data.get("x"), data.get("y")
-    ink: Any = colour or INK
+    mark, ink = layer.mark, colour or INK
+    x: Any = data.get("x")
+    y: Any = data.get("y")
     how: dict[str, Any] = {"zorder": order, "clip_on": False}
     if mark in ("line", "step", "dash"):
         axis.plot(x, y, color=ink, linewidth=2, drawstyle="steps-post" if mark == "step" else "default",
@@ -248,7 +251,7 @@ def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None,
                   fillstyle="none" if mark in ("open", "ring") else "full", **how)
     elif mark == "rule":
         draw_rule, places = (axis.axhline, y) if x is None else (axis.axvline, x)
-        for place in places:   # type: ignore[union-attr]
+        for place in places:
             draw_rule(place, color=INK, linestyle=(0, (5, 4)), linewidth=1, **how)
     elif mark == "span":
         axis.axvspan(x[0], data["x2"][0], color=INK, alpha=0.09, linewidth=0, zorder=order)
