@@ -147,7 +147,7 @@ def _panel(axis: Any, panel: Panel) -> None:
             for way, scale in (("x", panel.x), ("y", panel.y)):
                 if scale.kind == "category" and way in data and layer.mark != "rule":
                     data[way] = np.array([list(scale.domain or ()).index(value) for value in data[way]])
-            _layer(axis, layer, data, colours[str(name)] if "series" in frame else None, 2 + number / 100)
+            _layer(axis, layer, data, colours[str(name)] if "series" in frame else None, 2 + number / 1000)
     _scale(axis, "x", panel.x)
     _scale(axis, "y", panel.y)
     axis.tick_params(which="both", color=DIM, labelcolor=INK, labelsize=TEXT, length=5, width=1)
