@@ -2,13 +2,13 @@
 
     python scripts/matrix.py                          nine cells: make matrix
     python scripts/matrix.py --short                  newest dependencies, fewer commands: make matrix-short
-    python scripts/matrix.py --pythons 3.13 --sets lowest --keep build/matrix
+    python scripts/matrix.py --pythons 3.13 --sets lowest --keep FOLDER
 
 The wheel is built once. Each cell is a fresh virtual environment outside the checkout with this wheel: no cell builds a
 dependency from source. `pinned` installs constraints.txt, `newest` what pip takes today, `lowest` the bounds of
-pyproject.toml without extras. A cell is green if every command ends with the expected exit code and gives the values of the first
-cell, bit for bit: standard output, tables, summaries, pages. Cells with the same pyarrow and pandas give the same
-bytes. Pictures are compared by their presence, since matplotlib draws a little differently in each version.
+pyproject.toml without extras. A cell is green if every command ends with the expected exit code and gives the values of
+the first cell, bit for bit: standard output, tables, summaries, pages. Cells with the same pyarrow and pandas give the
+same bytes. Pictures are compared by their presence, since each version of matplotlib draws a little differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.parser import Parser
-from itertools import chain
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -42,7 +41,7 @@ TOOLS = ("hypothesis", "ipykernel", "jinja2", "nbclient", "optuna", "pytest")   
 SHOWN = ("numpy", "pandas", "pyarrow", "pydantic", "typer", "matplotlib")
 ENVIRONMENT = "environment"   # the key of summary.json that names the build and the versions
 
-WALL = re.compile(r" \(simulated in [\d.]+ s\)|(?m:^\d+ s: .*\n)")   # what depends on the machine
+WALL = re.compile(r" \(simulated in [\d.]+ s\)|(?<= run) in [\d.]+ s|(?m:^\d+ s: .*\n)")   # depends on the machine
 
 OWN = """\
 name: own
@@ -57,7 +56,7 @@ grid: {clients.0.count: [1, 2], workload.arrivals.rate: [5 /s, 20 /s]}
 OPEN = """\
 import hermes
 run = hermes.open_run("run")
-print(run.requests.describe().to_csv(), run.frame("steps").sum(numeric_only=True).to_csv() if hasattr(run, "frame") else "")
+print(run.requests.to_csv(), run.clients.to_csv())
 """
 NOTEBOOK = """\
 import sys, nbformat, nbclient
@@ -136,8 +135,8 @@ def interpreter(version: str) -> Path | None:
                                text=True, check=True)
         return Path(found.stdout.strip())
     except (OSError, subprocess.CalledProcessError):
-        pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob(f"{version}.*/bin/python"))
-        return pyenv[-1] if pyenv else None
+        versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+        return max(versions.glob(f"{version}.*/bin/python"), default=None)
 
 
 def lowest(requirements: list[Requirement], python: str) -> str:
@@ -160,7 +159,9 @@ def requirements_of(wheel: Path) -> list[Requirement]:
     return [one for one in every if "extra" not in str(one.marker)]
 
 
-def run(line: str | list[str], folder: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    line: str | list[str], folder: Path, environment: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
     """Run a command with a bare environment."""
     given = {name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_")) or name == "PATH"}
     return subprocess.run(line, shell=isinstance(line, str), cwd=folder, capture_output=True, text=True,
@@ -257,10 +258,10 @@ def differences(cell: Cell, first: Cell) -> Iterator[str]:
             yield f"{line}: {next((f'{a!r}, not {b!r}' for a, b in pairs if a != b), 'more or fewer lines')}"
     ours, theirs = cell.folder / "work", first.folder / "work"
     bytewise = all(cell.versions[name] == first.versions[name] for name in ("pyarrow", "pandas"))
-    for path in sorted(chain(ours.rglob("*.*"))):
+    for path in sorted(ours.rglob("*.*")):
         name = path.relative_to(ours)
         other = theirs / name
-        if not path.is_file() or {"examples", "notebooks"} & set(name.parts):
+        if not path.is_file() or {"examples", "notebooks"} & set(name.parts) or path.suffix == ".sqlite":
             continue
         if not other.is_file():
             yield f"{name}: not in the first cell"
@@ -288,7 +289,8 @@ def main() -> int:
     started = time.monotonic()
     wheel = args.wheel
     if wheel is None:
-        built = run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT)], ROOT)
+        built = run(
+            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT)], ROOT)
         if built.returncode:
             print(built.stderr)
             return 1

@@ -26,6 +26,7 @@ from hermes.calibration.journal import JournalError, read_journal
 from hermes.calibration.plan import PointPlan, save_plan
 from hermes.config.writing import check_writable
 from hermes.errors import InputError, Verbatim
+from hermes.sums import float_sum
 
 __all__ = ["Measured", "Progress", "collect", "interpreter_environment", "measure", "progress_of"]
 
@@ -86,7 +87,7 @@ def progress_of(plan: PointPlan, path: Path) -> Progress:
         expected += estimates.get(name, 0.0)
     progress.done = len(classes)
     progress.classes = Counter(classes.values())
-    left = sum(seconds for name, seconds in estimates.items() if name not in classes)
+    left = float_sum(seconds for name, seconds in estimates.items() if name not in classes)
     if progress.done and expected > 0:
         progress.left_s = left * spent / expected
     elif progress.done:

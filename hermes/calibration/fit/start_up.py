@@ -19,6 +19,7 @@ from hermes.config.tables import Column, csv_table
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.devices import load_device
 from hermes.hardware.start_up import Capturing, LayerTime, Loading, Started, StartUpTimes, Tokenizing
+from hermes.sums import float_sum
 
 __all__ = ["PHASES", "Error", "Measured", "errors", "fit_start_up", "measured_starts", "start_up_text"]
 
@@ -126,7 +127,7 @@ def _apart(raw: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
         parts = {"tokenizer": of("tokenizer_init"), "weights": of("load_weights"),
                  "compile": of("dynamo_transform") + graphs, "profiling": of("kv_cache_profiling") - inside,
                  "capture": of("graph_capturing")}
-        parts["process"] = of("wall") - sum(parts.values())   # with hand-shakes and all that lies between phases
+        parts["process"] = of("wall") - float_sum(parts.values())   # with hand-shakes and all that lies between phases
         out |= {(cache, phase): each for phase, each in parts.items()}
         out[cache, "trace"], out[cache, "graphs"], out[cache, "wall"] = of("dynamo_transform"), graphs, of("wall")
     return out
@@ -205,7 +206,7 @@ def errors(models: Sequence[Measured]) -> list[Error]:
         phases = fit_start_up([*models[:place], *models[place + 1:]]).phases(one.started)
         for cache in ("warm", "cold"):
             predicted = {phase: times[cache == "warm"] for phase, times in phases.items()}
-            predicted["wall"] = sum(predicted.values())
+            predicted["wall"] = float_sum(predicted.values())
             found += [Error(one.name, cache, phase, one.seconds[cache, phase], predicted[phase]) for phase in PHASES]
     return found
 
