@@ -13,13 +13,15 @@ import typer
 
 from hermes.cli.output import Answer, Overrides, Quiet, Scenario, Verbose, answering, to_json
 from hermes.cli.paths import Overwrite, free_folder
+from hermes.site import page_url
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (answering(run), answering(validate), schema, answering(scenarios)):
+    for command in (answering(run), answering(validate), answering(scenarios)):
         app.command()(command)
+    app.command(help=f"Print the JSON Schema of scenarios, for editors: {page_url('how-to/editors')}")(schema)
 
 
 def run(
@@ -111,7 +113,7 @@ def validate(
 def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Print the schema of sweeps instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
+    """Print the JSON Schema of scenarios."""
     from hermes.explore import sweep_schema
     from hermes.scenario.editor_schema import json_schema
 
