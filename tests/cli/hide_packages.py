@@ -1,0 +1,18 @@
+"""Hide packages from a process: as `sitecustomize.py`, with HIDDEN=NAME,... and, for broken ones, BROKEN=TEXT."""
+
+import os
+import sys
+
+_HIDDEN = frozenset(os.environ.get("HIDDEN", "").split(","))
+_BROKEN = os.environ.get("BROKEN")
+
+
+class _Hidden:
+    """A finder that fails as Python does without a package, or as a package whose libraries do not load."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in _HIDDEN:
+            raise ImportError(_BROKEN) if _BROKEN else ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, _Hidden())
