@@ -125,6 +125,6 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp
 	$(PIP) --editable '.[docs]'
 	@touch $@
 
-$(VENV)/.stamp-release: $(VENV)/.stamp
+$(VENV)/.stamp-release: $(VENV)/.stamp-dev
 	$(PIP) build twine
 	@touch $@

@@ -21,7 +21,7 @@ def main() -> int:
         return run_command()
     except ImportError as error:
         package = _package(error)
-        if package == "hermes":   # a bug
+        if package == "hermes" or package in sys.stdlib_module_names:   # a bug
             raise
         text = printable(" ".join(str(error).split()))
         print(f"hermes: cannot import {package}: {text}; install its packages again: pip install hermes-sim",

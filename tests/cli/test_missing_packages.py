@@ -45,6 +45,7 @@ def test_packages_that_a_run_does_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [
     ImportError("cannot import name 'x' from 'hermes.core'", name="hermes.core"),
     ModuleNotFoundError("No module named 'hermes.nosuch'", name="hermes.nosuch"),
+    ModuleNotFoundError("No module named 'fcntl'", name="fcntl"),
 ])
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> None:
     def fail() -> int:
