@@ -19,9 +19,8 @@ __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (answering(run), answering(validate), answering(scenarios)):
+    for command in (answering(run), answering(validate), schema, answering(scenarios)):
         app.command()(command)
-    app.command(help=f"Print the JSON Schema of scenarios, for editors: {page_url('how-to/editors')}")(schema)
 
 
 def run(
@@ -118,6 +117,9 @@ def schema(
     from hermes.scenario.editor_schema import json_schema
 
     print(to_json(sweep_schema() if sweep else json_schema()))
+
+
+schema.__doc__ = f"Print the JSON Schema of scenarios, for editors: {page_url('how-to/editors')}"
 
 
 SECTIONS = {
