@@ -171,8 +171,6 @@ class Release:
 
     def install(self, build: str) -> str:
         """Install a wheel in a virtual environment, and simulate two scenarios."""
-        if build not in self.wheels:
-            raise OpenError("no wheel")
         must([sys.executable, "-m", "venv", self.bin(build).parent])
         must([self.bin(build) / "python", "-m", "pip", "install", "--quiet", self.wheels[build]], env=self.env(build))
         for name in SCENARIOS:
@@ -185,8 +183,6 @@ class Release:
         return f"{sum(sizes.values()):.0f} MB: " + ", ".join(f"{name} {sizes[name]:.0f}" for name in largest)
 
     def same_bytes(self) -> str:
-        if len(self.wheels) < 2:
-            raise OpenError("no compiled wheel")
         for name in SCENARIOS:
             ours, theirs = (written(self.folder / build / name) for build in ("pure", "compiled"))
             if ours != theirs:
@@ -197,18 +193,18 @@ class Release:
         """CPU seconds of what a user meets first."""
         block = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
         assert block is not None, "README.md has a bash block"
-        first = shlex.split(block[1].replace("\\\n", " "))[1:]
+        first = shlex.split(block[1].replace("\\\n", " ").splitlines()[0])[1:]
         texts = []
         for build in self.wheels:
             python = self.bin(build) / "python"
             imports = [must([python, "-c", "import hermes"], env=self.env(build), cwd=self.folder).cpu_s
                        for _ in range(5)]
             helps = [self.run(build, "--help").cpu_s for _ in range(5)]
-            done = self.run(build, *first)
-            if done.code:
-                raise CheckError(f"README's first command, {build}: exit {done.code}: {done.err.strip()[-200:]}")
-            texts.append(f"{build}: import {statistics.median(imports):.2f}, --help {statistics.median(helps):.2f}, "
-                         f"README's first command {done.cpu_s:.1f}")
+            texts.append(f"{build}: import {statistics.median(imports):.2f}, --help {statistics.median(helps):.2f}")
+        done = self.run(build, *first)   # the build that users get: the last one
+        if done.code:
+            raise CheckError(f"README's first command, {build}: exit {done.code}: {done.err.strip()[-200:]}")
+        texts.append(f"README's first command, {build}: {done.cpu_s:.1f}")
         return "CPU s, " + "; ".join(texts)
 
     # -- packages that are missing or broken --------------------------------------------------------------------------
@@ -288,9 +284,10 @@ class Release:
         yield {"pure wheel": lambda: self.wheel("pure")}   # builds note which wheel is new in one folder
         yield {"compiled wheel": lambda: self.wheel("compiled"), "image": self.image}
         yield {"twine check --strict": self.twine, "metadata": self.metadata,
-               **{f"install {build}": lambda build=build: self.install(build) for build in ("pure", "compiled")}}
+               **{f"install {build}": lambda build=build: self.install(build) for build in self.wheels}}
         yield {"speed": self.speed}
-        yield {"same bytes": self.same_bytes, "Windows": self.windows, "packages hidden": self.hidden}
+        both = {"same bytes": self.same_bytes} if len(self.wheels) > 1 else {}
+        yield {**both, "Windows": self.windows, "packages hidden": self.hidden}
 
 
 def main(names: Sequence[str]) -> int:
