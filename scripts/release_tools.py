@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = "environment"
+LEFT_OUT = "run.environment"
 """Key of summary.json that names build and versions: the only difference that two builds may show."""
 
 
@@ -66,7 +66,8 @@ def written(folder: Path) -> dict[str, bytes]:
     found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     with suppress(KeyError):
         summary = json.loads(found["summary.json"])
-        summary.pop(LEFT_OUT, None)
+        section, _, key = LEFT_OUT.partition(".")
+        summary[section].pop(key, None)
         found["summary.json"] = json.dumps(summary).encode()
     return found
 
