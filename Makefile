@@ -14,6 +14,7 @@
 #   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
 #   make lint                ruff and mypy
 #   make docs                the documentation as a site, in build/site
+#   make release-check       wheels, metadata, licences, image and missing packages, before a release (10 minutes)
 
 # The tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,7 +29,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
+.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs release-check clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -86,6 +87,9 @@ lint: $(VENV)/.stamp-dev
 docs: $(VENV)/.stamp-docs
 	$(PY) scripts/build_docs.py
 
+release-check: $(VENV)/.stamp-release
+	$(PY) scripts/release_check.py $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist runs
 
@@ -119,4 +123,8 @@ $(VENV)/.stamp-ray: $(VENV)/.stamp
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.stamp-release: $(VENV)/.stamp-dev
+	$(PIP) build twine
 	@touch $@

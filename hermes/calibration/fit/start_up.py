@@ -34,8 +34,8 @@ TWO_MATRICES = ("falcon-7b",)
 """Models whose feed-forward network has two matrices instead of three."""
 SOURCES = [
     "fitted to starts of eleven models of 0.5 to 14 billion parameters with vLLM 0.10.1.1 on one A100 node "
-    "(upb-cn/vllm-startup-profiler, MLSys 2026): `hermes calibrate start-up`; each model is predicted without itself "
-    "in docs/background/start-up.md",
+    "(upb-cn/vllm-startup-profiler, MLSys 2026): `hermes calibrate start-up`; each model is also predicted "
+    "from the others",
     "process: hand-shakes of processes included; capture: 35 sizes up to 256 tokens, and the two models of "
     "a100-graph-sizes.csv up to 1,024; weights: warm starts, from the page cache; not measured: disks, "
     "several devices, mixtures of experts, other hosts",
