@@ -49,7 +49,10 @@ MODULES = {
 
 def _version(value: bool) -> None:
     if value:
-        print(f"hermes {__version__}")
+        from hermes.compiled import environment
+
+        build, python, numpy = environment().values()
+        print(f"hermes {__version__} ({build}, Python {python}, NumPy {numpy})")
         raise typer.Exit
 
 
