@@ -6,7 +6,7 @@
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
-#   make compiled            the kernel compiled with mypyc, in build/compiled; make pure removes it
+#   make compiled            the compiled wheel (HERMES_COMPILED=1), installed in build/compiled; make pure removes it
 #   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
 #   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
@@ -56,8 +56,10 @@ test-studies: $(VENV)/.stamp-dev
 COMPILED := build/compiled
 compiled: $(COMPILED)/.stamp
 
-$(COMPILED)/.stamp: scripts/build_compiled.py $(shell find hermes -name '*.py') | $(VENV)/.stamp-compiled
-	$(PY) scripts/build_compiled.py
+# the compiled wheel, unpacked where PYTHONPATH finds it before the checkout
+$(COMPILED)/.stamp: hatch_build.py pyproject.toml $(shell find hermes hw_profiles scenarios traces -type f -not -name '*.pyc') | $(VENV)/.stamp
+	rm -rf $(COMPILED)
+	HERMES_COMPILED=1 $(PIP) --no-deps --target $(COMPILED) .
 	@touch $@
 
 pure:
@@ -107,10 +109,6 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
-	@touch $@
-
-$(VENV)/.stamp-compiled: $(VENV)/.stamp
-	$(PIP) --editable '.[compiled]'
 	@touch $@
 
 $(VENV)/.stamp-browser: $(VENV)/.stamp

@@ -210,6 +210,22 @@ def test_a_summary_may_be_laid_out_anew_but_not_changed(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
+def test_a_summary_says_where_it_was_made_and_the_rest_does_not_depend_on_it(tmp_path: Path) -> None:
+    texts = {}
+    for build in ("pure", "compiled"):
+        environment = {"build": build, "python": "3.11.0", "numpy": "2.0.0"}
+        write_results(Results(by_hand(), {**META, "environment": environment}), tmp_path / build)
+        texts[build] = (tmp_path / build / "summary.json").read_text()
+        assert open_run(tmp_path / build).meta["environment"] == environment
+    pure, compiled = (json.loads(text) for text in texts.values())
+    assert pure["run"].pop("environment")["build"] == "pure"
+    assert compiled["run"].pop("environment")["build"] == "compiled"
+    assert pure == compiled
+    assert texts["pure"].replace('"pure"', '"compiled"') == texts["compiled"]
+    write_results(open_run(tmp_path / "pure"), tmp_path / "again")   # it was simulated there
+    assert (tmp_path / "again" / "summary.json").read_text() == texts["pure"]
+
+
 def test_no_damaged_record_is_read(tmp_path: Path) -> None:
     write_results(Results(by_hand()), tmp_path)
     path, rng = tmp_path / "record.parquet", random.Random(1)
