@@ -14,6 +14,7 @@
 #   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
 #   make lint                ruff and mypy
 #   make docs                the documentation as a site, in build/site
+#   make matrix              the wheel on each Python with pinned, newest and lowest dependencies; matrix-short: newest ones
 #   make release-check       wheels, metadata, licences, image and missing packages, before a release (10 minutes)
 
 # The tests start many processes: each would compile the package again.
@@ -29,7 +30,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs release-check clean
+.PHONY: run test conformance test-long test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs matrix matrix-short release-check clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -88,6 +89,12 @@ lint: $(VENV)/.stamp-dev
 
 docs: $(VENV)/.stamp-docs
 	$(PY) scripts/build_docs.py
+
+matrix: $(VENV)/.stamp-dev
+	$(PY) scripts/matrix.py $(ARGS)
+
+matrix-short: $(VENV)/.stamp-dev
+	$(PY) scripts/matrix.py --short $(ARGS)
 
 release-check: $(VENV)/.stamp-release
 	$(PY) scripts/release_check.py $(ARGS)
