@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
 
 from hermes.calibration.collect import link, terms
 from hermes.calibration.collect.session import DRIVER_PID, CollectorError
@@ -60,11 +59,11 @@ def files(place: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> list[Path]:
+def places(tmp_path: Path, small_file: Path) -> list[Path]:
     """Two folders with the same files."""
     for place in (tmp_path / "unix", tmp_path / "windows"):
         place.mkdir()
-        (place / "small.yaml").write_text(SMALL)
+        (place / "small.yaml").write_text(small_file.read_text())
         (place / "sweep.yaml").write_text(SWEEP)
         (place / "one.yaml").write_text(ONE_CLIENT)
     return [tmp_path / "unix", tmp_path / "windows"]
