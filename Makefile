@@ -7,7 +7,7 @@
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
 #   make nightly             what CI leaves out: the four above, the compiled build and the malformed inputs
-#   make compiled            the kernel compiled with mypyc, in build/compiled; make pure removes it
+#   make compiled            the compiled wheel (HERMES_COMPILED=1), installed in build/compiled; make pure removes it
 #   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
 #   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
@@ -15,6 +15,8 @@
 #   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
 #   make lint                ruff and mypy
 #   make docs                the documentation as a site, in build/site
+#   make matrix              the wheel on each Python with pinned, newest and lowest dependencies; matrix-short: newest ones
+#   make release-check       wheels, metadata, licences, image and missing packages, before a release (10 minutes)
 
 # The tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,7 +31,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-all nightly conformance test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
+.PHONY: run test test-all nightly conformance test-thorough test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs matrix matrix-short release-check clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -58,8 +60,10 @@ test-studies: $(VENV)/.stamp-dev
 COMPILED := build/compiled
 compiled: $(COMPILED)/.stamp
 
-$(COMPILED)/.stamp: scripts/build_compiled.py $(shell find hermes -name '*.py') | $(VENV)/.stamp-compiled
-	$(PY) scripts/build_compiled.py
+# the compiled wheel, unpacked where PYTHONPATH finds it before the checkout
+$(COMPILED)/.stamp: hatch_build.py pyproject.toml $(shell find hermes hw_profiles scenarios traces -type f -not -name '*.pyc') | $(VENV)/.stamp
+	rm -rf $(COMPILED)
+	HERMES_COMPILED=1 $(PIP) --no-deps --target $(COMPILED) .
 	@touch $@
 
 pure:
@@ -89,6 +93,15 @@ lint: $(VENV)/.stamp-dev
 docs: $(VENV)/.stamp-docs
 	$(PY) scripts/build_docs.py
 
+matrix: $(VENV)/.stamp-dev
+	$(PY) scripts/matrix.py $(ARGS)
+
+matrix-short: $(VENV)/.stamp-dev
+	$(PY) scripts/matrix.py --short $(ARGS)
+
+release-check: $(VENV)/.stamp-release
+	$(PY) scripts/release_check.py $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist runs
 
@@ -108,10 +121,6 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.stamp-compiled: $(VENV)/.stamp
-	$(PIP) --editable '.[compiled]'
-	@touch $@
-
 $(VENV)/.stamp-browser: $(VENV)/.stamp
 	$(PIP) --editable '.[browser]'
 	@touch $@
@@ -122,4 +131,8 @@ $(VENV)/.stamp-ray: $(VENV)/.stamp
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.stamp-release: $(VENV)/.stamp-dev
+	$(PIP) build twine
 	@touch $@

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
+from hermes.compiled import environment
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
 from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml, with_settings
@@ -96,7 +97,7 @@ def run_built(
     except InputError as error:   # some amounts depend on the request, and fail only now
         raise checked.source.located(error) from None
     meta: dict[str, Any] = {
-        "name": checked.name, "version": __version__, "seed": checked.seed,
+        "name": checked.name, "version": __version__, "environment": environment(), "seed": checked.seed,
         "scenario_text": resolved_yaml(checked, defaults=True), "wall_s": time.perf_counter() - started,
     }
     for kept in ("warnings", "remarks"):

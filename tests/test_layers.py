@@ -13,7 +13,7 @@ from each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
-BASE = {"arrays", "compiled", "errors", "units"}
+BASE = {"arrays", "compiled", "errors", "locks", "site", "sums", "units"}
 EVERYWHERE = BASE | {"__version__"}
 BELOW = {"calibration", "plugins"}
 """What nothing above the line imports."""

@@ -27,6 +27,7 @@ from hermes.config.writing import write_text
 from hermes.core.noise import spread
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.models import ModelDescription
+from hermes.sums import float_sum
 
 __all__ = [
     "DTYPES", "KV_SHARE", "Plan", "PlanMemory", "PointPlan", "Records", "check_dense", "chosen_clock",
@@ -97,7 +98,7 @@ class PointPlan(ConfigModel):
     @property
     def estimate_s(self) -> float:
         """Return the seconds of all points, including warm-up but not reference points and start-up."""
-        return self.warmup_s + sum(float(point.get("estimate_s", 0.0)) for point in self.points)
+        return self.warmup_s + float_sum(float(point.get("estimate_s", 0.0)) for point in self.points)
 
 
 class Plan(PointPlan):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from hermes.calibration.journal import JournalError, read_journal
 from hermes.calibration.plan import PointPlan, save_plan
 from hermes.config.writing import check_writable
 from hermes.errors import InputError, Verbatim
+from hermes.sums import float_sum
 
 __all__ = ["Measured", "Progress", "collect", "interpreter_environment", "measure", "progress_of"]
 
@@ -85,7 +87,7 @@ def progress_of(plan: PointPlan, path: Path) -> Progress:
         expected += estimates.get(name, 0.0)
     progress.done = len(classes)
     progress.classes = Counter(classes.values())
-    left = sum(seconds for name, seconds in estimates.items() if name not in classes)
+    left = float_sum(seconds for name, seconds in estimates.items() if name not in classes)
     if progress.done and expected > 0:
         progress.left_s = left * spent / expected
     elif progress.done:
@@ -101,9 +103,16 @@ def interpreter_environment(collector: str = "hermes") -> Iterator[dict[str, str
         for name in ("hermes", collector.partition(".")[0], "hermes__mypyc"):   # the last: of a compiled build
             place = _place_of(name)
             if place is not None and not (Path(folder) / place.name).exists():
-                (Path(folder) / place.name).symlink_to(place, target_is_directory=place.is_dir())
+                _link(place, Path(folder) / place.name)
         yield os.environ | {
             "PYTHONPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", DRIVER_PID: str(os.getpid())}
+
+
+def _link(place: Path, name: Path) -> None:
+    try:
+        name.symlink_to(place, target_is_directory=place.is_dir())
+    except OSError:   # Windows lets few accounts make links
+        (shutil.copytree if place.is_dir() else shutil.copy2)(place, name)
 
 
 def _place_of(package: str) -> Path | None:

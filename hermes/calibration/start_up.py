@@ -23,6 +23,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.profile import dump_yaml
 from hermes.hardware.start_up import Started
+from hermes.sums import float_sum
 
 __all__ = ["SHOWN", "Cache", "Start", "StartPoint", "StartUpPlan", "StartedModel", "StartsFile", "Times", "kept",
            "load_starts", "models_of", "pack_starts", "save_starts", "scenario_lines", "times_of"]
@@ -270,7 +271,7 @@ def scenario_lines(found: StartsFile, model: str) -> list[str]:
     lines += [f"  {phase}: {said(f'{phase}_s')}{note if phase == 'compile' else ''}"
               for phase in ("weights", "compile", "profiling", "capture") if f"{phase}_s" in (cold or warm)]
     first = [times["first_request_s"] for times in (cold, warm) if "first_request_s" in times]
-    return lines + ([f"  first_request: {sum(first) / len(first):.4g} s"] if first else [])
+    return lines + ([f"  first_request: {float_sum(first) / len(first):.4g} s"] if first else [])
 
 
 def models_of(found: StartsFile, file: str) -> list[Measured]:

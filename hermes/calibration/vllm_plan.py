@@ -24,6 +24,7 @@ from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, between,
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import precision
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.calibration.measurements.llm import LlmMeasurement
@@ -258,7 +259,7 @@ def _grid(request: Request[LlmMeasurement], cost: _Cost, tokens: int) -> Iterato
 
 
 def _point(cost: _Cost, level: int, limits: Limits, case: str, requests: Requests, repetitions: int) -> dict[str, Any]:
-    seconds = sum(cost.step_s(stats) for stats in batches(requests, limits))
+    seconds = float_sum(cost.step_s(stats) for stats in batches(requests, limits))
     name = f"mnbt={limits[0]} mns={limits[1]} {case}"
     return {
         "name": name, "level": level, "estimate_s": round(repetitions * seconds, 4), "configuration": name,

@@ -4,7 +4,7 @@ Each command imports its modules when it runs, so that `hermes --help` is immedi
 
 Exit codes:
 - 2: a mistake of the user, with one line on stderr.
-- 1: the answer is "no" (`conform`, `regress check`).
+- 1: the answer is "no" (`conform`, `regress check`, `doctor`).
 - 130: an interrupt.
 
 Any other exception is a bug and shows its traceback.
@@ -42,14 +42,17 @@ MODULES = {
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
     "advise": ("advise",),
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
-    "deploy": ("import", "export"), "init": ("init",),
+    "deploy": ("import", "export"), "init": ("init",), "doctor": ("doctor",),
 }
 """The commands that each module of this package adds."""
 
 
 def _version(value: bool) -> None:
     if value:
-        print(f"hermes {__version__}")
+        from hermes.compiled import environment
+
+        build, python, numpy = environment().values()
+        print(f"hermes {__version__} ({build}, Python {python}, NumPy {numpy})")
         raise typer.Exit
 
 

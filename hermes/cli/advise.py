@@ -137,7 +137,8 @@ def _draw(found: list[Advice], output: Path) -> None:
     import pandas as pd
 
     from hermes.config.writing import replacing
-    from hermes.results.charts import Axis, Chart, Layer, Panel, image
+    from hermes.results.charts import Axis, Chart, Layer, Panel
+    from hermes.results.plots import image
     from hermes.units import NS_PER_S
 
     panels = []

@@ -10,6 +10,7 @@ import typer
 
 from hermes.cli.output import Answer, Overrides, Scenario, answering
 from hermes.errors import InputError
+from hermes.sums import float_sum
 from hermes.units import counted
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def explain(
     starts = [_start_up(config, built.clients, loaded.source.base_dir)
               for config in loaded.clients if config.value_of("fleet") is not None]
     for start in starts:
-        cold, warm = (sum(row[key] for row in start["phases"] if row["phase"] != FIRST) for key in ("cold_s", "warm_s"))
+        phases = [row for row in start["phases"] if row["phase"] != FIRST]
+        cold, warm = (float_sum(row[key] for row in phases) for key in ("cold_s", "warm_s"))
         ready = f"{cold:.3g} s" if cold == warm else f"{cold:.3g} s on a cold node, {warm:.3g} s on a warm one"
         parts.append(Section(
             f"{start['client']}: a replica is ready after {ready}",

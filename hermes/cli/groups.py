@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "import": "Make a scenario from an engine's launch command.",
         "export": "Print what launches a scenario's engines.",
         "schema": "Print the JSON Schema of scenarios, for editors.",
+        "doctor": "Check this installation.",
     },
     "Measure and fit": {
         "calibrate": "Measure engines, links and indices.",

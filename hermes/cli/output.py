@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hermes.results.layout import Part
 
 __all__ = [
-    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Overrides", "Quiet", "Scenario", "Verbose",
-    "Workers", "answering", "cores", "show", "to_json",
+    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Quiet", "Scenario",
+    "Verbose", "Workers", "answering", "cores", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(

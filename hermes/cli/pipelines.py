@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli.output import Answer, DiagramFile, DiagramFormat, answering
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.cli.diagram import Diagram
@@ -168,7 +169,7 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
               for config in scenario.clients]
     graphs, says = {}, {}
     for config, entries in zip(scenario.workload, entries_of_each, strict=True):
-        total = sum(entry.weight for entry in entries)
+        total = float_sum(entry.weight for entry in entries)
         for entry in entries:
             share = "" if len(entries) == 1 else f", {entry.weight / total:.3g} of the requests"
             several = f" ({config.name}{share})" if len(scenario.workload) > 1 or share else ""

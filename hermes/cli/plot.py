@@ -42,7 +42,7 @@ def plot(
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
-    from hermes.results.charts import image
+    from hermes.results.plots import image
 
     if kind is not None and kind not in FIGURES:
         raise InputError(f"one of {', '.join(FIGURES)}", kind, field="--kind", suggestion=suggest(kind, FIGURES))

@@ -13,6 +13,7 @@ import typer
 
 from hermes.cli.output import Answer, Overrides, Quiet, Scenario, Verbose, answering, to_json
 from hermes.cli.paths import Overwrite, free_folder
+from hermes.site import page_url
 
 __all__ = ["add_to"]
 
@@ -111,11 +112,14 @@ def validate(
 def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Print the schema of sweeps instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
+    """Print the JSON Schema of scenarios."""
     from hermes.explore import sweep_schema
     from hermes.scenario.editor_schema import json_schema
 
     print(to_json(sweep_schema() if sweep else json_schema()))
+
+
+schema.__doc__ = f"Print the JSON Schema of scenarios, for editors: {page_url('how-to/editors')}"
 
 
 SECTIONS = {

@@ -47,6 +47,7 @@ from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, drawn_level, expected_s, hit_s
 from hermes.network import exposed_bytes
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S, s_to_ns
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class KvRetrievalClient(TaskClient):
         for tier in self.tiers[:depth]:
             tier.store.misses += 1
         asked = levels[:depth] if self.config.charge_misses else []
-        seconds = sum(level.lookup_s for level in asked)
+        seconds = float_sum(level.lookup_s for level in asked)
         if depth < len(levels) and stage.tokens:
             num_bytes = round(stage.tokens * self.kv_bytes_per_token)
             stage.cached_tokens = stage.tokens

@@ -28,7 +28,7 @@ __all__ = [
     "MAX_BYTES", "MAX_DOCUMENT_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest",
     "half_character", "is_parquet", "json_lines", "kind_of_file", "open_file", "parquet_column", "parquet_frame",
     "parquet_metadata", "parquet_schema", "parquet_table", "parse_json", "read_bytes", "read_json", "read_text",
-    "require_file", "text_lines",
+    "relative_name", "require_file", "text_lines",
 ]
 
 MAX_BYTES = 8 * 2**20         # of a file that people write
@@ -41,6 +41,7 @@ MAX_ROWS = 100_000_000        # of a table
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: JSON can escape it, UTF-8 cannot hold it
 T = TypeVar("T")
+_NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)   # for the writer of a FIFO; not on Windows
 _KINDS = {
     stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a directory",
@@ -55,7 +56,7 @@ def kind_of_file(mode: int) -> str | None:
 def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> InputError:
     """Return the error of a path that the system refused; a name with a null byte is shown escaped."""
     if isinstance(error, OSError):
-        reason = "a directory" if isinstance(error, IsADirectoryError) else str(error.strerror or error).lower()
+        reason = "a directory" if os.path.isdir(path) else str(error.strerror or error).lower()
         return InputError(what, Verbatim(reason), file=os.fspath(path))
     return InputError(what, os.fspath(path))
 
@@ -75,7 +76,7 @@ def open_file(path: str | os.PathLike[str], what: str = "a readable file") -> Bi
     note_file(os.fspath(path))
     try:
         file = open(  # noqa: SIM115  (the caller closes it)
-            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+            path, "rb", opener=lambda name, flags: os.open(name, flags | _NEVER_WAIT)
         )
     except (OSError, ValueError) as error:
         raise _unreadable(what, path, error) from None
@@ -416,3 +417,11 @@ def beside(path: Path, name: str) -> Path:
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise InputError("the name of a file beside this one", name, file=str(path))
     return path.with_name(name)
+
+
+def relative_name(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str:
+    """Return a path relative to a folder, with slashes; the whole path where it is on another drive (Windows)."""
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:
+        return Path(path).resolve().as_posix()

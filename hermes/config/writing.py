@@ -8,17 +8,17 @@ the same place is written again.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
 from hermes.config.files import kind_of_file
 from hermes.errors import HermesError, InputError, Verbatim
+from hermes.locks import lock
 
 __all__ = ["check_writable", "locked", "remove_strays", "replacing", "scratch_folder", "write_bytes",
            "write_text"]
@@ -81,7 +81,9 @@ def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = False
 
 
 def _sync(folder: Path) -> None:
-    """Flush a folder: only then is a rename on disk."""
+    """Flush a folder: only then is a rename on disk. Windows opens no folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -134,21 +136,14 @@ def check_writable(folder: Path) -> None:
 def locked(folder: Path, what: str = "a folder that no other process is writing into") -> Iterator[None]:
     """Hold the lock of an existing folder or file. Raises `InputError` if another process holds it.
 
-    The folder itself is locked, so that no lock file is left behind. The system drops the lock when the process ends.
-    On file systems without such locks, nothing is locked.
+    The system drops the lock when the process ends (`hermes.locks`). On file systems without locks, nothing is locked.
     """
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise HermesError(f"cannot open {folder}: {_reason(error)}") from error
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(lock(folder))
         except BlockingIOError:
             raise InputError(what, Verbatim("one that another process holds"), file=str(folder)) from None
         except OSError as error:
             if error.errno not in _CANNOT_LOCK:
                 raise HermesError(f"cannot lock {folder}: {_reason(error)}") from error
         yield
-    finally:
-        os.close(handle)

@@ -237,7 +237,7 @@ class _Composer:
         return built
 
     def _whole(self, text: str, mark: Mark) -> None:
-        """Refuse half a character such as `"\ud800"`, which no file can hold."""
+        r"""Refuse half a character such as `"\ud800"`, which no file can hold."""
         half = half_character(text)
         if half is not None:
             raise mark.error("whole characters", half, field=self._field())

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from hermes.core.client import Client
 from hermes.core.clock import Clock
 from hermes.core.scraped import NEVER, Scrapable, Scraper, scrape
+from hermes.sums import float_sum
 
 __all__ = ["CEILING", "CYCLE", "InFlight", "Saturation", "Utilization"]
 
@@ -89,13 +90,13 @@ class Utilization:
                     self._scores[place], self._due[place] = self._look(place, now)
             self._soonest = min(self._due, default=NEVER)
         scores, places = self._scores, self._place
-        return max(sum(scores[places[client.index]] for client in pool) / len(pool) if pool else 1.0
+        return max(float_sum(scores[places[client.index]] for client in pool) / len(pool) if pool else 1.0
                    for pool in self._pools)
 
     def limit(self) -> tuple[int, int]:
         """See `Saturation`."""
         scores, places = self._scores, self._place
-        pool = max(self._pools, key=lambda one: sum(scores[places[client.index]] for client in one) / len(one)
+        pool = max(self._pools, key=lambda one: float_sum(scores[places[client.index]] for client in one) / len(one)
                    if one else 1.0)
         if not pool:
             return NO_REPLICA, -1

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from hermes.config.yaml_document import Node
 from hermes.errors import Verbatim
+from hermes.sums import float_sum
 
 __all__ = ["BESIDE", "duration_of", "fields_of", "go_duration_of", "items_of", "node_at", "number_of", "quantity_of",
            "text_of", "whole_of"]
@@ -93,5 +94,5 @@ def go_duration_of(node: Node, path: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    return sum(float(number) * _UNITS[unit]
+    return float_sum(float(number) * _UNITS[unit]
                for number, unit in re.findall(r"([0-9.]+)(h|ms|m|s|us|\u00b5s|ns)", text))

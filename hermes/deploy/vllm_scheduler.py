@@ -127,7 +127,7 @@ class _Engine:
 
     def __init__(self, python: str, settings: dict[str, Any]) -> None:
         self._python = python
-        self._errors = tempfile.TemporaryFile("w+")   # noqa: SIM115  (`_end` closes it)
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")   # noqa: SIM115  (`_end` closes it)
         try:
             self._process = subprocess.Popen([python, str(SCRIPT), "--serve"], stdin=subprocess.PIPE,
                                              stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1)

@@ -14,6 +14,7 @@ from hermes.explore.worker_process import Loaded, Worker
 
 __all__ = ["Executor", "InProcess", "Processes", "executor"]
 
+CTRL_C_S = 0.5   # Windows notices Ctrl-C only between two waits
 AHEAD = 64   # jobs to set aside for a worker that has built their simulations
 
 
@@ -72,7 +73,10 @@ class Processes(Executor):
             threading.Thread(target=self._lead, args=(worker, first, waiting, done), daemon=True).start()
             leading += 1
         while leading:
-            outcome = done.get()
+            try:
+                outcome = done.get(timeout=CTRL_C_S)
+            except queue.Empty:
+                continue
             if isinstance(outcome, Exception):
                 raise outcome
             if outcome is None:

@@ -24,6 +24,7 @@ from hermes.explore.objective import missed
 from hermes.results.layout import format_s
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.sums import float_sum
 
 __all__ = ["Fitted", "Lone", "confirmed", "fit", "lone"]
 
@@ -265,7 +266,7 @@ def scale(document: Document, rate: float) -> None:
 
 
 def _rate(document: Document) -> float:
-    return sum(float(workload["arrivals"]["rate"]) for workload in _workloads(document))
+    return float_sum(float(workload["arrivals"]["rate"]) for workload in _workloads(document))
 
 
 def _floor(rate: float) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
-from hermes.config.files import file_digest
+from hermes.config.files import file_digest, relative_name
 from hermes.scenario import Scenario, resolved_yaml
 
 __all__ = [
@@ -105,7 +105,7 @@ def portable_name(path: str, base_dir: Path) -> str:
     """Return a portable name: a shipped file's place in the product, any other's path relative to `base_dir`."""
     shipped, full = resource_dir("hw_profiles").parent.resolve(), Path(path).resolve()
     inside = full.is_relative_to(shipped)
-    return full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
+    return full.relative_to(shipped).as_posix() if inside else relative_name(full, base_dir)
 
 
 def point_hash(digest: str, code: str, files: Mapping[str, str], extract: str | None) -> str:

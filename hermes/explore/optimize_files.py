@@ -80,7 +80,8 @@ def write(found: Found, folder: Path) -> list[str]:
 
 def _draw(found: Found, path: Path) -> None:
     from hermes.explore.plots import front_panel
-    from hermes.results.charts import Chart, image
+    from hermes.results.charts import Chart
+    from hermes.results.plots import image
 
     x, y = (f"{name} ({way})" for name, way in list(found.space.config.objectives.items())[:2])
     groups: dict[str, list[tuple[float, float]]] = {"outside the constraints": [], "within them, beaten": []}

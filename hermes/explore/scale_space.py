@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import Scenario
+from hermes.site import page_url
 
 __all__ = ["HARDEST", "RATIO", "Fleet", "Limit", "Space", "space_of"]
 
@@ -124,7 +125,7 @@ def space_of(scenario: Scenario, group: str | None = None) -> Space:
              if client.value_of("fleet") is not None}
     if not found:
         raise InputError(Verbatim("no group of clients has a `fleet`; give one a fleet with an autoscaler, such as "
-                                  "`hpa` (docs/how-to/fleet.md)"), field="--scale")
+                                  f"`hpa` ({page_url('how-to/fleet')})"), field="--scale")
     if group is not None and group not in found:
         raise InputError(f"a group with a fleet: one of {', '.join(found)}", group, field="--group")
     able = {name: number for name, number in found.items()

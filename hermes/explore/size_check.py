@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.explore.objective import missed, nearest_to_limit
 from hermes.explore.trials import Trials
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.explore.size import Kind, Sizing, Tried
@@ -207,8 +208,8 @@ def near_limit(rows: Sequence[Row]) -> str | None:
         if key != f"settling.beyond.{name}.share":
             continue
         mine = [row for row in rows if isinstance(row.get(key), float)]
-        share = sum(row[key] for row in mine) / len(mine)
-        half = math.sqrt(sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine)) / len(mine)
+        share = float_sum(row[key] for row in mine) / len(mine)
+        half = math.sqrt(float_sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine)) / len(mine)
         if abs(share - mine[0][f"settling.beyond.{name}.allowed"]) < half:
             return name
     return None

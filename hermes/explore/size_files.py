@@ -14,7 +14,6 @@ from hermes.explore.objective import rate_option
 from hermes.explore.size import Sizing
 from hermes.explore.size_groups import groups_in, only
 from hermes.explore.size_text import chart
-from hermes.results.charts import image
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.loading import apply_override, moved_path
 from hermes.units import counted
@@ -103,6 +102,8 @@ def _start(checked: Scenario) -> Start:
 
 def write(sizing: Sizing, folder: Path) -> None:
     """Write `front.png` and, if a layout meets the SLO, `best.yaml`."""
+    from hermes.results.plots import image
+
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "front.png") as path:
         path.write_bytes(image(chart(sizing), "png"))
@@ -118,4 +119,4 @@ def write_best(document: dict[str, Any], base_dir: Path, what: str, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     text = to_yaml(document, f"hermes size: {what}", lambda value: moved_path(value, base_dir, folder))
     with replacing(folder / BEST) as path:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="\n")

@@ -10,6 +10,7 @@ from hermes.explore.size_groups import Grouped
 from hermes.explore.size_text import kind_plain, left_out
 from hermes.explore.size_text import plain as plain_sizing
 from hermes.results.layout import format_s
+from hermes.sums import float_sum
 from hermes.units import counted
 
 __all__ = ["lines", "plain"]
@@ -34,7 +35,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
         return out
     devices = sum(tried.devices for tried in found.best.values())
     prices = [_dollars(tried) for tried in found.best.values()]
-    dollars = "" if None in prices else f", ${sum(price or 0.0 for price in prices):,.4g} an hour"
+    dollars = "" if None in prices else f", ${float_sum(price or 0.0 for price in prices):,.4g} an hour"
     layouts = ", ".join(f"{name} {tried.label}" for name, tried in found.best.items())
     out.append(("together", f"{layouts}: {counted(devices, 'device')}{dollars}"))
     if found.added:

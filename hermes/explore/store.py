@@ -13,13 +13,12 @@ into it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.config.files import file_digest, parquet_table
 from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
+from hermes.locks import lock
 from hermes.results.arrow import with_units
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ __all__ = ["FORMAT", "Checked", "Folder"]
 FORMAT = 2
 GROUP_ROWS = 1_000   # of results.parquet
 _DATABASE, _RESULTS = "sweep.sqlite", "results.parquet"
-_OURS = {_DATABASE, *(f"{_DATABASE}-{part}" for part in ("journal", "wal", "shm")), _RESULTS, "kept", "lock"}
+_OURS = {_DATABASE, *(f"{_DATABASE}-{part}" for part in ("journal", "wal", "shm")), _RESULTS, "kept", "lock",
+         ".lock.lock"}   # the last: beside `lock` while it is locked, on Windows
 _TABLES = f"""
     BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT);
@@ -84,18 +85,17 @@ class Folder:
                                       for entry in self.path.iterdir()):
             raise InputError("a new or empty folder, or one of a sweep", str(self.path))
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "a+", encoding="ascii") as lock:
+        with open(self.path / "lock", "a+", encoding="ascii") as holder, ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.enter_context(lock(self.path / "lock"))
             except OSError:
-                lock.seek(0)
-                holder = lock.read(20).strip()
-                raise InputError(
-                    "a sweep that no other process is running" + (f" (process {holder} is)" if holder else ""),
-                    file=str(self.path)) from None
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
+                holder.seek(0)
+                pid = holder.read(20).strip()
+                raise InputError("a sweep that no other process is running" + (f" (process {pid} is)" if pid else ""),
+                                 file=str(self.path)) from None
+            holder.truncate(0)
+            holder.write(f"{os.getpid()}\n")
+            holder.flush()
             remove_strays(self.path)
             try:
                 with closing(self._connect(create=True)) as self._writing:
@@ -105,7 +105,7 @@ class Folder:
                         self._close_log()
             finally:
                 self._writing = None
-            lock.truncate(0)
+            holder.truncate(0)
 
     def _open_log(self, database: sqlite3.Connection) -> None:
         """Use a write-ahead log, where the file system can hold one."""

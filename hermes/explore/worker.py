@@ -1,11 +1,14 @@
 """Process that has hermes loaded, and the workers that are forked from it.
 
-It loads hermes and plug-ins once, and then forks a worker per request. A worker gets jobs as lines of JSON on a socket,
-and answers with outcomes. It ends when its socket closes, even in the middle of a job: the sweep's process has ended or
-wants it to stop. So does the process that forks. Output of a simulation goes to stderr.
+It gets lines of JSON on stdin and answers on stdout: first the modules to load. Where stdin is a Unix socket, it then
+forks a worker per request, and the socket of the worker's jobs comes with the request. A process with threads cannot be
+forked safely (nor one of macOS, whose libraries start threads), and Windows cannot fork: there the process says so and
+is itself the worker of the jobs that follow on stdin, and `hermes.explore.worker_process` starts another process for
+the next worker.
 
-A process with threads cannot be forked safely (nor one of macOS, whose libraries start threads). It then turns into a
-worker itself at the first request, and `hermes.explore.executor` starts another process for the next worker.
+A worker answers each job, a line of JSON, with its outcome. It ends when its jobs' stream closes, even in the middle of
+a job: the sweep's process has ended or wants it to stop. So does the process that forks. Output of a simulation goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -17,12 +20,11 @@ import os
 import queue
 import signal
 import socket
-import sys
+import stat
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 __all__ = ["main"]
 
@@ -30,22 +32,27 @@ MAX_MESSAGE = 4096   # bytes of a request
 
 
 def main() -> None:
-    """Load modules and answer requests. stdin names the modules; the argument is the number of the socket."""
+    """Load the modules that stdin names, then fork workers or work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C reaches all processes of a terminal; the parent decides
+    requests, answers = os.dup(0), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)   # simulations and their subprocesses read no job
     os.dup2(2, 1)
     from hermes.errors import show_warning
 
     warnings.showwarning = show_warning   # before modules are imported: they may warn, too
-    for module in json.loads(sys.stdin.readline())["modules"]:
+    lines = os.fdopen(requests, encoding="utf-8", closefd=False)
+    for module in json.loads(lines.readline())["modules"]:
         importlib.import_module(module)
     import hermes.explore.jobs  # noqa: F401  (to have it loaded)
 
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    forks = _threads() == 1
+    forks = stat.S_ISSOCK(os.fstat(requests).st_mode) and _threads() == 1
     gc.collect()
     gc.freeze()   # collections do not visit, and so do not copy, what all workers share
-    _answer(requests, {"forks": forks})
-    _serve(requests, _fork if forks else _become)
+    _answer(answers, {"forks": forks})
+    if forks:
+        _serve(socket.socket(fileno=requests), answers)
+    else:
+        _work(lines, answers)
 
 
 def _threads() -> int | None:
@@ -56,9 +63,9 @@ def _threads() -> int | None:
         return None
 
 
-def _serve(requests: socket.socket, start: Callable[[socket.socket, socket.socket], int]) -> None:
-    """Answer requests until the socket closes: `start` a worker on the socket that comes with the request, or `wait`
-    for the end of one, and give its exit code."""
+def _serve(requests: socket.socket, answers: IO[bytes]) -> None:
+    """Perform requests until the socket closes: fork a worker for the socket that comes with the request, or `wait` for
+    the end of one, and give its exit code."""
     workers: set[int] = set()
     try:
         while True:
@@ -69,12 +76,12 @@ def _serve(requests: socket.socket, start: Callable[[socket.socket, socket.socke
             if "wait" in message:
                 _, status = os.waitpid(message["wait"], 0)
                 workers.discard(message["wait"])
-                _answer(requests, {"code": os.waitstatus_to_exitcode(status)})
+                _answer(answers, {"code": os.waitstatus_to_exitcode(status)})
             else:
                 with socket.socket(fileno=sockets[0]) as jobs:
-                    pid = start(requests, jobs)
+                    pid = _fork(requests, answers, jobs)
                 workers.add(pid)
-                _answer(requests, {"pid": pid})
+                _answer(answers, {"pid": pid})
     except OSError:   # the other end is gone
         pass
     finally:
@@ -84,45 +91,39 @@ def _serve(requests: socket.socket, start: Callable[[socket.socket, socket.socke
             os.waitpid(pid, 0)
 
 
-def _answer(requests: socket.socket, message: dict[str, Any]) -> None:
-    requests.sendall(json.dumps(message).encode() + b"\n")
+def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.flush()
 
 
-def _fork(requests: socket.socket, jobs: socket.socket) -> int:
+def _fork(requests: socket.socket, answers: IO[bytes], jobs: socket.socket) -> int:
     """Fork a worker. Return its process's number in the process that forks; a worker does not return."""
     pid = os.fork()
     if pid:
         return pid
     try:
         requests.close()
-        _work(jobs)
+        answers.close()
+        _work(jobs.makefile(encoding="utf-8"), jobs.makefile("wb"))
     except BaseException:   # nothing of the process that was forked may go on here
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _become(requests: socket.socket, jobs: socket.socket) -> int:
-    """Turn into a worker. Does not return."""
-    _answer(requests, {"pid": os.getpid()})
-    _work(jobs)
-    os._exit(1)
-
-
-def _work(socket_of_jobs: socket.socket) -> None:
-    """Perform jobs until the socket closes, which ends the process."""
+def _work(jobs: IO[str], outcomes: IO[bytes]) -> None:
+    """Perform jobs until their stream closes, which ends the process."""
     from hermes.explore.built import Built
     from hermes.explore.jobs import Job, as_dict, perform
 
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(socket_of_jobs.makefile(encoding="utf-8"), lines), daemon=True).start()
+    threading.Thread(target=_listen, args=(jobs, lines), daemon=True).start()
     built = Built()
     while True:
-        outcome = perform(Job(**json.loads(lines.get())), built)
-        _answer(socket_of_jobs, as_dict(outcome))
+        _answer(outcomes, as_dict(perform(Job(**json.loads(lines.get())), built)))
 
 
-def _listen(jobs: Any, lines: queue.SimpleQueue[str]) -> None:
+def _listen(jobs: IO[str], lines: queue.SimpleQueue[str]) -> None:
     try:
         for line in jobs:
             lines.put(line)

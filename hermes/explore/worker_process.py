@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import IO, Any
 
 from hermes.errors import HermesError
 from hermes.explore.jobs import Job, Outcome, as_dict
 
 __all__ = ["Loaded", "Worker", "ending"]
 
+FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")   # Windows has neither
 STARTS = 3      # attempts to start a process
 CLOSES_S = 5    # seconds that a process has to end its workers and itself
 # each worker is one thread: numeric libraries must not start one per core in every process
@@ -41,53 +43,58 @@ class _Process:
     def __init__(self, modules: Sequence[str]) -> None:
         # the whole sys.path: workers can import all that this process can
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        self.requests, other = socket.socketpair()
-        with other:
+        pair: tuple[socket.socket | None, ...] = socket.socketpair() if FORKS else (None, None)
+        self._socket, other = pair
+        with other or nullcontext():
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()", str(other.fileno())],
-                pass_fds=[other.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()"],
+                stdin=other.fileno() if other else subprocess.PIPE, stdout=subprocess.PIPE,
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
             )
-        self._answers = self.requests.makefile("rb")
-        self._loaded = False
+        requests = self._socket.makefile("wb") if self._socket else self.process.stdin
+        assert requests is not None
+        assert self.process.stdout is not None
+        self._requests: IO[bytes] = requests
+        self._answers = self.process.stdout
+        self._forks: bool | None = None   # None: not loaded yet
         self.can_start = True
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError), self.process.stdin as stdin:   # broken: the first request finds out
-            stdin.write(json.dumps({"modules": list(modules)}).encode() + b"\n")
+        _send(self._requests, {"modules": list(modules)})
 
-    def start_worker(self) -> tuple[int, socket.socket]:
-        """Return the number of a new worker's process, and the socket of its jobs. Raises `EndedError`."""
-        if not self._loaded:
-            self._forks = self._answer()["forks"]
-            self._loaded = True
-        jobs, other = socket.socketpair()
-        try:
+    def start_worker(self) -> Started:
+        """Return a new worker. Raises `EndedError`."""
+        if self._forks is None:
+            self._forks = bool(self._answer()["forks"])
+        if not self._forks:
+            self.can_start = False
+            return Started(self, self.process.pid, self._requests, self._answers)
+        assert self._socket is not None
+        ours, other = socket.socketpair()
+        with ours:   # its two files keep it open
             with other, suppress(OSError):   # then there is no answer either
-                socket.send_fds(self.requests, [b'{"start": true}'], [other.fileno()])
-            pid = int(self._answer()["pid"])
-        except EndedError:
-            jobs.close()
-            raise
-        self.can_start = self._forks
-        return pid, jobs
+                socket.send_fds(self._socket, [b'{"start": true}'], [other.fileno()])
+            return Started(self, int(self._answer()["pid"]), ours.makefile("wb"), ours.makefile("rb"))
 
     def wait(self, pid: int) -> int:
         """Return the exit code of a worker that ends."""
         if pid == self.process.pid:
             return self.process.wait()
+        _send(self._requests, {"wait": pid})
         try:
-            with suppress(OSError):
-                self.requests.sendall(json.dumps({"wait": pid}).encode())
             return int(self._answer()["code"])
         except EndedError:
             return -signal.SIGKILL   # not known: this process, which started it, has ended before
 
+    def kill(self, pid: int) -> None:
+        """Kill a worker, in the middle of a job."""
+        if pid == self.process.pid:
+            self.process.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _answer(self) -> Any:
-        try:
-            line = self._answers.readline()
-        except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
+        line = _line(self._answers)
+        if not line:
             self.can_start = False
             raise EndedError(self.process.wait())
         return json.loads(line)
@@ -95,13 +102,40 @@ class _Process:
     def close(self) -> None:
         """End the process. Closing its socket ends it and the workers that it forked, once it has hermes loaded."""
         self.can_start = False
-        with suppress(OSError):
-            self.requests.shutdown(socket.SHUT_RDWR)
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
         try:
-            self.process.wait(timeout=CLOSES_S if self._loaded else 0)
+            self.process.wait(timeout=CLOSES_S if self._forks else 0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker that runs: the process that started it, its own process's number, and its two streams of lines."""
+
+    process: _Process
+    pid: int
+    jobs: IO[bytes]
+    outcomes: IO[bytes]
+
+
+def _send(stream: IO[bytes], message: dict[str, Any]) -> None:
+    """Write a message. One that cannot be written is not answered either: the reader notices."""
+    with suppress(OSError):
+        stream.write(json.dumps(message).encode() + b"\n")
+        stream.flush()
+
+
+def _line(stream: IO[bytes]) -> bytes:
+    """Return the next line; b"" where the process at the other end has ended, even in the middle of one."""
+    try:
+        line = stream.readline()
+    except OSError:
+        return b""
+    return line if line.endswith(b"\n") else b""
 
 
 class Loaded:
@@ -128,24 +162,24 @@ class Loaded:
             self._processes.append(found)
         return found
 
-    def start_worker(self) -> tuple[_Process, int, socket.socket]:
-        """Return a new worker: the process that started it, its own process's number, and its socket.
+    def start_worker(self) -> Started:
+        """Return a new worker.
 
         Raises `EndedError` if that process ends, and `HermesError` if another one would end in the same way.
         """
         with self._lock:
             process = self._process()
             try:
-                return process, *process.start_worker()
+                return process.start_worker()
             except EndedError as error:
                 if error.code >= 0 or self._closed:
                     raise HermesError(f"a worker process could not start: it {ending(error.code)}") from None
                 raise
 
-    def wait(self, process: _Process, pid: int) -> int:
+    def wait(self, worker: Started) -> int:
         """Return the exit code of a worker that ends."""
         with self._lock:
-            return process.wait(pid)
+            return worker.process.wait(worker.pid)
 
     def close(self) -> None:
         self._closed = True
@@ -158,7 +192,7 @@ class Worker:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self._started: tuple[_Process, int, socket.socket] | None = None
+        self._started: Started | None = None
 
     def perform(self, job: Job) -> Outcome:
         """Return the outcome of a job. Raises `HermesError` if no worker can be started."""
@@ -167,34 +201,28 @@ class Worker:
             starts += 1
             try:
                 self._started = self._loaded.start_worker()
-                self._answers = self._started[2].makefile("rb")
             except EndedError as error:
                 if starts == STARTS:
                     said = f"the process {ending(error.code)}, {STARTS} times while it started"
                     return Outcome(job.key, "failed", said)
-        process, pid, jobs = self._started
-        with suppress(OSError):   # then there is no answer either
-            jobs.sendall(json.dumps(as_dict(job)).encode() + b"\n")
-        try:
-            line = self._answers.readline()
-        except OSError:
-            line = b""
-        if line.endswith(b"\n"):
+        worker = self._started
+        _send(worker.jobs, as_dict(job))
+        line = _line(worker.outcomes)
+        if line:
             return Outcome(**json.loads(line))
         self._started = None
-        jobs.close()
-        return Outcome(job.key, "failed", f"the process {ending(self._loaded.wait(process, pid))}")
+        return Outcome(job.key, "failed", f"the process {ending(self._loaded.wait(worker))}")
 
     def stop(self) -> None:
         """Kill the process, in the middle of a job."""
-        if self._started is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._started[1], signal.SIGKILL)
+        worker = self._started
+        if worker is not None:
+            worker.process.kill(worker.pid)
 
 
 def ending(code: int) -> str:
     """Return the words for an exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
-    memory = " (out of memory?)" if -code == signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-code).name}{memory}"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hermes.sums import float_sum
+
 __all__ = ["Panic", "Rates", "Recommendations", "Window", "apa_replicas", "in_panic", "kpa_replicas"]
 
 
@@ -39,7 +41,7 @@ class Window:
         self._values.append((now_ns, value))
 
     def mean(self) -> float:
-        return sum(value for _, value in self._values) / len(self._values)
+        return float_sum(value for _, value in self._values) / len(self._values)
 
 
 def kpa_replicas(stable: float, panic: float, target: float, current: int, rates: Rates, *, panics: bool) -> int:

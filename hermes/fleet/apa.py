@@ -13,6 +13,7 @@ from pydantic import Field
 from hermes.fleet.aibrix import AibrixAutoscaler
 from hermes.fleet.aibrix_rules import Window, apa_replicas
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.sums import float_sum
 from hermes.units import s_to_ns
 
 __all__ = ["Apa"]
@@ -40,6 +41,6 @@ class _Apa:
 
     def asks(self, now_ns: int, current: int, values: list[float]) -> int:
         config = self._config
-        self._use.add(now_ns, sum(values) / len(values))
+        self._use.add(now_ns, float_sum(values) / len(values))
         return apa_replicas(self._use.mean(), config.target, current, config.up_tolerance, config.down_tolerance,
                             config.rates)

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from hermes.core.scraped import ForwardPass
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["AggModel", "Constant", "DecodeModel", "Kalman", "MovingAverage", "Predictor", "PrefillModel", "Regression"]
@@ -35,7 +36,7 @@ class MovingAverage:
 
     @property
     def value(self) -> float:
-        return sum(self._values) / len(self._values) if self._values else 0.0
+        return float_sum(self._values) / len(self._values) if self._values else 0.0
 
 
 class Regression:
@@ -105,7 +106,7 @@ class Regression:
         """Return the predicted time of a step. Call `ready` before."""
         assert self._line is not None
         slopes, start = self._line
-        return max(_LEAST_S, start + sum(a * b for a, b in zip(slopes, step, strict=True)))
+        return max(_LEAST_S, start + float_sum(a * b for a, b in zip(slopes, step, strict=True)))
 
 
 class PrefillModel:

@@ -19,6 +19,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import AUTOSCALERS, Acts, Autoscaler, AutoscalerView, Beats, Pod
 from hermes.fleet.hpa import ScaleDown, ScaleUp, Settling
 from hermes.fleet.hpa_rules import milli, replicas_by_average
+from hermes.sums import float_sum
 from hermes.units import s_to_ns
 
 __all__ = ["Activity", "Keda", "Trigger"]
@@ -39,7 +40,7 @@ class Trigger(ConfigModel):
         """Return the value: of nothing that is scraped the sum is 0."""
         if self.metric == "queue":
             return queued
-        return float(sum(getattr(pod.sample, self.metric) for pod in pods if pod.sample is not None))
+        return float(float_sum(getattr(pod.sample, self.metric) for pod in pods if pod.sample is not None))
 
 
 class Activity(NamedTuple):

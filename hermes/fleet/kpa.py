@@ -14,6 +14,7 @@ from hermes.config import Duration
 from hermes.fleet.aibrix import AibrixAutoscaler
 from hermes.fleet.aibrix_rules import Panic, Window, in_panic, kpa_replicas
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.sums import float_sum
 from hermes.units import s_to_ns
 
 __all__ = ["Kpa"]
@@ -44,7 +45,7 @@ class _Kpa:
 
     def asks(self, now_ns: int, current: int, values: list[float]) -> int:
         config = self._config
-        value = sum(values) if config.intended else sum(values) / len(values)
+        value = float_sum(values) if config.intended else float_sum(values) / len(values)
         self._stable.add(now_ns, value)
         self._short.add(now_ns, value)
         stable, panic = self._stable.mean(), self._short.mean()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hermes.sums import float_sum
+
 __all__ = ["Analysis", "Replica", "Thresholds", "Variant", "analyse", "targets"]
 
 
@@ -68,8 +70,8 @@ def analyse(replicas: Sequence[Replica], limits: Thresholds) -> Analysis:
         return Analysis(0, 0.0, 0.0, up=False, down=False)
     free = [one for one in replicas if one.kv < limits.kv and one.queue < limits.queue]
     n = len(free)
-    spare_kv = sum(limits.kv - one.kv for one in free) / n if n else 0.0
-    spare_queue = sum(limits.queue - one.queue for one in free) / n if n else 0.0
+    spare_kv = float_sum(limits.kv - one.kv for one in free) / n if n else 0.0
+    spare_queue = float_sum(limits.queue - one.queue for one in free) / n if n else 0.0
     up = spare_kv < limits.kv_spare or spare_queue < limits.queue_spare
     down = False
     if n >= 2:   # the load of one goes to the others

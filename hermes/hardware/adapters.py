@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hermes.errors import InputError
 from hermes.hardware.lora import projections
 from hermes.hardware.models import ModelDescription
+from hermes.sums import float_sum
 
 __all__ = ["Adapter"]
 
@@ -44,8 +45,8 @@ class Adapter:
         if model.num_experts:
             raise InputError("0 for a mixture of experts", rank, field="embed_lora_rank")
         layers = projections(model, tp)
-        weights = sum(rank * (inputs + out) for _, inputs, outputs in layers for out in outputs)
-        moved = sum(inputs + 2 * sum(outputs) for _, inputs, outputs in layers)
+        weights = float_sum(rank * (inputs + out) for _, inputs, outputs in layers for out in outputs)
+        moved = float_sum(inputs + 2 * float_sum(outputs) for _, inputs, outputs in layers)
         return cls(
             2 * weights * model.num_layers + model.hidden_size, moved * value_bytes * model.num_layers + pooling,
             weights * value_bytes * model.num_layers, 2 * len(layers) * model.num_layers + 1,

@@ -21,6 +21,7 @@ from hermes.hardware.lora import Lora
 from hermes.hardware.models import ModelDescription
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline, RooflineModel
 from hermes.hardware.term_sources import GROUPED_DTYPE, SKEW, Backend, HostTime, Sources, TermOverride
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class Composed(HardwareConfig):
         near, far, boxes, said = links.ports()
         low = self.all2all == "deepep_low_latency"
         deals = dealt(model, self.ep, self.routing_skew, np.ones(1))
-        busiest = sum(float(share.max()) for _, share in deals) / len(deals)
+        busiest = float_sum(float(share.max()) for _, share in deals) / len(deals)
         fp8 = self._expert_dtype(model) == GROUPED_DTYPE
         text = f"DeepEP {'low latency' if low else 'high throughput, launches without CUDA graphs not priced'}, {said}"
         return AllToAll(low, self.tp * self.dp, boxes, model.experts_per_token, vector_bytes(model.hidden_size, fp8),

@@ -54,6 +54,7 @@ from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.row_curves import elementwise_times, row_times
 from hermes.hardware.term_sources import HostTime, Reduces, Sources
 from hermes.hardware.trust import GUESS, Trust
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
@@ -337,13 +338,13 @@ class ComposedModel:
         way = self.sources.all_to_all
         pieces = [1.0] if way is None else way.pieces(most)
         if self._experts is not None:
-            out["experts"] = sum(self._at(self._experts[0], tokens * piece) for piece in pieces)
+            out["experts"] = float_sum(self._at(self._experts[0], tokens * piece) for piece in pieces)
         else:
             out["experts"] = base.operators_ns(StepStats(decode_seqs=round(tokens / base.options.dp)))["experts"]
         if way is not None:
             times = [way.times_ns(tokens * piece, most * piece) for piece in pieces]
             out["dispatch"], out["combine"] = (
-                base.model.expert_layers * sum(part) for part in zip(*times, strict=True))
+                base.model.expert_layers * float_sum(part) for part in zip(*times, strict=True))
         elif self._exchange is not None:
             size = tokens * self._reduced_bytes
             gather, scatter = self._exchange.gather, self._exchange.scatter
@@ -391,7 +392,7 @@ class ComposedModel:
             else:
                 out["all_reduce"] = self._reduces * self._sent(link, rows * self._reduced_bytes)
         if self.sources.hops:
-            out["hops"] = sum(self._hops_ns(rows))
+            out["hops"] = float_sum(self._hops_ns(rows))
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
         return out
@@ -429,15 +430,15 @@ class ComposedModel:
         """Spread the terms of a step of so many rows over the stages; `total` is what it takes, the host included."""
         pp, layers = self.base.options.pp, self.base.model.num_layers
         hops, ways = terms.pop("hops", 0.0), self._hops_ns(rows)
-        last = sum(terms.pop(name, 0.0) for name in _SAMPLED)
+        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
         first = terms.pop("engine", 0.0)
         share = [layers // pp] * pp
         for place in range(2, layers % pp + 2):
             share[-place] += 1
-        each = sum(terms.values()) / layers
+        each = float_sum(terms.values()) / layers
         times = [round(each * count) for count in share]
         for stage in range(1, pp):
-            times[stage] += round(hops * ways[stage - 1] / sum(ways))
+            times[stage] += round(hops * ways[stage - 1] / float_sum(ways))
         times[0] += round(first)
         times[-1] += round(last)
         times[0] += total - sum(times)   # what the host takes longer, and rounding
@@ -447,7 +448,7 @@ class ComposedModel:
         key = tokens, sampled
         ns = self._fixed.get(key)
         if ns is None:
-            ns = self._fixed[key] = sum(self.fixed_terms(tokens, sampled).values())
+            ns = self._fixed[key] = float_sum(self.fixed_terms(tokens, sampled).values())
         return ns
 
     def _prefill_ns(self, stats: StepStats) -> float:
@@ -696,7 +697,7 @@ class ComposedModel:
         key = tokens, most, captured
         ns = self._shared.get(key)
         if ns is None:
-            ns = self._shared[key] = sum(self._shared_terms(tokens, most, captured).values())
+            ns = self._shared[key] = float_sum(self._shared_terms(tokens, most, captured).values())
         return ns
 
     def _rank_ns(self, stats: StepStats, rows: int, captured: bool, num_steps: int) -> FloatArray:
@@ -704,7 +705,7 @@ class ComposedModel:
         key = rows, stats.sampled, captured
         own = self._own.get(key)
         if own is None:
-            own = self._own[key] = sum(self._own_terms(rows, stats.sampled, captured).values())
+            own = self._own[key] = float_sum(self._own_terms(rows, stats.sampled, captured).values())
         own += self._prompts_ns(stats)
         if not stats.decode_seqs:
             return np.full(num_steps, own)

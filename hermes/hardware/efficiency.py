@@ -17,6 +17,7 @@ from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.files import find
+from hermes.sums import float_sum
 
 __all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]
 
@@ -130,7 +131,7 @@ class EfficiencyFile(ConfigModel):
     @property
     def mape(self) -> float | None:
         """Mean held-out error over data sets, a fraction; None without held-out sets."""
-        return sum(row.mape for row in self.held_out) / len(self.held_out) if self.held_out else None
+        return float_sum(row.mape for row in self.held_out) / len(self.held_out) if self.held_out else None
 
 
 def load_efficiency(name_or_path: str | Path, base_dir: Path | None = None) -> EfficiencyFile:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from hermes.hardware.base import StepStats
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.operators import Work
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["Arithmetic", "StepHistory"]
@@ -37,7 +38,7 @@ class Arithmetic:
     def of(cls, work: Work, device: DeviceDescription) -> Arithmetic:
         """The arithmetic of one model on one device."""
         layers, wide = NS_PER_S / device.peak(work.compute), NS_PER_S / device.peak(work.wide)
-        return cls(2 * sum(linear.weights for linear in work.linears) * layers, work.pair_flops * wide,
+        return cls(2 * float_sum(linear.weights for linear in work.linears) * layers, work.pair_flops * wide,
                    work.head_flops * wide)
 
     def ns(self, stats: StepStats) -> float:

@@ -15,6 +15,7 @@ from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
 from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
+from hermes.site import page_url
 
 if TYPE_CHECKING:
     from hermes.hardware.boxes import AssumedLink
@@ -49,7 +50,7 @@ class HardwareInfo:
     def remarks(self) -> list[str]:
         """Return what to know of times with these properties; docs/background/ranks.md has the comparisons."""
         return [f"times with {' and '.join(self.uncompared)} were never compared with a server's "
-                "(docs/background/ranks.md)"] if self.uncompared else []
+                f"({page_url('background/ranks')})"] if self.uncompared else []
 
 
 def _dtype(text: str) -> str | None:

@@ -44,6 +44,7 @@ from hermes.hardware.operator_curves import AttentionCube, Curve, brackets
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, WHERE_THERE, OperatorTables, load_operator_tables
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.trust import MEASURED, NEAR, Trust
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["Layerwise", "LayerwiseModel"]
@@ -103,7 +104,7 @@ class LayerwiseModel:
         key = stats.prefill_tokens + stats.decode_seqs, stats.sampled
         ns = self._fixed.get(key)
         if ns is None:
-            ns = sum(self._dense_ns(key[0]).values()) + sum(self._per_sequence_ns(key[1]).values())
+            ns = float_sum(self._dense_ns(key[0]).values()) + float_sum(self._per_sequence_ns(key[1]).values())
             self._fixed[key] = ns
         return ns
 
@@ -134,7 +135,7 @@ class LayerwiseModel:
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; the engine's overhead only where it adds to the step."""
         out = self.operators_ns(stats)
-        more = self.step_ns(stats) - sum(out.values())
+        more = self.step_ns(stats) - float_sum(out.values())
         return out | {"engine": more} if more > 1.0 else out
 
     def trust_of(self) -> dict[str, Trust]:

@@ -27,6 +27,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.models import ModelDescription
+from hermes.sums import float_sum
 
 __all__ = ["ATTENTION", "BUFFER_BYTES", "MODULES", "Lora", "LoraWork", "Projection", "Rates", "named", "projections"]
 
@@ -112,7 +113,7 @@ class LoraWork:
             kept = [out for name, out in zip(names, outputs, strict=True) if name in modules]
             if not kept:
                 continue
-            k, out = len(kept), sum(kept)
+            k, out = len(kept), float_sum(kept)
             buffer = BUFFER_BYTES * rank * k
             found += [cls._kernel(rates, rank * k * inputs, inputs * value + buffer),
                       cls._kernel(rates, rank * out, buffer + 2 * out * value)]
@@ -127,7 +128,8 @@ class LoraWork:
         """Return the time of so many rows of so many distinct adapters; 0 without any."""
         if not adapters:
             return 0.0
-        layer = sum(max(rows * one.flops_ns, rows * one.row_ns + adapters * one.weights_ns) for one in self.kernels)
+        layer = float_sum(
+            max(rows * one.flops_ns, rows * one.row_ns + adapters * one.weights_ns) for one in self.kernels)
         return self.layers * (layer + len(self.kernels) * self.launch_ns)
 
 

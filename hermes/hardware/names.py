@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from hermes.errors import InputError, Verbatim
+from hermes.site import page_url
 
 __all__ = ["meant", "remark", "unknown"]
 
@@ -168,7 +169,7 @@ def _not_modelled(text: str, kind: str) -> InputError:
 
 _REMEDY = {
     "models": "give the path of its config.json",
-    "devices": "give the path of a device file (docs/how-to/new-card.md)",
+    "devices": f"give the path of a device file ({page_url('how-to/new-card')})",
 }
 
 

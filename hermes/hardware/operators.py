@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hermes.hardware.models import ModelDescription, Precision, precision
+from hermes.sums import float_sum
 
 __all__ = ["Linear", "Work", "kv_value_bytes"]
 
@@ -98,7 +99,7 @@ class Work:
     @cached_property
     def elementwise_bytes(self) -> float:
         """Bytes per token of all element-wise kernels."""
-        return sum(size * count for size, count in self.elementwise)
+        return float_sum(size * count for size, count in self.elementwise)
 
     @property
     def elementwise_kernels(self) -> int:
@@ -240,7 +241,7 @@ class Work:
         tokens = stats.prefill_tokens + stats.decode_seqs
         decoded = self.within(stats.decode_ctx + stats.decode_seqs, stats.decode_seqs, least)
         context = self.within(stats.prefill_past + stats.prefill_tokens, stats.prefill_tokens, least) + decoded
-        layer_flops = 2 * sum(linear.weights * self.calls(linear) for linear in self.linears) * tokens
+        layer_flops = 2 * float_sum(linear.weights * self.calls(linear) for linear in self.linears) * tokens
         wide_flops = self.pair_flops * self.pairs(stats, least) + self.context_flops * decoded
         wide_flops = wide_flops + self.head_flops * stats.sampled
         moved = self.elementwise_bytes * tokens + self.kv_bytes * context + self.query_bytes * tokens

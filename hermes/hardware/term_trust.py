@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.hardware.trust import BY_SITE, FEW, GUESS, MEASURED, NEAR, Kind, Trust
+from hermes.sums import float_sum
 
 __all__ = ["WHOLE", "Grounds", "class_of", "deciding", "described", "in_total", "of_other_engine", "term_trust",
            "trust_of"]
@@ -94,10 +95,10 @@ def of_other_engine(trust: Mapping[str, Trust]) -> dict[str, Trust]:
 
 def in_total(seconds: Mapping[str, float], trust: Mapping[str, Trust]) -> Trust:
     """Return class and range of a sum of terms: all off to the same side, and the class of a range as wide."""
-    total = sum(seconds.values())
+    total = float_sum(seconds.values())
     if total <= 0.0:
         return NEAR
-    low, high = (sum(each * ends[name] for name, each in seconds.items()) / total for ends in (
+    low, high = (float_sum(each * ends[name] for name, each in seconds.items()) / total for ends in (
         {name: trust.get(name, NEAR).low for name in seconds}, {name: trust.get(name, NEAR).high for name in seconds}))
     return Trust(class_of(low, high, WIDTHS), low, high)
 
@@ -114,5 +115,5 @@ def deciding(seconds: Mapping[str, float], trust: Mapping[str, Trust]) -> list[s
     """Return the terms that make the range of a sum as wide as it is, widest first."""
     ranged = {name: trust.get(name, NEAR) for name in seconds}
     widths = {name: each * (ranged[name].high - ranged[name].low) for name, each in seconds.items()}
-    found = [name for name, width in widths.items() if width >= DECIDES * sum(widths.values()) > 0.0]
+    found = [name for name, width in widths.items() if width >= DECIDES * float_sum(widths.values()) > 0.0]
     return sorted(found, key=lambda name: -widths[name])

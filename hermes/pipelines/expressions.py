@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.sums import float_sum
 
 __all__ = ["NAMES", "Amount"]
 
@@ -30,7 +31,7 @@ _LONGEST = 200
 
 def _known(values: tuple[float, ...]) -> tuple[float, ...]:
     """Refuse NaN: `min` and `max` of it would depend on its place among the values."""
-    total = sum(values)
+    total = float_sum(values)
     if total != total:
         raise OverflowError
     return values

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes.site import page_url
+
 __all__ = ["HEADLINES", "LISTED", "MOST", "NOT_MODELLED", "RATES", "Assumed", "assumed_lines", "changes_between",
            "changes_of_runs", "decides", "headlines", "ordered"]
 
 LISTED = 0.05   # relative change of a headline from which on a default is listed
 MOST = 6        # lines without -v
 SHOWN = 2       # changes in one line
-NOT_MODELLED = "what is not modelled at all: docs/background/not-modelled.md"
+NOT_MODELLED = f"what is not modelled at all: {page_url('background/not-modelled')}"
 HEADLINES = {
     "ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99", "e2e_p99": "E2E p99", "served_per_s": "served rate",
     "goodput_per_s": "goodput", "dollars_per_million": "$/M tokens", "tokens_per_j": "tokens/J",

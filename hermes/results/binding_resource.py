@@ -51,6 +51,7 @@ from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
 from hermes.results.waiting import Place, client_groups, merged, overlaps, waiting_places
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
@@ -119,11 +120,12 @@ def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
         group.needed = _needed(record, window, start, end)
     found: list[tuple[float, Found]] = []   # the queue, and what binds there
     for name, group in groups.items():
-        queue = sum(place.mean(start, end) for place in places if place.group == name and place.kind != "link")
+        queue = float_sum(place.mean(start, end) for place in places if place.group == name and place.kind != "link")
         if group.waiting / length >= BINDING_SHARE:
             found.append((queue, _at(record, name, groups, places, start, end)))
     for one in _of_resources(record, start, end):
-        queue = sum(place.mean(start, end) for place in places if place.kind == "link") if one[0] == "link" else 0.0
+        links = [place for place in places if place.kind == "link"] if one[0] == "link" else []
+        queue = float_sum(place.mean(start, end) for place in links)
         if (one[0], one[1]) not in {(what, where) for _, (what, where, _) in found}:
             found.append((queue, one))
     waited = capacity_wait(record, start, end)
@@ -260,7 +262,7 @@ def _at(record: RunRecord, name: str, groups: dict[str, _Group], places: list[Pl
     if what == NAMES[Reason.KV_MEMORY] and record.clients[group.members[0]].role == "prefill":
         leaving = [place for place in places if place.kind in ("memory", "link") and place.mean(start, end) > 0]
         held = _held(record, group, leaving, start, end)
-        if leaving and sum(held) > BINDING_SHARE:
+        if leaving and float_sum(held) > BINDING_SHARE:
             place = leaving[int(np.argmax(held))]
             return _of_place(record, place, groups, places, start, end)
     if what == NAMES[Reason.TIER]:
@@ -446,8 +448,9 @@ def _machine(record: RunRecord, group: _Group, start: int, end: int) -> Found | 
     """Return the memory bandwidth of a group's machines, if they use it more than their cores."""
     length = max(window_ns(record)[1] - window_ns(record)[0], 1)
     mine = [machine for machine in record.machines if machine.client in group.members]
-    bandwidth = sum(machine.bandwidth_ns for machine in mine) / max(len(mine), 1) / length
-    if not mine or bandwidth <= THRESHOLD or bandwidth <= sum(machine.core_ns for machine in mine) / len(mine) / length:
+    bandwidth = float_sum(machine.bandwidth_ns for machine in mine) / max(len(mine), 1) / length
+    if not mine or bandwidth <= THRESHOLD or bandwidth <= (
+            float_sum(machine.core_ns for machine in mine) / len(mine) / length):
         return None
     return "machine", f"{record.clients[mine[0].client].name}: memory bandwidth", min(bandwidth, 1.0)
 

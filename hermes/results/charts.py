@@ -1,14 +1,12 @@
 """Charts as data: panels of layers, one data frame each, and their Vega-Lite specifications.
 
-`run_charts` and `hermes.explore.plots` make charts of results. `specification` turns a chart into one Vega-Lite
-specification, which `png` and `svg` render for `hermes plot`; a page of `hermes report` holds the specifications of
-its panels. `hermes.results.plots` draws the same charts with matplotlib, for notebooks.
+`run_charts` and `hermes.explore.plots` make charts of results. `hermes.results.plots` draws them, for `hermes plot` and
+notebooks; a page of `hermes report` holds the specifications of its panels, which a script inside it draws.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,8 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GREY", "PALETTE", "VEGA_LITE", "Axis", "Chart", "Layer", "Panel", "Spec", "end_labels", "image",
-           "panel_spec", "specification", "theme"]
+__all__ = ["DIM", "GREY", "GRID", "HEIGHT", "INK", "PALETTE", "VEGA_LITE", "WIDTH", "Axis", "Chart", "Layer", "Panel",
+           "Spec", "end_labels", "panel_spec", "theme"]
 
 Spec = dict[str, Any]   # Any: Vega-Lite is JSON
 Mark = Literal["line", "step", "dash", "area", "stack", "bar", "tick", "point", "open", "ring", "cell", "box", "rule",
@@ -27,9 +25,8 @@ Mark = Literal["line", "step", "dash", "area", "stack", "bar", "tick", "point", 
 
 VEGA_LITE = "6.1"
 WIDTH, HEIGHT = 440, 130   # of a panel, in pixels of an image that stays readable 390 pixels wide
-SCALE = 2.0
-LINE, TITLE = 84, 58   # characters
 DIGITS = 5
+INK, DIM, GRID = "#1c2128", "#4a525c", "#dfe3e8"   # of letters, of axes, of the lines behind a plot
 # readable on white and on black
 PALETTE = ("#2f7fd0", "#e0772f", "#2f9e6e", "#a45fc4", "#c9485b", "#8a7a2e", "#3aa3b5", "#c2679f")
 GREY = "#8a929c"
@@ -129,7 +126,7 @@ def end_labels(frame: pd.DataFrame, axis: Axis, height: float = HEIGHT, gap: flo
 
 def theme(*, dark: bool = False) -> Spec:
     """Return the colours and fonts of all charts as a Vega-Lite configuration."""
-    fg, dim, line = ("#e4e8ee", "#b4bdc8", "#323a45") if dark else ("#1c2128", "#4a525c", "#dfe3e8")
+    fg, dim, line = ("#e4e8ee", "#b4bdc8", "#323a45") if dark else (INK, DIM, GRID)
     return {
         "background": "white", "font": "Liberation Sans, Arial, Helvetica, sans-serif",
         "view": {"stroke": None}, "mark": {"color": fg, "tooltip": True}, "bar": {"color": PALETTE[0]},
@@ -143,35 +140,11 @@ def theme(*, dark: bool = False) -> Spec:
     }
 
 
-def specification(chart: Chart) -> Spec:
-    """Return the specification of a whole chart, its panels below each other."""
-    panels = [{**_body(panel), "width": WIDTH, "title": textwrap.wrap(panel.title, LINE)} for panel in chart.panels]
-    title = {"text": textwrap.wrap(chart.title, TITLE), "subtitle": textwrap.wrap(chart.said, LINE), "fontSize": 16,
-             "offset": 14, "frame": "bounds"}
-    return {**_schema(), "padding": 12, "title": title, "spacing": 18, "vconcat": panels,
-            "resolve": {"scale": {"color": "independent"}}}
-
-
 def panel_spec(panel: Panel) -> Spec:
     """Return the specification of one panel of a page, as wide as its place. The page has its title."""
-    return {**_schema(), "background": "transparent", "width": "container",
+    return {"$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE[0]}.json",
+            "background": "transparent", "width": "container",
             "autosize": {"type": "fit-x", "contains": "padding"}, **_body(panel)}
-
-
-def image(chart: Chart, suffix: Literal["png", "svg"]) -> bytes:
-    """Return a chart as an image with a white ground."""
-    import vl_convert
-
-    spec, config = specification(chart), theme()
-    if suffix == "svg":
-        text: str = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=config)
-        return text.encode()
-    data: bytes = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, config=config, scale=SCALE)
-    return data
-
-
-def _schema() -> Spec:
-    return {"$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE[0]}.json"}
 
 
 def _body(panel: Panel) -> Spec:

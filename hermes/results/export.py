@@ -1,7 +1,7 @@
 """Write results to a folder (`hermes.results.stored` reads them back).
 
     record.parquet           the `RunRecord`; results are read back from it (`hermes.results.record_file`)
-    summary.json             the summary, and under `run` the run's name, seed and version
+    summary.json             the summary, and under `run` the run's name, seed, version and environment
     requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
     steps.parquet            end times of the steps of each client: the time of every token
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
@@ -10,7 +10,8 @@
 
 Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
 that has one is complete. `record.parquet` is the first that is written: a folder with it and without a summary is one
-of a run that was killed. Equal results give equal bytes (with one version of pyarrow).
+of a run that was killed. Equal results give equal bytes (with one version of pyarrow), but for `run.environment` in
+`summary.json`: the build (pure or compiled), Python and NumPy that simulated.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from hermes.arrays import FloatArray, IntArray
 from hermes.core.reasons import CAPACITY, FLOW_CONTROL, NO_REPLICA
 from hermes.core.record import HALT_LIMITS, RunRecord
 from hermes.results.waiting import Place, merged, overlaps
+from hermes.sums import float_sum
 
 __all__ = ["WHAT_TO_DO", "Held", "advice", "capacity_wait", "held_of", "turns_away"]
 
@@ -111,7 +112,7 @@ def _used(record: RunRecord, members: list[int], spans: tuple[IntArray, IntArray
         most = np.array([max(getattr(info, limit), 1) for info in infos])[runs["client"][mine]]
         out.append(float((values / most * spent).sum()) / whole)
     running = float((runs["running"][mine] * spent).sum())
-    held = sum(float(overlaps(place.begin, np.minimum(place.end, record.end_ns), spans).sum()) for place in calls)
+    held = float_sum(float(overlaps(place.begin, np.minimum(place.end, record.end_ns), spans).sum()) for place in calls)
     return np.array([*out, held / max(running, 1.0)])
 
 

@@ -17,6 +17,7 @@ from hermes.results.gateway_times import shares_of_ttft
 from hermes.results.layout import format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import BINS, MAX_GROUPS, NAME, Runs, colours
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["gateway", "gateway_panels", "gateway_title"]
@@ -191,7 +192,7 @@ def _limits(record: RunRecord, x: Axis, end: int) -> list[Panel]:
         covered = _covered(halts["begin_ns"][mine], until, edges) / width / pools
         series.append((HALT_LIMITS[code], np.repeat(covered, 2)))
         shares[HALT_LIMITS[code]] = float((until - halts["begin_ns"][mine]).sum())
-    whole = sum(shares.values()) or 1.0
+    whole = float_sum(shares.values()) or 1.0
     said = ", ".join(f"{name} {ns / whole:.0%}" for name, ns in sorted(shares.items(), key=lambda one: -one[1])[:3])
     panel = _panel(f"What keeps them: {said}", "", np.repeat(edges, 2)[1:-1] / NS_PER_S, series, x, False, ())
     return [replace(panel, y=Axis("share of the time", domain=(0.0, 1.08), percent=True), legend=True,

@@ -18,6 +18,7 @@ from hermes.results.breakdown import CriticalPath, first_token_path
 from hermes.results.gateway_times import AtGateway, offered_ns
 from hermes.results.metrics import RequestMetrics
 from hermes.results.waiting import client_groups, merged, overlaps
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["limit_of_row", "limit_text", "missed", "nearest_limit"]
@@ -45,7 +46,7 @@ def nearest_limit(record: RunRecord, metrics: RequestMetrics, path: CriticalPath
     chosen = np.zeros(len(record.arrival_ns), dtype=bool)
     chosen[valid[np.argsort(values[valid], kind="stable")[len(valid) - count:]]] = True
     parts = _steps(record, path, chosen) if name == "tpot" else _parts(record, metrics, path, chosen, name == "ttft")
-    total = sum(parts.values())
+    total = float_sum(parts.values())
     shares = {part: ns / total for part, ns in sorted(parts.items(), key=lambda item: -item[1]) if ns >= LEAST * total}
     return {"metric": name, "percentile": row["percentile"], "value_s": row["value_s"], "limit_s": row["limit_s"],
             "share": row["value_s"] / row["limit_s"],

@@ -13,6 +13,7 @@ import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.core.record import DRAINING, GONE, READY, STARTING, RunRecord
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices"]
@@ -46,7 +47,7 @@ def dollars_within(record: RunRecord, start_ns: int, end_ns: int) -> float | Non
 def mean_devices(record: RunRecord, start_ns: int, end_ns: int) -> float:
     """Return how many devices are held on average over a window: all of them where no client comes and goes."""
     if not len(record.membership) or end_ns <= start_ns:
-        return sum(info.num_devices for info in record.clients)
+        return float_sum(info.num_devices for info in record.clients)
     held = held_ns(record, start_ns, end_ns)
     device_ns = sum(info.num_devices * int(ns) for info, ns in zip(record.clients, held, strict=True))
     return device_ns / (end_ns - start_ns)

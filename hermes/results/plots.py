@@ -1,41 +1,68 @@
-"""Charts as matplotlib figures without pyplot's global state, for notebooks: `Results.plot`, and several runs by name.
+"""Charts drawn with matplotlib: the files of `hermes plot`, and figures of notebooks (`Results.plot`, `plot_runs`).
 
-A figure shows itself in a notebook, with or without `%matplotlib inline`; elsewhere call its `savefig`.
+Figures do without pyplot's global state. A figure shows itself in a notebook, with or without `%matplotlib inline`;
+elsewhere call its `savefig`. Lengths are points; a point is a pixel of a page 390 to 600 pixels wide.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from hermes.errors import InputError, Verbatim
-from hermes.results.charts import GREY, LINE, Chart, Layer, Panel
+from hermes.results.charts import DIM, GREY, GRID, HEIGHT, INK, PALETTE, WIDTH, Axis, Chart, Layer, Panel
+from hermes.results.layout import shortened
 from hermes.results.results import Results
 from hermes.results.run_charts import chart
 
-__all__ = ["NotebookFigure", "draw", "plot_runs"]
+__all__ = ["NotebookFigure", "draw", "image", "plot_runs"]
 
-DPI, PIXELS = 100, 80   # pixels of a page in an inch
+DPI, NOTEBOOK_DPI = 144, 96
+TEXT, HEAD, TITLE = 11.0, 11.5, 14.0       # sizes of letters: of texts, of a panel's title, of the chart's
+TEXT_LINE, HEAD_LINE, TITLE_LINE = 80, 62, 56   # characters of a line
+PADDING, SPACING, ROW, GAP = 12.0, 16.0, 17.0, 6.0   # around the figure, between panels, of a legend's row, below it
+NAME = 28   # characters of a category
+TICKS, MANY_DIGITS = 7, 10**6
+DECADE = {"x": 100.0, "y": 38.0}   # of a logarithmic axis, with room for three numbers
+# matplotlib's own font everywhere, texts of an SVG as texts, its names without chance
+STYLE = {"font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"], "font.size": TEXT,
+         "text.color": INK, "text.parse_math": False, "figure.facecolor": "white", "savefig.facecolor": "white",
+         "svg.fonttype": "none", "svg.hashsalt": "hermes"}
+_MARKERS: dict[str, tuple[str, float, float]] = {   # shape, size, width of its line
+    "tick": ("|", 14, 2.5), "point": ("o", 7.5, 0), "open": ("o", 8, 2), "ring": ("o", 17, 2.5)}
 
 
 class NotebookFigure(Figure):
     """A figure that a notebook shows although pyplot does not manage it."""
 
     def _repr_png_(self) -> bytes:
-        out = io.BytesIO()
-        self.savefig(out, format="png", dpi=DPI)
-        return out.getvalue()
+        with _style():
+            return _saved(self, "png", NOTEBOOK_DPI)
 
 
 def plot_runs(runs: Mapping[str, Results], kind: str = "latency", ax: Any = None) -> Figure:
     """Draw several runs, by name, in the same axes. kind, ax: As in `Results.plot`."""
     return draw(chart(list(runs.items()), kind), ax)
+
+
+def image(made: Chart, suffix: Literal["png", "svg"]) -> bytes:
+    """Return a chart as an image with a white ground; the same chart, the same bytes."""
+    with _style():
+        return _saved(draw(made), suffix, DPI)
 
 
 def draw(made: Chart, ax: Any = None) -> Figure:
@@ -44,85 +71,204 @@ def draw(made: Chart, ax: Any = None) -> Figure:
     Raises `InputError` for another number of axes.
     """
     panels = made.panels
-    if ax is None:
-        heights = [panel.height / PIXELS for panel in panels] or [1.0]
-        figure: Figure = NotebookFigure(figsize=(7, sum(heights) + 0.9 * len(heights) + 0.6), layout="constrained")
+    with _style():
+        if ax is not None:
+            axes = list(np.ravel(ax))
+            if len(axes) != len(panels):
+                raise InputError(Verbatim(f"{len(panels)} axes, one for each panel; found {len(axes)}"), field="ax")
+            for axis, panel in zip(axes, panels, strict=True):
+                _panel(axis, panel)
+            figure: Figure = axes[0].figure
+            return figure
+        high = max((panel.height for panel in panels), default=HEIGHT)
+        figure = NotebookFigure(figsize=(WIDTH / 72, high / 72), dpi=DPI)
         FigureCanvasAgg(figure)
-        axes = list(figure.subplots(max(len(panels), 1), 1, squeeze=False, height_ratios=heights).flat)
-        lines = [line for text in (made.title, made.said) for line in textwrap.wrap(text, LINE)]
-        figure.suptitle("\n".join(lines), fontsize="medium")
-    else:
-        axes = list(np.ravel(ax))
-        if len(axes) != len(panels):
-            raise InputError(Verbatim(f"{len(panels)} axes, one for each panel; found {len(axes)}"), field="ax")
-        figure = axes[0].figure
-    for axis, panel in zip(axes, panels, strict=False):
-        _panel(axis, panel)
+        for panel in panels:   # all at one place, of the right size, until their texts are measured
+            _panel(figure.add_axes((0, 0, 1, panel.height / high)), panel)
+        _arrange(figure, made)
     return figure
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in the same way whatever the user's settings of matplotlib are."""
+    with style.context(["default", STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")   # a name in other letters: boxes in a PNG
+        yield
+
+
+def _saved(figure: Figure, suffix: Literal["png", "svg"], dpi: int) -> bytes:
+    out = io.BytesIO()
+    if suffix == "png":
+        figure.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
+        return out.getvalue()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()[out.getvalue().index(b"<svg"):]   # without a prologue, so that a page can hold it
+
+
+def _arrange(figure: Figure, made: Chart) -> None:
+    """Put the titles and the panels below each other, and give the figure the size that their texts need."""
+    title = figure.suptitle(_wrapped(made.title, TITLE_LINE), fontsize=TITLE, fontweight="bold", ha="left", va="top")
+    said = figure.text(0, 0, _wrapped(made.said, TEXT_LINE), color=DIM, va="top", linespacing=1.3)
+    scale, renderer = 72 / figure.dpi, figure.canvas.get_renderer()   # type: ignore[attr-defined]
+    heads = [text.get_window_extent(renderer) for text in (title, said) if text.get_text()]
+    around = [(axis.bbox, axis.get_tightbbox(renderer) or axis.bbox) for axis in figure.axes]
+    left = max((plot.x0 - whole.x0 for plot, whole in around), default=0.0) * scale + PADDING
+    right = max((whole.x1 - plot.x1 for plot, whole in around), default=0.0) * scale + PADDING
+    width = max(left + WIDTH + right, *(head.width * scale + 2 * PADDING for head in heads), 0.0)
+    places, down = [], PADDING   # from the top edge
+    for head in heads:
+        places.append(down)
+        down += head.height * scale + 3
+    bottoms = []
+    for plot, whole in around:
+        down += (whole.y1 - plot.y1) * scale + SPACING + plot.height * scale
+        bottoms.append(down)
+        down += (plot.y0 - whole.y0) * scale
+    high = down + PADDING
+    figure.set_size_inches(width / 72, high / 72)
+    for text, place in zip((title, said), places, strict=False):
+        text.set_position((PADDING / width, 1 - place / high))
+    for axis, bottom, panel in zip(figure.axes, bottoms, made.panels, strict=True):
+        axis.set_position((left / width, 1 - bottom / high, WIDTH / width, panel.height / high))
+
+
+def _wrapped(text: str, most: int) -> str:
+    return "\n".join(textwrap.wrap(text, most))
 
 
 def _panel(axis: Any, panel: Panel) -> None:
     colours = panel.palette()
-    for one, scale in ((axis.xaxis, panel.x), (axis.yaxis, panel.y)):
-        if scale.kind == "category":
-            one.update_units(list(scale.domain or ()))   # all categories, in their order
-    for layer in panel.layers:
+    axis.set_axisbelow(True)
+    for number, layer in enumerate(panel.layers):
         frame = layer.frame
         for name, rows in frame.groupby("series", sort=False) if "series" in frame else [("", frame)]:
-            _layer(axis, layer, {str(column): rows[column].to_numpy() for column in rows}, colours.get(str(name)))
-    for way, scale in (("x", panel.x), ("y", panel.y)):
-        getattr(axis, f"set_{way}label")(scale.title)
-        if scale.kind == "log":
-            getattr(axis, f"set_{way}scale")("log")
-        if scale.kind != "category" and scale.domain:
-            getattr(axis, f"set_{way}lim")(*scale.domain)
-        if scale.percent:
-            getattr(axis, f"{way}axis").set_major_formatter(lambda value, _: f"{value:.0%}" if value <= 1.001 else "")
-    if panel.y.kind == "category":
-        axis.invert_yaxis()
-    above = any(layer.mark == "above" for layer in panel.layers)
-    axis.set_title(panel.title, loc="left", fontsize="small", fontweight="bold", pad=18 if above else 6)
-    axis.grid(alpha=0.3)
-    axis.set_axisbelow(True)
+            data = {str(column): rows[column].to_numpy() for column in rows}
+            for way, scale in (("x", panel.x), ("y", panel.y)):
+                if scale.kind == "category" and way in data and layer.mark != "rule":
+                    data[way] = np.array([list(scale.domain or ()).index(value) for value in data[way]])
+            _layer(axis, layer, data, colours[str(name)] if "series" in frame else None, 2 + number / 1000)
+    _scale(axis, "x", panel.x)
+    _scale(axis, "y", panel.y)
+    axis.tick_params(which="both", color=DIM, labelcolor=INK, labelsize=TEXT, length=5, width=1)
     axis.spines[["top", "right"]].set_visible(False)
-    if panel.legend and colours:
-        names = [axis.plot([], [], color=colour, linewidth=4)[0] for colour in colours.values()]
-        axis.legend(names, list(colours), frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    for side in ("left", "bottom"):
+        axis.spines[side].set(color=DIM, linewidth=1, zorder=1.5)
+    above = ROW if any(layer.mark == "above" for layer in panel.layers) else 0.0
+    legend = _legend(axis, panel, colours, above) if panel.legend and colours else 0
+    axis.set_title(_wrapped(panel.title, HEAD_LINE), loc="left", fontsize=HEAD, fontweight="bold", color=INK,
+                   pad=6 + above + legend * ROW + (GAP if legend and not above else 0))
 
 
-def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None) -> None:
-    mark = layer.mark
+def _scale(axis: Any, way: Literal["x", "y"], scale: Axis) -> None:
+    """Set the ends of an axis, its ticks and its title."""
+    one, ends = getattr(axis, f"{way}axis"), getattr(axis, f"set_{way}lim")
+    one.set_label_text(scale.title, fontsize=TEXT, color=INK)
+    if scale.kind == "category":
+        names = [shortened(str(name), NAME) for name in scale.domain or ()]
+        low, high = -0.5, max(len(names), 1) - 0.5
+        ends(*((low, high) if way == "x" else (high, low)))   # the first one at the top
+        one.set_ticks(range(len(names)), labels=names)
+        return
+    getattr(axis, f"set_{way}scale")(scale.kind)
+    if scale.domain:
+        ends(*scale.domain)
+    low, high = sorted(getattr(axis, f"get_{way}lim")())
+    one.grid(visible=True, color=GRID, linewidth=1)
+    wide = way == "x" and high >= MANY_DIGITS   # long numbers would run into each other
+    few = MaxNLocator(4, steps=[1, 2, 4, 5, 10]) if wide else MaxNLocator(TICKS, steps=[1, 2, 5, 10])
+    one.set_major_locator((_log_ticks(axis, way, low, high) if scale.kind == "log" else None) or few)
+    one.set_minor_locator(NullLocator())
+    one.set_major_formatter(_Numbers(scale))
+
+
+class _Numbers(Formatter):
+    """Numbers with as many digits as their neighbours have; shares as percentages, up to 100%."""
+
+    def __init__(self, scale: Axis) -> None:
+        self.scale = scale
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return self.format_ticks([value])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        shown = [100 * value if self.scale.percent else value for value in values]
+        digits = [len(f"{round(value, 9):.12g}".partition(".")[2]) for value in shown]
+        if self.scale.kind != "log":
+            digits = [max(digits, default=0)] * len(digits)
+        texts = [f"{value:,.{number}f}" for value, number in zip(shown, digits, strict=True)]
+        if not self.scale.percent:
+            return texts
+        return [f"{text}%" if value <= 100.1 else "" for text, value in zip(texts, shown, strict=True)]
+
+
+def _log_ticks(axis: Any, way: Literal["x", "y"], low: float, high: float) -> FixedLocator | None:
+    """Return ticks at 1, 2 and 5 in each decade, or at 1 of many decades; None for a part of a decade without two."""
+    room = (axis.bbox.width if way == "x" else axis.bbox.height) * 72 / axis.figure.dpi
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    few = DECADE[way] * math.log10(high / low) <= room
+    ticks = [digit * 10.0**power for power in decades for digit in ((1, 2, 5) if few else (1,))
+             if low <= digit * 10.0**power <= high]
+    return FixedLocator(ticks) if len(ticks) > 1 else None
+
+
+def _legend(axis: Any, panel: Panel, colours: Mapping[str, str], above: float) -> int:
+    """Put a legend between the plot and its title, and return its rows."""
+    marks = {str(name): layer.mark for layer in reversed(panel.layers) if "series" in layer.frame
+             for name in layer.frame["series"]}
+    handles: list[Any] = []
+    for name, colour in colours.items():
+        if marks[name] in ("line", "step", "dash"):
+            handles.append(Line2D([], [], color=colour, linewidth=3))
+        elif marks[name] in _MARKERS:
+            handles.append(Line2D([], [], color=colour, linewidth=0, marker="o", markersize=8))
+        else:
+            handles.append(Patch(color=colour, alpha=0.8 if marks[name] == "stack" else 1, linewidth=0))
+    columns = max(1, int(WIDTH / (32 + 0.62 * TEXT * max(map(len, colours)))))
+    place = axis.transAxes + ScaledTranslation(0, (above or GAP) / 72, axis.figure.dpi_scale_trans)
+    axis.legend(handles, list(colours), frameon=False, fontsize=TEXT, labelcolor=INK, loc="lower left", ncols=columns,
+                bbox_to_anchor=(0, 1), bbox_transform=place, borderaxespad=0, borderpad=0, handlelength=1.1,
+                handleheight=1.0, handletextpad=0.6, columnspacing=1.4, labelspacing=0.35)
+    return math.ceil(len(colours) / columns)
+
+
+def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None, order: float) -> None:
+    """Draw one layer, of one series. Nothing is cut off at the edges of the plot."""
+    mark, ink = layer.mark, colour or INK
     x: Any = data.get("x")
     y: Any = data.get("y")
+    how: dict[str, Any] = {"zorder": order, "clip_on": False}
     if mark in ("line", "step", "dash"):
-        axis.plot(x, y, color=colour or "0.2", drawstyle="steps-post" if mark == "step" else "default",
-                  linestyle="--" if mark == "dash" else "-")
+        axis.plot(x, y, color=ink, linewidth=2, drawstyle="steps-post" if mark == "step" else "default",
+                  linestyle=(0, (2, 1.5)) if mark == "dash" else "-", solid_capstyle="butt", **how)
     elif mark in ("area", "stack"):
-        axis.fill_between(x, y, data["y2"], color=colour, alpha=0.8 if mark == "stack" else 0.22, linewidth=0)
+        axis.fill_between(x, y, data["y2"], color=ink, alpha=0.8 if mark == "stack" else 0.22, linewidth=0, **how)
     elif mark == "bar":
-        axis.barh(y, data["x2"] - x, left=x, color=colour)
-    elif mark in ("tick", "point", "open", "ring", "box"):
-        style = {"tick": "|", "point": "o", "open": "o", "ring": "o", "box": "s"}[mark]
-        axis.plot(x, y, style, color=colour or "0.2", markersize={"ring": 14, "box": 30}.get(mark, 6),
-                  fillstyle="none" if mark in ("open", "ring", "box") else "full")
+        axis.barh(y, data["x2"] - x, height=0.88, left=x, color=colour or PALETTE[0], **how)
+    elif mark in _MARKERS:
+        shape, size, width = _MARKERS[mark]
+        axis.plot(x, y, shape, color=ink, markersize=size, markeredgewidth=width, alpha=1 if mark == "point" else 0.75,
+                  fillstyle="none" if mark in ("open", "ring") else "full", **how)
     elif mark == "rule":
-        draw_rule = axis.axhline if x is None else axis.axvline
-        for place in y if x is None else x:
-            draw_rule(place, color="0.2", linestyle="--", linewidth=1)
+        draw_rule, places = (axis.axhline, y) if x is None else (axis.axvline, x)
+        for place in places:
+            draw_rule(place, color=INK, linestyle=(0, (5, 4)), linewidth=1, **how)
     elif mark == "span":
-        axis.axvspan(x[0], data["x2"][0], color="0.2", alpha=0.09, linewidth=0)
-    elif mark == "cell":
-        axis.scatter(x, y, c=data["colour"], s=900, marker="s")
+        axis.axvspan(x[0], data["x2"][0], color=INK, alpha=0.09, linewidth=0, zorder=order)
+    elif mark in ("cell", "box"):
+        look = {"color": data.get("colour", GREY)} if mark == "cell" else {
+            "fill": False, "edgecolor": INK, "linewidth": 3}
+        axis.barh(y, 1, height=1, left=x - 0.5, **look, **how)
     else:
-        _texts(axis, layer, data, colour)
+        _texts(axis, layer, data, ink)
 
 
-def _texts(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None) -> None:
+def _texts(axis: Any, layer: Layer, data: Mapping[str, Any], ink: str) -> None:
     above = layer.mark == "above"
     places: Sequence[Any] = [1.0] * len(data["x"]) if above else data["y"]
-    colours = data.get("colour", [colour or "0.2"] * len(data["x"]))
-    for x, y, text, ink in zip(data["x"], places, data["label"], colours, strict=True):
+    colours = data.get("colour", [ink] * len(data["x"]))
+    for x, y, text, colour in zip(data["x"], places, data["label"], colours, strict=True):
         axis.annotate(text, (x, y), xycoords=("data", "axes fraction") if above else "data",
-                      xytext=({"left": 5, "center": 0, "right": -5}[layer.align], 3 if above else 0),
-                      textcoords="offset points", ha=layer.align, va="bottom" if above else "center",
-                      fontsize="small", color=ink or GREY, annotation_clip=False)
+                      xytext=({"left": 6, "center": 0, "right": -6}[layer.align], 4 if above else 0),
+                      textcoords="offset points", ha=layer.align, va="bottom" if above else "center_baseline",
+                      fontsize=TEXT, color=colour, annotation_clip=False, zorder=5)

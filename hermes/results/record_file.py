@@ -155,7 +155,7 @@ def _stored(path: Path) -> list[list[Array]]:
 
 def _decoded(hint: Any, value: Any, arrays: list[Array]) -> Any:
     """Return a value of the type `hint` from JSON data. Raises `ValueError` or `TypeError` for other data."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin, inner = _origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):   # X | None
         return None if value is None else _decoded(inner[0], value, arrays)
     if origin is np.ndarray:
@@ -175,6 +175,12 @@ def _decoded(hint: Any, value: Any, arrays: list[Array]) -> Any:
     if type(value) is not hint and not (hint is float and type(value) is int):
         raise ValueError(f"{value!r} in place of {hint.__name__}")
     return value
+
+
+def _origin(hint: Any) -> Any:
+    """Return `typing.get_origin` of a hint, through an alias such as NumPy's `NDArray` (one since NumPy 2.5)."""
+    origin = get_origin(hint)
+    return get_origin(getattr(origin, "__value__", hint))
 
 
 def _check_lengths(record: RunRecord) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.files import relative_name
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.config.yaml_document import load_yaml
@@ -219,7 +220,7 @@ def _stored_name(scenario: str, golden: Path) -> str:
     """Return a scenario's name in a golden file: relative to that file, so that both can move; a built-in's name."""
     if not Path(scenario).exists():
         return scenario
-    return Path(os.path.relpath(scenario, golden.parent)).as_posix()
+    return relative_name(scenario, golden.parent)
 
 
 def recorded_scenarios(file: str | os.PathLike[str]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
 from hermes.results.tenants import gateway_sections
+from hermes.sums import float_sum
 from hermes.units import counted
 
 __all__ = ["grouped_clients", "limits_text", "mean_of", "most_of", "sections"]
@@ -266,9 +267,9 @@ def _clients(summary: dict[str, Any]) -> Section:
     head = ("client", "role", "stages", "stepping", "batch", "KV mean", "peak", "preempted", "energy")
     rows = []
     for name, mine in list(groups.items())[:MAX_CLIENTS]:
-        energy = sum(c.get("energy_j") or 0.0 for c in mine)
+        energy = float_sum(c.get("energy_j") or 0.0 for c in mine)
         steps = sum(c["steps"] for c in mine)
-        batch = sum((c["mean_batch"] or 0.0) * c["steps"] for c in mine) / steps if steps else None
+        batch = float_sum((c["mean_batch"] or 0.0) * c["steps"] for c in mine) / steps if steps else None
         rows.append((
             name, mine[0]["role"], f"{sum(c['stages'] for c in mine):,}", percent(mean_of(mine, "utilisation")),
             format_number(batch), percent(mean_of(mine, "kv_mean_share")), percent(most_of(mine, "kv_peak_share")),
@@ -282,7 +283,7 @@ def _clients(summary: dict[str, Any]) -> Section:
 def mean_of(clients: list[dict[str, Any]], key: str) -> float | None:
     """Return the mean over the clients that have the key."""
     values = [c[key] for c in clients if c.get(key) is not None]
-    return sum(values) / len(values) if values else None
+    return float_sum(values) / len(values) if values else None
 
 
 def most_of(clients: list[dict[str, Any]], key: str) -> float | None:

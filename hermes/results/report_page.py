@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-import vl_convert
-
 from hermes.results.brief import brief
-from hermes.results.charts import PALETTE, VEGA_LITE, Panel, panel_spec, theme
+from hermes.results.charts import PALETTE, Panel, panel_spec, theme
 from hermes.results.compare import compare
 from hermes.results.compare_verdict import FIGURES, SLO_TEXT, figure, named
 from hermes.results.fleet_charts import fleet_panels
@@ -26,6 +25,7 @@ from hermes.results.time_charts import Runs, over_time
 __all__ = ["MOST_BYTES", "Figures", "Section", "page", "runs_page"]
 
 MOST_BYTES = 2 * 10**6
+VEGA = Path(__file__).parent / "page" / "vega.js"   # made by scripts/build_vega.py
 Section = tuple[str, str]   # title, HTML
 Figures = tuple[str, Sequence[Panel], str]   # of a section with charts of its own: title, charts, HTML below them
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
@@ -101,9 +101,8 @@ def page(title: str, before: Sequence[Section], panels: Sequence[Panel], after: 
     body = "".join(f"<section>{f'<h2>{escape(name)}</h2>' if name else ''}{html}</section>"
                    for name, html in (*before, *apart, *charts, *after))
     specs = _json({f"chart{number}": panel_spec(panel) for number, panel in enumerate(every)})
+    script = VEGA.read_text(encoding="utf-8")
     themes = _json({"light": theme(), "dark": theme(dark=True)})
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
-    script = script.replace("</script", "<\\/script")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'

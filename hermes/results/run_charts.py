@@ -22,6 +22,7 @@ from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
 from hermes.results.time_charts import NAME, Runs, colours, over_time
 from hermes.results.utilisation import THRESHOLD
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "notes", "rounded", "utilisation"]
@@ -68,7 +69,7 @@ def _largest(run: Results) -> str:
     parts = [(seconds, f"{cause} {'before' if cause in AT_GATEWAY.values() else 'of'} {stage}")
              for stage, part in run.summary["breakdown"]["stages"].items() for cause, seconds in _causes(part).items()]
     most, name = max(parts, default=(0.0, "nothing"))
-    return f"{most / (sum(seconds for seconds, _ in parts) or 1.0):.0%} of a request's time is {name}"
+    return f"{most / (float_sum(seconds for seconds, _ in parts) or 1.0):.0%} of a request's time is {name}"
 
 
 def _causes(part: Mapping[str, Any]) -> dict[str, float]:

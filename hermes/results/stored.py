@@ -24,8 +24,8 @@ __all__ = ["FORMAT", "KEPT_META", "StoredResults", "digest_of", "open_run"]
 
 FORMAT = 2   # of summary.json and record.parquet: raise it when a key or a field changes
 
-# entries of a run's meta that are written: none that differs between equal runs
-KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
+# entries of a run's meta that are written: none but `environment` differs between equal runs
+KEPT_META = ("name", "version", "environment", "seed", "interrupted", "warnings", "remarks")
 
 
 class StoredResults(Results):
@@ -47,8 +47,12 @@ class StoredResults(Results):
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of the content of a `summary.json` without its own digest, however it is laid out."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    """Return the SHA-256 of the content of a `summary.json` without its own digest, however it is laid out.
+
+    It leaves out `run.environment`: equal runs have equal digests in every build, and on every Python.
+    """
+    run = {key: value for key, value in content["run"].items() if key != "environment"}
+    return hashlib.sha256(json.dumps({**content, "run": run}).encode()).hexdigest()
 
 
 def open_run(folder: str | os.PathLike[str]) -> StoredResults:

@@ -38,6 +38,7 @@ from hermes.results.tenants import tenants_summary
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import utilisation_summary
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["grouped_reasons", "summarise"]
@@ -219,7 +220,7 @@ def _steps(usages: list[ClientUsage]) -> dict[str, Any]:
     steps, outside = sum(u.steps for u in usages), sum(u.out_of_range_steps for u in usages)
     return {
         "runs": sum(u.runs for u in usages), "steps": steps,
-        "mean_batch": _ratio(sum(u.batch for u in usages), steps),
+        "mean_batch": _ratio(float_sum(u.batch for u in usages), steps),
         "preemptions": sum(u.preemptions for u in usages),
         "out_of_range": outside, "out_of_range_share": _ratio(outside, steps),
     }

@@ -16,6 +16,7 @@ from hermes.results.distribution import Distribution
 from hermes.results.gateway_times import shares_of_ttft
 from hermes.results.layout import Section, format_number, format_s, percent
 from hermes.results.metrics import RequestMetrics
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "shown_groupings", "tenants_summary", "waited_ns"]
@@ -113,11 +114,11 @@ def _one(record: RunRecord, metrics: RequestMetrics, mine: BoolArray, wait: IntA
 def gateway_line(summary: dict[str, Any]) -> str | None:
     """Return the line of the report about the time at the gateway, its queue and the tenants; None without these."""
     found, parts, shares = summary.get("gateway", {}), list[str](), shares_of_ttft(summary)
-    if (share := sum(shares.values())) >= _SHOWN:
+    if (share := float_sum(shares.values())) >= _SHOWN:
         causes = ", ".join(_WORDS[name] for name, one in shares.items() if one >= _SHOWN * share)
         parts.append(f"{share:.0%} of the mean TTFT ({causes})")
     if "held" in found:
-        wait, calls = found["waited_s"], sum(found["held"].values())
+        wait, calls = found["waited_s"], float_sum(found["held"].values())
         parts.append(f"{calls:,} calls waited p50 {format_s(wait['p50'])}, p99 {format_s(wait['p99'])}")
     fates = summary.get("attempts", {}).get("requests", {})
     away = [f"{fates[name]:,} {name}" for name in _TURNED_AWAY if fates.get(name)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from hermes.core.record import RunRecord
 from hermes.results.usage import window_ns
+from hermes.sums import float_sum
 
 __all__ = ["stores_summary", "tier_utilisation"]
 
@@ -42,7 +43,7 @@ def _tiers(record: RunRecord) -> dict[str, Any]:
         mine = [record.tiers[i] for i in rows]
         busiest = max(rows, key=lambda i: used[i])
         total = {
-            key: sum(getattr(tier, key) for tier in mine)
+            key: float_sum(getattr(tier, key) for tier in mine)
             for key in ("capacity_bytes", "used_bytes", "hits", "misses", "evictions", "refused", "read_bytes",
                         "written_bytes")
         }

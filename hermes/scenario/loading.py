@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.config.data_files import resource_dir
+from hermes.config.files import relative_name
 from hermes.config.yaml_document import Mark, Node, as_node, is_index, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
@@ -125,7 +126,7 @@ def moved_path(text: str, old: Path, new: Path) -> str:
     """Return a path relative to folder `new` that was relative to `old`; anything but an existing file stays."""
     if not text.endswith(DATA_SUFFIXES) or os.path.isabs(text) or "\0" in text or not (old / text).is_file():
         return text
-    return Path(os.path.relpath(old / text, new)).as_posix()
+    return relative_name(old / text, new)
 
 
 def moved(node: Node, old: Path, new: Path) -> Node:

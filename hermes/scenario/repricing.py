@@ -31,6 +31,7 @@ from hermes.results.assumes import Assumed, changes_between, headlines
 from hermes.results.slo import slo_given, slo_groups, slo_summary, within_slo
 from hermes.scenario.assumed_hits import hit_share, overloads, seconds_of_hits
 from hermes.scenario.assumption import Assumption, Change
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 from hermes.workload.base import ClosedLoopProcess
 
@@ -137,7 +138,7 @@ class Repricing:
         """The cost with a price for each client that has none; None if all or none have one."""
         prices = [info.price_per_hour for info in self.record.clients]
         free = sum(info.num_devices for info in self.record.clients if not info.price_per_hour)
-        if not free or not sum(prices):
+        if not free or not float_sum(prices):
             return None
         more = free * one.change.unpriced_dollars / math.fsum(prices)
         names = dict.fromkeys(info.group or info.name for info in self.record.clients if not info.price_per_hour)
@@ -236,7 +237,7 @@ class Repricing:
             model = config.adjust.apply(hardware.build(self.scenario.source.base_dir))
             after = np.array([_step_ns(model, stats, config.parallel.dp) for stats in sample.stats[kind]])
             return np.asarray(after - sample.before[kind])
-        more = np.array([sum(terms[name] * (factor - 1.0) for name, factor in change.scales[group].items()
+        more = np.array([float_sum(terms[name] * (factor - 1.0) for name, factor in change.scales[group].items()
                              if name in terms) for terms in sample.terms[kind]])
         host = self._hidden(group, sample.stats[kind])
         return np.where(host > 0, np.maximum(sample.before[kind] + more, host) - sample.before[kind], more)

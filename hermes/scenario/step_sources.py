@@ -9,6 +9,7 @@ from hermes.hardware.result_ranges import FAMILIES, result_range
 from hermes.hardware.term_trust import WHOLE, deciding, described, in_total, of_other_engine, trust_of
 from hermes.hardware.trust import Trust
 from hermes.scenario.repricing import Repricing
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.results.results import Results
@@ -25,7 +26,7 @@ def step_sources(scenario: Scenario, results: Results) -> list[dict[str, Any]]:
     run, found = Repricing(scenario, results), []
     for group, config in enumerate(scenario.clients):
         seconds, model = run.term_seconds(group)
-        total = sum(seconds.values())
+        total = float_sum(seconds.values())
         if total <= 0.0:
             continue
         ranged = trust_of(model)

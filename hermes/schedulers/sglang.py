@@ -21,6 +21,7 @@ from hermes.memory.blocks import BlockPool
 from hermes.memory.radix import Node, RadixPool, RadixTree, runs_of
 from hermes.schedulers.base import LLMScheduler, run_order
 from hermes.schedulers.plan import Plan
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.schedulers.sglang_config import SglangConfig
@@ -261,7 +262,7 @@ class SglangScheduler(LLMScheduler):
         ratio = 1.0 if self.ignore_eos else self.ratio
         asked = self.max_new_tokens
         # in running order: the sum is one of floats
-        return sum([min(asked(seq) - outputs, CLIP_MAX_NEW_TOKENS) * ratio for seq, outputs in self._outputs()])
+        return float_sum([min(asked(seq) - outputs, CLIP_MAX_NEW_TOKENS) * ratio for seq, outputs in self._outputs()])
 
     def _next_chunk(self, seq: Generation, budget: Budget) -> tuple[Generation, int]:
         """Charge the next part of the chunked request, or its rest."""

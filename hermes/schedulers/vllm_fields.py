@@ -48,7 +48,7 @@ def _refused(why: str) -> Answer:
 _STATE_SPACE = "layers with a state (Mamba) are not modelled"
 _ENCODER = "encoder inputs of multimodal prompts are not modelled: a prompt is its tokens"
 _DERIVED = "set by the engine from other values"
-_ADAPTER_WORK = "the work of adapters is priced as without it (docs/background/lora.md)"
+_ADAPTER_WORK = "the work of adapters is priced as without it"
 
 _SCHEDULER = {
     "async_scheduling": _key("scheduler.async_scheduling"),

@@ -25,6 +25,7 @@ from hermes.hardware.base import STEP_STATS
 from hermes.hardware.devices import MachineSpec, load_device
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = [
@@ -141,9 +142,9 @@ class _PerItem:
         pieces = [cost / max(1, task.items) for cost, task in zip(each, tasks, strict=True)]
         busy = min(self.cores, sum(max(1, task.items) for task in tasks))
         # longest first over the cores is within a third of the optimum; no order is below the bound that follows
-        seconds = max(max(pieces), sum(each) / busy)
+        seconds = max(max(pieces), float_sum(each) / busy)
         alone = config.fixed + seconds
-        return Work(alone, cores=(sum(each) / self.cores / alone) if alone > 0 else 0.0)
+        return Work(alone, cores=(float_sum(each) / self.cores / alone) if alone > 0 else 0.0)
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """Return one phase, with unknown flops and bytes."""

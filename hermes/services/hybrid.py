@@ -17,6 +17,7 @@ from hermes.config import Component, ConfigModel, Duration
 from hermes.core.stage import ServiceStage
 from hermes.errors import inside
 from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Service, Work, check_memory
+from hermes.sums import float_sum
 
 __all__ = ["Hybrid", "HybridService"]
 
@@ -113,6 +114,6 @@ class HybridService:
         if self.config.searches == "parallel":
             works = self.dense.work(tasks), self.sparse.work(tasks)
             longer = "dense" if works[0].alone_s >= works[1].alone_s else "sparse"
-            found = [PhaseCost("both searches", sum(c.flops for c in found), sum(c.num_bytes for c in found),
-                               self._searches_s(*works), longer)]
+            flops, num_bytes = (float_sum(getattr(one, name) for one in found) for name in ("flops", "num_bytes"))
+            found = [PhaseCost("both searches", flops, num_bytes, self._searches_s(*works), longer)]
         return [*found, PhaseCost("fusion", 0.0, 0.0, self._fusion_s(tasks), "given")]

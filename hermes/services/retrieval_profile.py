@@ -33,6 +33,7 @@ from hermes.services.retrieval_costs import (
     RetrievalKind,
     features,
 )
+from hermes.sums import float_sum
 
 __all__ = [
     "CorpusExponent", "CostTerm", "RecallFigure", "RetrievalModel", "RetrievalProfile", "RetrievalProvenance",
@@ -178,7 +179,7 @@ class RetrievalProfile(ConfigModel):
         """
         model = self.model(index.kind)
         found = self._features(model, index, effort, batch, threads, work)
-        return sum(term.seconds * found[term.per] for term in model.terms)
+        return float_sum(term.seconds * found[term.per] for term in model.terms)
 
     def coarse_seconds(self, index: InvertedLists, nprobe: int, batch: int = 1) -> float:
         """Return the seconds of the search for the lists to probe, with one thread; 0 if it was not measured."""
@@ -186,7 +187,7 @@ class RetrievalProfile(ConfigModel):
         if model.coarse is None:
             return 0.0
         found = self._features(model, index, nprobe, batch, 1, None)
-        return sum(term.seconds * found[term.per] for term in model.coarse.terms)
+        return float_sum(term.seconds * found[term.per] for term in model.coarse.terms)
 
     def outside(
         self, index: RetrievalIndex, effort: int, batch: int = 1, threads: int = 1,

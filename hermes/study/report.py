@@ -235,12 +235,12 @@ class Report:
         written = []
         for table in self.tables:
             written.append(out / f"{table.name}.csv")
-            table.frame.to_csv(written[-1], index=False)
+            table.frame.to_csv(written[-1], index=False, lineterminator="\n")
         for plot in self.plots:
             written.append(out / f"{plot.name}.png")
             plot.figure.savefig(written[-1], dpi=120, metadata={"Software": None})
         written.append(out / "report.md")
-        written[-1].write_text(self.markdown(), encoding="utf-8")
+        written[-1].write_text(self.markdown(), encoding="utf-8", newline="\n")
         return written
 
 

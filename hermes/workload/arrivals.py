@@ -17,6 +17,7 @@ from hermes.arrays import FloatArray, IntArray
 from hermes.config import Duration, Rate, quantity
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, ThinkDistribution, seconds_to_ns, think_times_ns
 from hermes.workload.replay import Replay
@@ -131,14 +132,14 @@ class MarkovModulated(ArrivalProcess):
         return {"rates": [rate * factor for rate in self.rates]}
 
     def _per_cycle(self) -> float:
-        return sum(rate * dwell for rate, dwell in zip(self.rates, self.dwells, strict=True))
+        return float_sum(rate * dwell for rate, dwell in zip(self.rates, self.dwells, strict=True))
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         # Time rescaling: in units of the accumulated rate the process is Poisson with rate 1. Draw it there, and map it
         # back through the (piecewise linear) accumulated rate of the spells.
         of_states, of_gaps = rng.spawn(2)
         targets = np.cumsum(of_gaps.standard_exponential(n))
-        first = int(of_states.random() >= self.dwells[0] / sum(self.dwells))
+        first = int(of_states.random() >= self.dwells[0] / float_sum(self.dwells))
         rates = np.array([self.rates[first], self.rates[1 - first]])
         means = np.array([self.dwells[first], self.dwells[1 - first]])
         spells: list[FloatArray] = []

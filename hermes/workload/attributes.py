@@ -12,6 +12,7 @@ from hermes.arrays import IntArray
 from hermes.config import ConfigModel, Duration, Name, Tokens
 from hermes.core.request_table import NamedColumn
 from hermes.errors import InputError, Verbatim
+from hermes.sums import float_sum
 from hermes.units import s_to_ns
 from hermes.workload.base import MAX_TOKENS
 
@@ -30,8 +31,8 @@ class Priorities(ConfigModel):
     def _check(self) -> Self:
         if self.weights is not None and len(self.weights) != len(self.values):
             raise InputError(f"as many weights as values ({len(self.values)})", len(self.weights), field="weights")
-        if self.weights is not None and sum(self.weights) <= 0:
-            raise InputError("weights with a sum above 0", sum(self.weights), field="weights")
+        if self.weights is not None and float_sum(self.weights) <= 0:
+            raise InputError("weights with a sum above 0", float_sum(self.weights), field="weights")
         return self
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:

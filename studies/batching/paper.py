@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hermes.study import Compared, Table
+from hermes.sums import float_sum
 
 from ..common.table_3 import DISAGREE, NEAR, OBJECTIVES, best_systems, kind, outcome, recommended, share, tally
 from .tables import BANDS, BY, RATE_STEPS, highest_rates
@@ -168,7 +169,7 @@ def compared(grid: pd.DataFrame, ttft: str, ranked: str, quick: bool = False) ->
 
 def effort(grids: Sequence[pd.DataFrame], quick: bool) -> list[Compared]:
     """Return the size of the study, and how long it takes to simulate."""
-    hours, core_s = (sum(float(grid[name].sum()) for grid in grids) for name in ("device_hours", "core_s"))
+    hours, core_s = (float_sum(float(grid[name].sum()) for grid in grids) for name in ("device_hours", "core_s"))
     return [
         Compared("size of the study, GPU-hours simulated", PAPER_GPU_HOURS, hours,
                  f"{sum(map(len, grids)):,} points; the paper does not give its windows", 0, "text",

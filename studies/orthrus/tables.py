@@ -9,6 +9,7 @@ import pandas as pd
 
 from hermes.clients.overhead import load_overhead
 from hermes.study import Table
+from hermes.sums import float_sum
 
 from .points import ARRIVALS, BIN_S, IBS, MODELS, MODES, PHASE_S, PHASES_S, SPLIT, SPLITS, USERS
 
@@ -160,7 +161,7 @@ def below(rows: Rows, label: str, kind: str, name: str, system: str) -> float:
 
 def phases_s(row: dict[str, Any]) -> float:
     """Seconds of the three phases together."""
-    return sum(float(row[f"phase.{i}"]) for i in range(3))
+    return float_sum(float(row[f"phase.{i}"]) for i in range(3))
 
 
 def phase_table(rows: Rows, systems: list[str], modes: tuple[str, ...]) -> Table:

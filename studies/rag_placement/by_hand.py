@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hermes.hardware.devices import load_device
 from hermes.hardware.efficiency import load_efficiency
 from hermes.hardware.models import load_model
+from hermes.sums import float_sum
 
 __all__ = ["Embedding", "embedding_by_hand"]
 
@@ -64,11 +65,11 @@ def embedding_by_hand(model_name: str, device_name: str, pieces: list[int]) -> E
     )
     memory = (traffic[0] / share.qkv_o.memory + traffic[1] / share.ffn.memory) / device.memory_bandwidth
 
-    pairs = sum(n * (n + 1) / 2 if m.causal else n * n for n in pieces) + share.attention_tile * tokens
+    pairs = float_sum(n * (n + 1) / 2 if m.causal else n * n for n in pieces) + share.attention_tile * tokens
     attention = 4.0 * heads * layers * pairs / (peak * share.prefill_attention.compute)
     read = 2 * (heads + kv) * layers * tokens * byte / (device.memory_bandwidth * share.prefill_attention.memory)
     vectors = (8 * h + 2 * (heads + kv) + matrices * inner) * layers * tokens * byte
     vectors_s = vectors / (device.memory_bandwidth * share.elementwise)
     launches = layers * (8 * share.kernel_latency + share.prefill_attention_latency)
-    return Embedding(flops, sum(traffic), arithmetic, memory, 1 - share.overlap,
+    return Embedding(flops, float_sum(traffic), arithmetic, memory, 1 - share.overlap,
                      attention + (1 - share.overlap) * read, vectors_s, launches)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hermes.study import Compared
+from hermes.sums import float_sum
 
 from .points import Setup, context_bytes, dcn_used, hit_share, store_of
 from .runs import PASTS, POPULATIONS, Found
@@ -47,7 +48,7 @@ def _corpus(points: Points) -> Compared:
 def _ratios(over: Found, under: Found) -> tuple[float, tuple[float, float] | None]:
     """Return the ratio of two mean T90, and the lowest and highest of one seed; None for a single seed."""
     each = [a / b for a, b in zip(over.t90, under.t90, strict=True)]
-    return sum(over.t90) / sum(under.t90), (min(each), max(each)) if len(each) > 1 else None
+    return float_sum(over.t90) / float_sum(under.t90), (min(each), max(each)) if len(each) > 1 else None
 
 
 def _told(ratio: float, interval: tuple[float, float] | None, limit: float) -> bool:
@@ -57,11 +58,11 @@ def _told(ratio: float, interval: tuple[float, float] | None, limit: float) -> b
 
 def _stores(points: Points, population: str, past: int) -> list[Found]:
     """Return the stores of a system, that of the lowest T90 first."""
-    return sorted((points[population, past, design] for design in STORES), key=lambda found: sum(found.t90))
+    return sorted((points[population, past, design] for design in STORES), key=lambda found: float_sum(found.t90))
 
 
 def _s(found: Found) -> str:
-    return f"{found.setup.design} {sum(found.t90) / len(found.t90):.1f} s" + (
+    return f"{found.setup.design} {float_sum(found.t90) / len(found.t90):.1f} s" + (
         " (not stable)" if found.stable is False else "")
 
 

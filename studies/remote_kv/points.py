@@ -15,6 +15,7 @@ from hermes.results.stability import GROWTH, NOISE
 from hermes.scenario.loading import load_document
 from hermes.study import Point
 from hermes.study.figures import point_figures
+from hermes.sums import float_sum
 from hermes.units import parse_bandwidth, parse_bytes
 from hermes.workload.contexts import zipf_weights
 
@@ -82,7 +83,7 @@ def dcn_used(setup: Setup, store: dict[str, Any], folder: Path) -> float | None:
     if not links:
         return None
     crossing = setup.rate * hit_share(setup, store) * (1 - 1 / len(links)) * context_bytes(setup)
-    return float(crossing / sum(parse_bandwidth(link["bandwidth"]) for link in links))
+    return float(crossing / float_sum(parse_bandwidth(link["bandwidth"]) for link in links))
 
 
 def context_bytes(setup: Setup) -> float:

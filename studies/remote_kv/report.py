@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hermes.study import Compared, Context, Plot, Point, Report, Search, Table, run_points, run_searches
+from hermes.sums import float_sum
 
 from .compared import compared
 from .plots import cdf_plot
@@ -222,7 +223,7 @@ def _findings(found: list[Found], rates: pd.DataFrame, modes: tuple[str, ...]) -
                         and (f.setup.population == population or f.setup.design == "recompute")]
                 text = ", ".join(f"{f.setup.design} {f.mean('latency.e2e_s.p90'):.1f} s"
                                  + (" (not stable)" if f.stable is False else "")
-                                 for f in sorted(mine, key=lambda f: sum(f.t90)))
+                                 for f in sorted(mine, key=lambda f: float_sum(f.t90)))
                 out.append(f"{mode}, {population}, {past:,} tokens: p90 of E2E {text}.")
     stable = rates.dropna(subset=["stable /s"])
     for group, part in stable.groupby(["keys", "past"], sort=False):

@@ -22,6 +22,7 @@ from hermes.results import Results
 from hermes.scenario import load_scenario
 from hermes.study import Point
 from hermes.study.figures import point_figures
+from hermes.sums import float_sum
 
 from . import paper
 
@@ -232,7 +233,7 @@ def extract(results: Results) -> dict[str, Any]:
     stages = results.stages
     alone = stages.assign(s=stages["end_s"] - stages["start_s"])
     # generations of a batch run side by side: count the time in which any runs
-    busy = sum(_union(group) for _, group in alone[alone["kind"] == "generate"].groupby("request", observed=True))
+    busy = float_sum(_union(group) for _, group in alone[alone["kind"] == "generate"].groupby("request", observed=True))
     e2e = float(results.requests["e2e_s"].mean())
     looked = _lookups(results)
     ahead = [lookup["overlap"] for lookup in looked if lookup["planned"]]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hermes.hardware.devices import load_device
 from hermes.scenario import load_scenario
+from hermes.sums import float_sum
 
 from .paper import BUDGET_GB, RETRIEVAL_SPEEDUP, SERVER_SHARE
 from .points import GPU, Means, Rates
@@ -130,4 +131,4 @@ def solve(value: Callable[[float], float], target: float, low: float, high: floa
 def mean(values: Iterable[float]) -> float:
     """Arithmetic mean."""
     found = list(values)
-    return sum(found) / len(found)
+    return float_sum(found) / len(found)

@@ -4,18 +4,24 @@ import contextlib
 import io
 import json
 import os
+import platform
 import subprocess
 import sys
 from functools import cache
 
+import numpy as np
 import pytest
 from each import each
 
 import hermes.api
 from hermes import __version__
 from hermes.cli import main
+from hermes.compiled import is_compiled
 from hermes.config.yaml_document import parse_yaml
+from hermes.core.coordinator import Coordinator
 from hermes.scenario import builtin_scenarios, load_scenario
+
+BUILD = "compiled" if is_compiled(Coordinator) else "pure"
 
 
 @pytest.fixture
@@ -42,7 +48,8 @@ def refused(call):
 
 
 def test_help_and_version(call):
-    assert call("--version") == (0, f"hermes {__version__}\n", "")
+    python = platform.python_version()
+    assert call("--version") == (0, f"hermes {__version__} ({BUILD}, Python {python}, NumPy {np.__version__})\n", "")
     for arguments in ([], ["--help"], ["trace"], ["regress"], ["run", "--help"]):
         code, out, err = call(*arguments)
         assert (code, err) == (0, "")
@@ -86,6 +93,8 @@ def test_run_writes_and_prints(call, small_file, tmp_path):
     assert "20 of small: all completed" in out
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["completed"] == 20
+    environment = {"build": BUILD, "python": platform.python_version(), "numpy": np.__version__}
+    assert summary["run"]["environment"] == environment
     resolved = tmp_path / "out" / "scenario.resolved.yaml"
     assert load_scenario(resolved) == load_scenario(small_file)
     assert resolved.read_text().startswith(f"# hermes {__version__}\n")

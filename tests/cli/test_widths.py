@@ -18,7 +18,7 @@ workload: {arrivals: {kind: poisson, rate: 1}, lengths: {kind: fixed, prompt: 50
 
 
 @pytest.mark.parametrize("command", ["scenarios", "profile list", "explain DEEPSEEK --prompt 200", "pipeline list",
-                                     "study --list", "explain quickstart --request 3"])
+                                     "study --list", "explain quickstart --request 3", "doctor"])
 def test_tables_fit(command, tmp_path, capsys):
     (tmp_path / "d.yaml").write_text(DEEPSEEK)
     assert main(command.replace("DEEPSEEK", str(tmp_path / "d.yaml")).split()) in (0, None)

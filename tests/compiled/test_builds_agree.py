@@ -77,6 +77,21 @@ def test_single_steps(tmp_path: Path) -> None:
     assert not differing(jobs, tmp_path)
 
 
+def test_files_of_a_run(tmp_path: Path) -> None:
+    builds, files = [], []
+    for package in (ROOT, BUILD):
+        out = tmp_path / str(len(builds))
+        command = [sys.executable, "-m", "hermes", "run", "quickstart", "-o", str(out), "--trace"]
+        subprocess.run(command, check=True, capture_output=True, cwd=tmp_path,
+                       env={**os.environ, "PYTHONPATH": str(package)})
+        files.append({path.name: path.read_bytes() for path in out.iterdir() if path.name != "summary.json"})
+        summary = json.loads((out / "summary.json").read_text())
+        builds.append(summary["run"].pop("environment")["build"])
+        files[-1]["summary.json"] = json.dumps(summary).encode()
+    assert builds == ["pure", "compiled"]
+    assert files[0] == files[1]
+
+
 def test_the_build_is_of_these_sources() -> None:
     ours = {path.relative_to(ROOT): path.read_bytes() for path in (ROOT / "hermes").rglob("*.py")}
     theirs = {path.relative_to(BUILD): path.read_bytes() for path in (BUILD / "hermes").rglob("*.py")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +18,8 @@ from hermes.compiled import check_overrides, is_compiled
 from hermes.schedulers import LLMScheduler
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))
-
-from build_compiled import sources  # noqa: E402
-
+WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+SOURCES = [ROOT.joinpath("hermes", *name.split(".")).with_suffix(".py") for name in WHEEL["hooks"]["custom"]["modules"]]
 FOLDERS = ("hermes", "docs", "studies", "tests", "benchmarks")
 
 
@@ -52,7 +50,7 @@ def fields(cls: ast.ClassDef) -> set[str]:
 
 
 def compiled() -> dict[str, ast.ClassDef]:
-    return {name: cls for path in sources() for name, cls in classes((ROOT / path).read_text()).items()}
+    return {name: cls for path in SOURCES for name, cls in classes(path.read_text()).items()}
 
 
 def bases(cls: ast.ClassDef) -> list[str]:
@@ -79,8 +77,8 @@ def hidden(cls: ast.ClassDef, others: dict[str, ast.ClassDef], roots: dict[str, 
 @pytest.mark.drawn
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_class_attribute_hides_a_field(folder: str) -> None:
-    roots, known = compiled(), {ROOT / path for path in sources()}
-    files = [path for path in sorted((ROOT / folder).rglob("*.py")) if path not in known]
+    roots = compiled()
+    files = [path for path in sorted((ROOT / folder).rglob("*.py")) if path not in SOURCES]
     found = {path: classes(path.read_text(encoding="utf-8")) for path in files}
     others = {name: cls for inside in found.values() for name, cls in inside.items()}
     wrong = [f"{path.relative_to(ROOT)}: {what}" for path, inside in found.items()
@@ -115,7 +113,7 @@ def test_a_subclass_of_the_present_build() -> None:
         return type("Hiding", (LLMScheduler,), {"max_num_seqs": 1})
 
     # `make test-compiled` names the build that it means
-    assert is_compiled(LLMScheduler) == os.environ.get("PYTHONPATH", "").endswith("compiled")
+    assert is_compiled(LLMScheduler) == os.environ.get("PYTHONPATH", "").endswith("build/compiled")
     if is_compiled(LLMScheduler):
         with pytest.raises(TypeError, match="max_num_seqs"):
             subclass()

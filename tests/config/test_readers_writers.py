@@ -27,6 +27,7 @@ from hermes.config.files import (
     read_bytes,
     read_json,
     read_text,
+    relative_name,
 )
 from hermes.config.tables import csv_table, json_table, parquet_columns
 from hermes.config.writing import check_writable, locked, replacing, write_text
@@ -143,6 +144,18 @@ def test_what_is_no_file_is_not_replaced(target: str) -> None:
 def test_a_folder_that_cannot_be_written() -> None:
     with pytest.raises(HermesError, match="cannot write into /proc/self/x: "):
         check_writable(Path("/proc/self/x"))
+
+
+def test_a_relative_name_has_slashes_and_is_whole_between_drives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert relative_name(tmp_path / "a" / "b.csv", tmp_path / "c") == "../a/b.csv"
+
+    def refused(*_: object) -> str:
+        raise ValueError("path is on mount 'C:', start on mount 'D:'")
+
+    monkeypatch.setattr("os.path.relpath", refused)
+    assert relative_name(tmp_path / "b.csv", tmp_path) == (tmp_path / "b.csv").resolve().as_posix()
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path: Path) -> None:

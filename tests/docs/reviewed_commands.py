@@ -8,7 +8,8 @@ NOT_RUN = {
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
     r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
-    r"make compiled|PYTHONPATH=build/compiled .*": "compiles for two minutes; `make test-compiled`",
+    r"make compiled|PYTHONPATH=build/compiled .*|HERMES_COMPILED=1 .*":
+        "compiles for two minutes; `make test-compiled`",
     r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/pip install --no-deps sglang.*|python scripts/record_sglang_schedules\.py .*":

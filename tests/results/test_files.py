@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
+from typing_extensions import TypeAliasType
 
 from hermes.api import simulate
 from hermes.config.files import file_digest
@@ -26,7 +27,7 @@ from hermes.errors import HermesError, InputError
 from hermes.results import export
 from hermes.results.export import write_results
 from hermes.results.frames import TABLES, to_frame
-from hermes.results.record_file import read_record, write_record
+from hermes.results.record_file import _decoded, read_record, write_record
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
 from hermes.results.stored import open_run
@@ -209,6 +210,22 @@ def test_a_summary_may_be_laid_out_anew_but_not_changed(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
+def test_a_summary_says_where_it_was_made_and_the_rest_does_not_depend_on_it(tmp_path: Path) -> None:
+    texts = {}
+    for build in ("pure", "compiled"):
+        environment = {"build": build, "python": "3.11.0", "numpy": "2.0.0"}
+        write_results(Results(by_hand(), {**META, "environment": environment}), tmp_path / build)
+        texts[build] = (tmp_path / build / "summary.json").read_text()
+        assert open_run(tmp_path / build).meta["environment"] == environment
+    pure, compiled = (json.loads(text) for text in texts.values())
+    assert pure["run"].pop("environment")["build"] == "pure"
+    assert compiled["run"].pop("environment")["build"] == "compiled"
+    assert pure == compiled
+    assert texts["pure"].replace('"pure"', '"compiled"') == texts["compiled"]
+    write_results(open_run(tmp_path / "pure"), tmp_path / "again")   # it was simulated there
+    assert (tmp_path / "again" / "summary.json").read_text() == texts["pure"]
+
+
 def test_no_damaged_record_is_read(tmp_path: Path) -> None:
     write_results(Results(by_hand()), tmp_path)
     path, rng = tmp_path / "record.parquet", random.Random(1)
@@ -282,3 +299,12 @@ def test_the_trace_opens(tmp_path: Path) -> None:
     write_results(Results(by_hand()), tmp_path, trace_events=1000)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]
+
+
+def test_arrays_are_read_where_their_type_is_an_alias() -> None:
+    """NumPy 2.5 made `NDArray` an alias, of which `get_origin` gives the alias itself."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    alias = TypeAliasType("alias", np.ndarray[Any, np.dtype[scalar]], type_params=(scalar,))
+    written = {"array": 0, "dtype": "int32", "shape": [2]}
+    read = _decoded(alias[np.int32], written, [np.array([3, 4], dtype=np.int64)])
+    np.testing.assert_array_equal(read, np.array([3, 4], dtype=np.int32), strict=True)

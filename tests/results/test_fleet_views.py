@@ -19,12 +19,12 @@ from hermes.explore import open_sweep, run_sweep
 from hermes.explore.figures import figures
 from hermes.results import replica_states
 from hermes.results.brief import brief
-from hermes.results.charts import Panel, image
+from hermes.results.charts import Panel
 from hermes.results.compare import compare
 from hermes.results.export import write_results
 from hermes.results.fleet_charts import MAX_RULES, MAX_STEPS, STATE_COLOURS, fleet_panels
 from hermes.results.membership import mean_devices
-from hermes.results.plots import draw
+from hermes.results.plots import draw, image
 from hermes.results.replica_states import Decision, decisions, longest_queue, spans, state_counts
 from hermes.results.report_page import runs_page
 from hermes.results.results import Results

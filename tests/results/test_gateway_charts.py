@@ -11,10 +11,10 @@ import pytest
 from hermes.api import simulate
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.results.charts import Panel, image
+from hermes.results.charts import Panel
 from hermes.results.export import write_results
 from hermes.results.gateway_charts import LIMIT_COLOURS, gateway_panels
-from hermes.results.plots import draw
+from hermes.results.plots import draw, image
 from hermes.results.report_page import runs_page
 from hermes.results.results import Results
 from hermes.results.run_charts import chart

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from synthetic_records import by_hand, large_record, random_record
@@ -14,8 +17,9 @@ from hermes.api import simulate
 from hermes.cli import main, plot
 from hermes.errors import InputError
 from hermes.results import plots
-from hermes.results.charts import Axis, Panel, end_labels, image, panel_spec, specification
+from hermes.results.charts import Axis, Chart, Panel, end_labels, panel_spec
 from hermes.results.export import write_results
+from hermes.results.plots import image
 from hermes.results.results import Results
 from hermes.results.run_charts import KINDS, breakdown, chart, latency, utilisation
 from hermes.results.time_charts import MAX_CLIENTS, MAX_GROUPS, over_time
@@ -55,7 +59,7 @@ def test_a_distribution_has_its_percentiles_and_the_limit(judged: Results) -> No
     assert marks["y"].tolist() == [0.5, 0.99]
     assert rule["x"].tolist() == pytest.approx([0.1 * factor])
     assert f"p50 {seconds.median() * 1e3:.3g} ms" in panel.title
-    values = specification(chart([("run", judged)], "latency"))["vconcat"][0]["layer"][0]["data"]["values"]
+    values = panel_spec(panel)["layer"][0]["data"]["values"]
     assert values[-1]["x"] == pytest.approx(seconds.max() * factor, rel=1e-4)
 
 
@@ -196,6 +200,44 @@ def test_matplotlib_draws_the_same_data(judged: Results, kind: str) -> None:
             assert frame["x"].tolist() in drawn
         assert sum(bar.get_width() for bar in axis.patches[:sum(map(len, layers(panel, "bar")))]) == pytest.approx(
             sum((frame["x2"] - frame["x"]).sum() for frame in layers(panel, "bar")))
+
+
+@pytest.mark.parametrize("kind", OF_ANY)
+def test_texts_lie_inside_their_figure(graph: Results, kind: str) -> None:
+    figure = plots.draw(chart([("run", graph)], kind))
+    figure.draw_without_rendering()
+    edge = figure.bbox
+    places = [axis.get_tightbbox() for axis in figure.axes]
+    texts = [figure._suptitle, *figure.texts, *(text for axis in figure.axes for text in axis.texts)]
+    for box in (*places, *(text.get_window_extent() for text in texts)):
+        assert edge.x0 <= box.x0 < box.x1 <= edge.x1
+        assert edge.y0 <= box.y0 < box.y1 <= edge.y1
+    assert all(above.y0 > below.y1 for above, below in itertools.pairwise(places))
+
+
+def test_the_settings_of_a_user_change_nothing(judged: Results) -> None:
+    made = chart([("it costs $4 or $5, 名", judged)], "breakdown")
+    plain = [image(made, suffix) for suffix in ("png", "svg")]
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "yellow", "svg.fonttype": "path",
+                                "savefig.bbox": "tight"}):
+        assert [image(made, suffix) for suffix in ("png", "svg")] == plain
+    assert "it costs $4 or $5, 名".encode() in plain[1], "texts stay texts"
+
+
+@pytest.mark.parametrize(("scale", "low", "high", "expected"), [
+    (Axis(), 0.0, 2.1, ["0.0", "0.5", "1.0", "1.5", "2.0"]),
+    (Axis(), 0.0, 4e9, ["0", "1,000,000,000", "2,000,000,000", "3,000,000,000", "4,000,000,000"]),
+    (Axis(percent=True), 0.0, 1.3, ["0%", "20%", "40%", "60%", "80%", "100%", ""]),
+    (Axis(percent=True), 0.0, 0.0065, ["0.0%", "0.1%", "0.2%", "0.3%", "0.4%", "0.5%", "0.6%"]),
+    (Axis(kind="log"), 0.4, 210.0, ["0.5", "1", "2", "5", "10", "20", "50", "100", "200"]),
+    (Axis(kind="log"), 0.4, 2.1e6, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]),
+    (Axis(kind="log"), 21.0, 34.0, ["22", "24", "26", "28", "30", "32", "34"]),
+])
+def test_ticks_are_round_numbers_of_equal_digits(scale: Axis, low: float, high: float, expected: list[str]) -> None:
+    panel = Panel("t", replace(scale, domain=(low, high)), Axis(), [])
+    (axis,) = plots.draw(Chart("t", "", [panel])).axes
+    assert [label.get_text() for label in axis.get_xticklabels()
+            if low <= label.get_position()[0] <= high] == expected
 
 
 def test_a_figure_in_given_axes(judged: Results) -> None:

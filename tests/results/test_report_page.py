@@ -17,7 +17,7 @@ from hermes.explore.sweep_report import sweep_page
 from hermes.results.brief import brief
 from hermes.results.compare import compare
 from hermes.results.layout import format_s
-from hermes.results.report_page import MOST_BYTES, runs_page
+from hermes.results.report_page import MOST_BYTES, VEGA, runs_page
 
 
 def scenario(**more: Any) -> dict[str, Any]:
@@ -46,6 +46,16 @@ def test_it_is_small_and_asks_nobody(text: str) -> None:
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", own)
     assert "@import" not in own
     assert "url(" not in own
+
+
+def test_the_licences_of_the_script_are_beside_it() -> None:
+    """`scripts/build_vega.py` writes both; a page has the script as it is."""
+    licences = VEGA.with_name("LICENSE").read_text(encoding="utf-8")
+    for name, text in (("vega", "University of Washington"), ("vega-lite", "University of Washington"),
+                       ("d3-array", "Mike Bostock"), ("fast-json-patch", "MIT")):
+        assert re.search(rf"^{name} \d+\.\d+\.\d+ \(", licences, flags=re.M)
+        assert text in licences
+    assert "</script" not in VEGA.read_text(encoding="utf-8")
 
 
 def test_names_are_escaped() -> None:

@@ -15,6 +15,7 @@ from hermes.results.assumes import LISTED, MOST, assumed_lines, changes_between,
 from hermes.results.export import write_results
 from hermes.scenario import load_scenario
 from hermes.scenario.assumptions import assumptions
+from hermes.site import page_url
 
 LLM: dict[str, Any] = {"model": "llama-3.1-8b", "device": "h100-sxm"}
 NOISE = 0.06   # of a p99 when steps shift by microseconds: prompts meet other batches
@@ -202,7 +203,7 @@ def test_same_bytes_in_summary_text_and_files(tmp_path: Any) -> None:
     stored = hermes.open_run(tmp_path).to_text()
     assert text.splitlines()[1:] == stored.splitlines()[1:]   # the first line has the time taken
     assert max(map(len, run.to_text(verbose=True).splitlines())) <= 80
-    assert "docs/background/not-modelled.md" in run.to_text(verbose=True)
+    assert page_url("background/not-modelled") in run.to_text(verbose=True)
 
 
 def test_defaults_are_those_of_the_document_that_extends_another(tmp_path: Any) -> None:

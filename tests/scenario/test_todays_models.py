@@ -6,6 +6,7 @@ from hermes.api import simulate
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.site import page_url
 
 MODELS = {
     "DeepSeek-V3, ranks": ("deepseek-v3", "h200", {"dp": 8, "ep": 8}),
@@ -57,4 +58,4 @@ def test_clients_of_a_kind_that_no_server_was_compared_with_say_so(model, device
     client = {"name": "x", "model": model, "device": device, "parallel": parallel, "hardware": hardware}
     remarks = build(load_scenario({"workload": WORKLOAD, "clients": [client]})).remarks
     assert remarks == ([] if said is None else [
-        f"x: times with {said} were never compared with a server's (docs/background/ranks.md)"])
+        f"x: times with {said} were never compared with a server's ({page_url('background/ranks')})"])

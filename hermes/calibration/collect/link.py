@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from hermes.calibration.collect.counters import waited_s
-from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main, need_unix
 from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["LinkEngine", "open_engine"]
@@ -42,7 +42,9 @@ class Disk:
     """A file of random bytes, so that no compression helps, read with O_DIRECT or after dropping its pages."""
 
     def __init__(self, folder: str, largest: int) -> None:
-        """Raises `OSError` if the file cannot be written."""
+        """Raises `OSError` if the file cannot be written, and `CollectorError` on macOS and Windows."""
+        if not hasattr(os, "posix_fadvise"):
+            raise CollectorError("disk: reads past the page cache are measured on Linux; leave it out of `paths`")
         self.size = max(largest, 64 * 2**20)
         self._random, self._buffer = random.Random(0), mmap.mmap(-1, largest)   # page-aligned, as O_DIRECT requires
         if shutil.disk_usage(folder).free < self.size + 2**30:
@@ -84,6 +86,7 @@ class Memory:
     """Two arenas of host memory, several times as large as the last-level cache."""
 
     def __init__(self, size: int) -> None:
+        need_unix("memory")
         # both are written: every page is there
         self._source, self._target = np.ones(size, np.uint8), np.full(size, 2, np.uint8)
         self._at = 0

@@ -17,7 +17,6 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import platform
@@ -26,17 +25,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from hermes.calibration.journal import Journal, JournalError, read_journal
 from hermes.core.noise import classify, spread
+from hermes.locks import lock
 
 __all__ = [
     "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "Collector", "CollectorError", "Engine", "PointFailed", "Session",
-    "cpu_name", "machine", "main", "noise_of",
+    "cpu_name", "machine", "main", "need_unix", "noise_of",
 ]
 
 BUDGET_EXIT = 3
@@ -105,6 +106,12 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
     }
+
+
+def need_unix(what: str) -> None:
+    """Raise `CollectorError` on Windows, for measurements that use CPU time (in steps of 16 ms there) or processes."""
+    if not hasattr(os, "fork"):
+        raise CollectorError(f"{what}: not measured on Windows; measure on Linux or macOS")
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
@@ -192,7 +199,8 @@ class Session:
         return estimate or self._slowest_s
 
     def _may_start(self, point: Point) -> bool:
-        orphaned = self._driver and os.getppid() != self._driver
+        # on Windows, the parent may be the launcher of a virtual environment, and stays the parent when it has ended
+        orphaned = self._driver and hasattr(os, "fork") and os.getppid() != self._driver
         return not self.stopped and not orphaned and self._elapsed() + self._expected_s(point) <= self.budget_s
 
     def _warm_up(self, engine: Collector, journal: Journal) -> None:
@@ -247,14 +255,14 @@ def load_plan(path: Path) -> dict[str, Any]:
     return dict(plan)
 
 
-def _lock(path: Path, wait_s: float = 15.0) -> IO[bytes]:
+def _lock(path: Path, wait_s: float = 15.0) -> ExitStack:
     """An exclusive lock beside the journal: a collector whose driver was killed may still be finishing a point."""
-    file = path.with_name(path.name + ".lock").open("wb")
+    file = path.with_name(path.name + ".lock")
+    file.touch()
     until = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            return lock(file)
         except OSError:
             if time.monotonic() > until:
                 raise CollectorError(f"{path}: another collector is writing it") from None
@@ -270,6 +278,8 @@ def main(open_engine: Callable[[dict[str, Any]], Collector], arguments: Sequence
     options = parser.parse_args(arguments)
     try:
         plan = load_plan(options.plan)
+        if plan.get("clock") == "cpu":
+            need_unix("clock: cpu")
         options.journal.parent.mkdir(parents=True, exist_ok=True)
         with _lock(options.journal):
             session = Session(plan, options.journal, options.budget)

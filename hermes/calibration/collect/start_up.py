@@ -31,7 +31,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hermes.calibration.collect.session import DRIVER_PID, Collector, CollectorError, Point, PointFailed, Row, machine
+from hermes.calibration.collect.session import (
+    DRIVER_PID,
+    Collector,
+    CollectorError,
+    Point,
+    PointFailed,
+    Row,
+    machine,
+    need_unix,
+)
 from hermes.calibration.collect.session import main as run
 from hermes.calibration.collect.vllm_log import StartLog
 from hermes.calibration.collect.written_model import weight_files, write_model
@@ -46,7 +55,6 @@ PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]   # token ids of the first requests
 OWN = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", DRIVER_PID)
 """Variables of the collector's own interpreter, which a server must not have."""
 _PR_SET_PDEATHSIG = 1
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 class StartUpCollector(Collector):
@@ -54,6 +62,7 @@ class StartUpCollector(Collector):
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__(plan)
+        need_unix("the start of an engine")
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="hermes-start-up-", dir=plan["folder"] or None))
         except OSError as error:
@@ -306,7 +315,7 @@ def _session(leader: int) -> list[list[str]]:
 
 def _session_cpu_s(leader: int) -> float:
     """Return the CPU seconds of a session's processes so far, with those of their ended children."""
-    return sum(sum(int(each) for each in fields[11:15]) for fields in _session(leader)) / _TICK
+    return sum(sum(int(each) for each in fields[11:15]) for fields in _session(leader)) / os.sysconf("SC_CLK_TCK")
 
 
 def _machine_cpu_s() -> float:
@@ -316,7 +325,7 @@ def _machine_cpu_s() -> float:
             user, nice, system, _idle, _wait, irq, soft, *_ = (int(each) for each in file.readline().split()[1:])
     except (OSError, ValueError):
         return 0.0
-    return (user + nice + system + irq + soft) / _TICK
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, cpu_name, main
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, cpu_name, main, need_unix
 from hermes.calibration.collect.terms_numpy import NumpyBackend
 
 if TYPE_CHECKING:
@@ -84,9 +84,11 @@ def open_collector(plan: dict[str, Any]) -> TermsCollector:
     process begins again.
     """
     threads = str(plan["threads"])
-    if plan["backend"] == "numpy" and any(os.environ.get(name) != threads for name in THREAD_VARIABLES):
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, threads))
-        os.execv(sys.executable, [sys.executable, "-m", "hermes.calibration.collect.terms", *sys.argv[1:]])
+    if plan["backend"] == "numpy":
+        need_unix("terms of the CPU")
+        if any(os.environ.get(name) != threads for name in THREAD_VARIABLES):
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, threads))
+            os.execv(sys.executable, [sys.executable, "-m", "hermes.calibration.collect.terms", *sys.argv[1:]])
     return TermsCollector(plan)
 
 

@@ -8,6 +8,7 @@ add up.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -130,7 +131,7 @@ class StartLog:
         out["compile_s"] = compile_s
         out["profiling_s"] = max(0.0, window - compile_s) if window is not None else 0.0
         out["capture_s"] = self._capture()
-        out["process_s"] = max(0.0, ready_s - sum(out.values()))
+        out["process_s"] = max(0.0, ready_s - math.fsum(out.values()))
         out |= {name: seconds for name, seconds in (("trace_s", trace), ("graphs_s", graphs)) if seconds}
         parts = {"imports_s": (0.0, at.get("launched")), "launch_s": (at.get("launched"), at.get("loading")),
                  "server_s": (at.get("engine"), ready_s)}

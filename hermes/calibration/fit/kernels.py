@@ -44,6 +44,7 @@ from hermes.hardware.kernel_tables import KernelsFile, KernelTables
 from hermes.hardware.models import precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
+from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = [
@@ -289,7 +290,7 @@ def _composed_ns(row: Any, built: dict[int, ComposedModel]) -> Iterator[tuple[st
             return
         elif row.term in ("prefill", "decode", "beside") and row.heads == of.num_heads // tp:
             name = "prefill with a past" if row.past else row.term
-            yield name, sum(ns for term, ns in model.terms_ns(_stats(row)).items()
+            yield name, float_sum(ns for term, ns in model.terms_ns(_stats(row)).items()
                             if term.startswith(("attention", "decodes"))) / layers
             return
 
@@ -358,7 +359,7 @@ def fit_engine(steps: MeasuredSteps, terms: MeasuredTerms, tables: KernelTables,
     seqs = (rows["prefill_seqs"] + rows["decode_seqs"]).to_numpy(np.float64)
     tokens, sampled = rows["prefill_tokens"] + rows["decode_seqs"], rows["sampled"].to_numpy(np.float64)
     kernels = np.array([
-        sum(ns for term, ns in model.terms_ns(StepStats(**stats)).items() if term != "sampling") / NS_PER_S
+        float_sum(ns for term, ns in model.terms_ns(StepStats(**stats)).items() if term != "sampling") / NS_PER_S
         for stats in rows[list(BATCH_STATS)].to_dict("records")])
     weights = 1.0 / seconds**2
     ones = np.ones(len(rows))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hermes.calibration.fit.profile import FitResult
 from hermes.config.writing import replacing
-from hermes.results.charts import PALETTE, Axis, Chart, Layer, Panel, image
+from hermes.results.charts import PALETTE, Axis, Chart, Layer, Panel
 
 __all__ = ["chart_of", "save_plot"]
 
@@ -40,5 +40,7 @@ def chart_of(result: FitResult) -> Chart:
 
 def save_plot(result: FitResult, path: Path) -> None:
     """Write the figure as PNG; same fit, same bytes."""
+    from hermes.results.plots import image
+
     with replacing(path) as temporary:
         temporary.write_bytes(image(chart_of(result), "png"))

@@ -26,6 +26,7 @@ from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, HeldOut
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
+from hermes.sums import float_sum
 
 __all__ = ["DataSet", "data_set", "efficiency_file", "errors", "fit_card", "fit_efficiency"]
 
@@ -159,7 +160,7 @@ def _solve(
 ) -> Efficiency:
     """Fit the factors by least relative squares."""
 
-    held = PRIOR_WEIGHT * sum(float(one.weights.sum()) for one in sets) ** 0.5
+    held = PRIOR_WEIGHT * float_sum(float(one.weights.sum()) for one in sets) ** 0.5
 
     def residuals(values: FloatArray) -> FloatArray:
         factors = _assembled(base, parameters, values.tolist())

@@ -19,6 +19,7 @@ from hermes.config.tables import Column, csv_table
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.devices import load_device
 from hermes.hardware.start_up import Capturing, LayerTime, Loading, Started, StartUpTimes, Tokenizing
+from hermes.sums import float_sum
 
 __all__ = ["PHASES", "Error", "Measured", "errors", "fit_start_up", "measured_starts", "start_up_text"]
 
@@ -33,8 +34,8 @@ TWO_MATRICES = ("falcon-7b",)
 """Models whose feed-forward network has two matrices instead of three."""
 SOURCES = [
     "fitted to starts of eleven models of 0.5 to 14 billion parameters with vLLM 0.10.1.1 on one A100 node "
-    "(upb-cn/vllm-startup-profiler, MLSys 2026): `hermes calibrate start-up`; each model is predicted without itself "
-    "in docs/background/start-up.md",
+    "(upb-cn/vllm-startup-profiler, MLSys 2026): `hermes calibrate start-up`; each model is also predicted "
+    "from the others",
     "process: hand-shakes of processes included; capture: 35 sizes up to 256 tokens, and the two models of "
     "a100-graph-sizes.csv up to 1,024; weights: warm starts, from the page cache; not measured: disks, "
     "several devices, mixtures of experts, other hosts",
@@ -126,7 +127,7 @@ def _apart(raw: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
         parts = {"tokenizer": of("tokenizer_init"), "weights": of("load_weights"),
                  "compile": of("dynamo_transform") + graphs, "profiling": of("kv_cache_profiling") - inside,
                  "capture": of("graph_capturing")}
-        parts["process"] = of("wall") - sum(parts.values())   # with hand-shakes and all that lies between phases
+        parts["process"] = of("wall") - float_sum(parts.values())   # with hand-shakes and all that lies between phases
         out |= {(cache, phase): each for phase, each in parts.items()}
         out[cache, "trace"], out[cache, "graphs"], out[cache, "wall"] = of("dynamo_transform"), graphs, of("wall")
     return out
@@ -205,7 +206,7 @@ def errors(models: Sequence[Measured]) -> list[Error]:
         phases = fit_start_up([*models[:place], *models[place + 1:]]).phases(one.started)
         for cache in ("warm", "cold"):
             predicted = {phase: times[cache == "warm"] for phase, times in phases.items()}
-            predicted["wall"] = sum(predicted.values())
+            predicted["wall"] = float_sum(predicted.values())
             found += [Error(one.name, cache, phase, one.seconds[cache, phase], predicted[phase]) for phase in PHASES]
     return found
 

@@ -112,7 +112,7 @@ def observe(
     except JournalError:
         said = Verbatim("begun with another workload or server; choose another folder")
         raise InputError(said, file=str(path)) from None
-    (folder / "scenario.yaml").write_text(resolved_yaml(scenario), encoding="utf-8")
+    (folder / "scenario.yaml").write_text(resolved_yaml(scenario), encoding="utf-8", newline="\n")
     done = {int(name) for name in journal.done}
     part = 1 + sum(1 for record in read_journal(path)[1] if record["kind"] == "note")
     written = _Writer(journal)

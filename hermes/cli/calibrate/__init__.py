@@ -14,6 +14,7 @@ import typer
 from hermes.cli.calibrate.from_requests import from_requests
 from hermes.cli.calibrate.start_up import start_up
 from hermes.cli.output import Answer, answering, show
+from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.calibration.session import Progress
@@ -73,7 +74,7 @@ def _plan_card(output: Path, overrides: list[str]) -> None:
     plans = card_plans(overrides, output)
     for made in plans:
         write_text(output / made.file, made.text)
-    total = sum(made.estimate_s for made in plans)
+    total = float_sum(made.estimate_s for made in plans)
     rows = [[str(output / made.file), made.points, f"{made.estimate_s / 60:.1f}"] for made in plans]
     terms, steps = (shlex.quote(str(output / name)) for name in ("terms.yaml", "steps.yaml"))
     show([

@@ -32,6 +32,7 @@ from hermes.config import ConfigModel, load
 from hermes.errors import InputError
 from hermes.hardware import find
 from hermes.plugins.metis.decision import Lengths, Profile
+from hermes.sums import float_sum
 
 __all__ = ["Dataset", "Query", "dataset"]
 
@@ -112,7 +113,7 @@ class Dataset(ConfigModel):
     @property
     def mean_pieces(self) -> float:
         """Mean number of pieces that a query needs."""
-        return sum(count * weight for count, weight in enumerate(self.pieces, start=1)) / sum(self.pieces)
+        return float_sum(count * weight for count, weight in enumerate(self.pieces, start=1)) / float_sum(self.pieces)
 
     def lengths(self, question_tokens: int) -> Lengths:
         """Return the lengths for a decision: the longest answers are assumed."""

@@ -131,5 +131,5 @@ def write_overhead(fitted: list[FittedRate], name: str, provenance: list[str], p
     profile["provenance"] = provenance
     path.parent.mkdir(parents=True, exist_ok=True)
     text = to_yaml(profile, f"Time of the serving stack per request: {name}.", compact=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="\n")
     return load_overhead(path.resolve())

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +70,7 @@ class Pricer:
         if tokens not in self._shared:
             ops, _, _ = self.handle.mixed_step_breakdown_per_op(tokens, 0, tokens, 1, 0)
             head = sum(op[1] for op in ops if "logits" in op[0])
-            self._shared[tokens] = (sum(op[1] for op in ops), head)
+            self._shared[tokens] = (math.fsum(op[1] for op in ops), head)
         return self._shared[tokens]
 
     def _attention_ms(self, batch: int, new: int, past: int) -> float:
@@ -78,7 +79,7 @@ class Pricer:
             ops = self.handle.run_static_per_op(
                 batch_size=batch, isl=new + past, osl=1, prefix=past, mode="static_ctx"
             )[0]
-            self._attention[key] = sum(op[1] for op in ops if op[0] == "context_attention")
+            self._attention[key] = math.fsum(op[1] for op in ops if op[0] == "context_attention")
         return self._attention[key]
 
     def shares(self, tokens: int, decodes: int, context: int) -> dict[str, dict[str, float]]:

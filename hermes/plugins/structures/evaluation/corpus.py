@@ -16,6 +16,7 @@ uses FIQA); orders and signs may carry over, sizes need not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def _query(world: _World, concepts: list[int], holders: dict[int, set[int]]) -> 
     length = int(rng.integers(max(2, len(asked)), 25))
     words = world.words_of(asked) + world.fillers(length - len(asked))
     averaged = config.noise_words or length
-    noise = config.word_noise * sum(world.noise() for _ in range(averaged)) / averaged
+    noise = config.word_noise * reduce(np.add, (world.noise() for _ in range(averaged))) / averaged
     relevant = frozenset.intersection(*(frozenset(holders[int(concept)]) for concept in asked))
     embedding = _unit(world.meaning[asked].mean(axis=0) + noise)
     return Query(tuple(words[i] for i in rng.permutation(len(words))), embedding, relevant)

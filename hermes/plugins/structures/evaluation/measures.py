@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hermes.sums import float_sum
+
 __all__ = ["MEASURES", "PairedTest", "mrr", "ndcg", "paired_test", "recall"]
 
 
@@ -26,8 +28,8 @@ def mrr(ranking: Sequence[int], relevant: Set[int], k: int) -> float:
 
 def ndcg(ranking: Sequence[int], relevant: Set[int], k: int) -> float:
     """Discounted cumulative gain of the first k (gain 1, discount log2(rank + 1)) over the best possible."""
-    gain = sum(1.0 / math.log2(rank + 1) for rank, document in enumerate(ranking[:k], 1) if document in relevant)
-    best = sum(1.0 / math.log2(rank + 1) for rank in range(1, min(k, len(relevant)) + 1))
+    gain = float_sum(1.0 / math.log2(rank + 1) for rank, document in enumerate(ranking[:k], 1) if document in relevant)
+    best = float_sum(1.0 / math.log2(rank + 1) for rank in range(1, min(k, len(relevant)) + 1))
     return gain / best if best else 0.0
 
 
