@@ -6,7 +6,7 @@
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
-#   make nightly             what CI leaves out: the four above, the compiled build and the malformed inputs
+#   make nightly             what CI leaves out: the four above, fuzz, test-compiled, matrix and release-check
 #   make compiled            the compiled wheel (HERMES_COMPILED=1), installed in build/compiled; make pure removes it
 #   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
 #   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
@@ -42,7 +42,7 @@ test: $(VENV)/.stamp-dev
 test-all: $(VENV)/.stamp-dev
 	$(PY) -m pytest --size full -n 2 --dist worksteal $(ARGS)
 
-nightly: test-thorough test-studies test-browser test-ray test-compiled fuzz
+nightly: test-thorough test-studies test-browser test-ray test-compiled fuzz matrix release-check
 
 test-thorough: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m thorough -n 2 --dist worksteal $(ARGS)

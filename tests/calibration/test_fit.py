@@ -66,6 +66,7 @@ def test_a_gpu_is_recovered_where_it_was_not_measured(gpu):
     assert gpu.profile.phases.mixed is None
 
 
+@pytest.mark.long
 def test_where_steps_are_the_sum_of_their_parts_one_polynomial_is_fitted_to_all(cpu):
     assert [block.phases for block in cpu.blocks] == [("prefill", "decode", "mixed")]
     model = PolynomialModel(cpu.profile)

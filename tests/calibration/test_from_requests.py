@@ -49,7 +49,8 @@ def predicted(figures: Figures, rate: float) -> Any:
     return simulate(scenario(rate), overrides=overrides_of(figures, client)).requests
 
 
-@pytest.mark.parametrize("rate", [pytest.param(4.0, marks=pytest.mark.long), 12.0])
+@pytest.mark.long
+@pytest.mark.parametrize("rate", [4.0, 12.0])
 def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> None:
     found = fit_requests(load_scenario(scenario(rate)), observed(tmp_path, rate=rate))
     assert found.settled

@@ -118,6 +118,7 @@ collect(validate(Plan, read_json(plan)), plan, journal, python=sys.argv[3])
 """
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(4))
 def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(seed, tmp_path):
     """The driver alone or its whole group is killed, at a random instant, and the last line torn at a random byte."""

@@ -51,6 +51,7 @@ def test_a_malformed_file_is_one_line(tmp_path: Path) -> None:
         list(inferencex(write(tmp_path, "h200,8,1,many,64,2,v0.5.12,0.08,0.8,0.01,0.011,0.6,20\n")))
 
 
+@pytest.mark.long
 @pytest.mark.outside("data")
 def test_every_recorded_row_is_scored() -> None:
     lines = (DATA / "inferencex" / "deepseek-r1-fp8-sglang.csv").read_text().splitlines()

@@ -288,6 +288,7 @@ def descriptions():
     return {row["name"]: row["description"] for row in json.loads(printed.getvalue())}
 
 
+@pytest.mark.long
 @each("name", builtin_scenarios())
 def test_built_in_scenarios_are_valid_and_described(call, name):
     assert call("validate", name)[0] == 0

@@ -6,7 +6,7 @@ from hermes.api import load_scenario, simulate
 from hermes.cli import main
 
 
-@pytest.mark.drawn
+@pytest.mark.long
 @pytest.mark.parametrize(("options", "tp", "slo", "reasons"), [
     ([], 4, (1.0, 0.05), ["tp 4: weights 141 GB, KV", "(tp 2: weights 141 GB, KV", "the highest that met the SLO in"]),
     (["--model", "llama-3.1-8b", "--device", "l40s", "--rate", "1.5/s", "--count", "1"], 1, (1.0, 0.05),

@@ -41,6 +41,7 @@ def test_ascii_output(small: Path) -> None:
     assert "\\xb5-\\xe9" in done.stdout
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("command", ["scenarios", "schema", "--help", "profile list", "validate --resolved quickstart"])
 def test_a_reader_that_has_seen_enough(command: str) -> None:
     done = shell(f"hermes {command} | head -1; echo ${{PIPESTATUS[0]}}")
@@ -54,6 +55,7 @@ def test_endless_input() -> None:
     assert done.stderr == "hermes: expected at most 8388608 characters on standard input, found more\n"
 
 
+@pytest.mark.long
 def test_closed_output(small: Path, tmp_path: Path) -> None:
     done = shell(f"hermes run {small} -q -o {tmp_path / 'out'} >&-")
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,6 +63,7 @@ def test_closed_output(small: Path, tmp_path: Path) -> None:
     assert shell(f"hermes run {small} -q 2>&- | cat").returncode == 0
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("command", ["run SMALL -q", "validate --resolved SMALL", "scenarios", "schema"])
 def test_full_output(command: str, small: Path) -> None:
     done = shell(f"hermes {command.replace('SMALL', str(small))} >/dev/full")

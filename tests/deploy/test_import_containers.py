@@ -233,6 +233,7 @@ def test_the_scenarios_meet_their_slo(tmp_path, capsys):
     assert set(summary["by"]["workload"]) == {"Llama-3.1-8B-Instruct", "qwen3-32b"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rate", "note"), [("1/s", None), ("300/s", "300/s misses the SLO")])
 def test_a_rate_that_was_asked_for_is_kept_if_it_meets_the_slo(tmp_path, capsys, rate, note):
     file = tmp_path / "s.yaml"

@@ -221,6 +221,7 @@ def test_commands_use_flags_that_there_are(name):
             place += 1 if THEIRS[flag] == "switch" else 2
 
 
+@pytest.mark.long
 def test_the_commands(tmp_path, capsys):
     file = tmp_path / "s.yaml"
     assert main(["import", "vllm", "vllm serve Qwen/Qwen3-32B -tp 2 --enforce-eager", "--device", "h100-sxm", "-o",

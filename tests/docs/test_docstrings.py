@@ -5,7 +5,11 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import hermes
+
+pytestmark = pytest.mark.long   # reads every module
 
 PACKAGE = Path(hermes.__file__).parent
 # names of other software, of scripts, and of keys that are put together

@@ -46,7 +46,7 @@ def test_workflows_call_make_targets_that_exist() -> None:
     for name, targets in called.items():
         assert targets <= TARGETS, f"{name}: no target {sorted(targets - TARGETS)}"
     assert {"lint", "docs", "test"} <= called["ci"]
-    assert {"test-long", "test-thorough", "test-studies", "fuzz", "test-browser"} <= called["nightly"]
+    assert {"test-all", "test-thorough", "test-studies", "fuzz", "test-browser"} <= called["nightly"]
     assert "release-check" in called["release"]
     assert made({"strategy": {"matrix": {"t": ["a", "b"]}}, "steps": [{"run": "make ${{ matrix.t }}"}]}) == {"a", "b"}
 

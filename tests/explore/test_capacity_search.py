@@ -112,6 +112,7 @@ def test_neighbouring_loads_and_every_seed(tmp_path):
     assert again.values == found.values
 
 
+@pytest.mark.long
 def test_the_time_of_arrivals_stays():
     found = capacity(SMALL, workers=0, seeds=1)
     rows = [trial.row for trial in found.answers[0].trials]

@@ -112,6 +112,7 @@ seeds: 3
     check(package, folder, sweep, 60, 5, 2)
 
 
+@pytest.mark.long
 def test_interrupted_it_keeps_what_was_finished(package, folder, write):
     sweep, out = write("grid: {workload.requests: [30, 31, 32, 33, 34, 200000]}\n"), folder / "out"
     process = start(package, sweep, out, 2)

@@ -344,6 +344,7 @@ def test_checks_are_saved_as_they_go(folder, write, monkeypatch):
     assert [job.task for job in done] == ["check"] * 4 + ["run"] * 4
 
 
+@pytest.mark.long
 def test_a_worker_killed_while_it_starts_ends_no_sweep(folder, write, monkeypatch):
     real, started = subprocess.Popen, []
 

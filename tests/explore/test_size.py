@@ -155,6 +155,7 @@ def test_no_price_is_no_ranking_by_cost():
     assert ["not ranked" in table.title for table in ranking(none)] == [True]
 
 
+@pytest.mark.long
 def test_a_scenario_gives_the_price_of_its_own_device_only():
     clients = [{"model": "llama-3.1-8b", "device": "l40s", "price_per_hour": 3.0}]
     found = size(FEW | {"clients": clients}, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], workers=0)

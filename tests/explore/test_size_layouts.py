@@ -111,6 +111,7 @@ def test_of_equal_prices_tensor_parallelism_alone_comes_first(dense: Sizing) -> 
     assert (first.kind.split.name, second.kind.split.name) == ("TP2", "TP1 PP2")
 
 
+@pytest.mark.long
 def test_refusals_of_the_hardware_are_listed() -> None:
     """Ranks of a dense model and of several stages, and a client larger than all devices."""
     found = size(question("llama-3.1-8b", 1, ttft="2 s", tpot="120 ms"), devices=["l40s"], tps=[1], pps=[1, 2],

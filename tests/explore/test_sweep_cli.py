@@ -84,6 +84,7 @@ def test_a_folder_that_cannot_be_written(folder, write, call):
     assert wrong.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_warning_of_several_points_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str],
                                                      workers: str) -> None:

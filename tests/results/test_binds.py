@@ -116,6 +116,7 @@ def long_answers(blocks: int) -> dict[str, Any]:
     }).summary
 
 
+@pytest.mark.long
 def test_a_queue_that_twice_the_blocks_end_waits_for_kv_memory() -> None:
     """Steps grow with the batch; the load is served, and those that wait are fewer than those that run."""
     few = long_answers(16_000)

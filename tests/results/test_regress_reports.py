@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 import yaml
 
 from hermes.cli import main
@@ -58,6 +59,7 @@ def test_the_command_writes_both(tmp_path, capsys):
     assert ElementTree.parse(tmp_path / "d.xml").getroot().get("failures") == "1"
 
 
+@pytest.mark.long
 def test_the_steps_of_the_action_run(tmp_path):
     """Its shell script, with the variables that GitHub sets."""
     scenario, file = golden(tmp_path)

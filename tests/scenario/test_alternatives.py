@@ -63,6 +63,7 @@ def of(document: dict[str, Any]) -> dict[str, Assumption]:
     return {one.name: one for one in assumptions(load_scenario(document))}
 
 
+@pytest.mark.drawn
 @pytest.mark.filterwarnings("ignore::hermes.errors.InputWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_lines_of_first_order_have_the_direction_and_the_size_of_a_simulation(name: str) -> None:
@@ -82,6 +83,7 @@ def test_lines_of_first_order_have_the_direction_and_the_size_of_a_simulation(na
                 assert abs(b) <= TIMES * abs(a) + noise, (entry["name"], figure, a, b)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::hermes.errors.InputWarning")
 @pytest.mark.parametrize("name", ["L40S tp 1", "L40S tp 4, overloaded", "split L40S"])
 def test_simulated_lines_are_those_of_the_alternative_itself(name: str) -> None:
@@ -210,6 +212,7 @@ def test_prefix_caching_where_prompts_share_a_beginning() -> None:
     assert "prefix caching" in listed(document)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("arrivals", "changes"), [
     ({"kind": "poisson", "rate": 0.5}, {"ttft_p99": 88, "tpot_p99": 3.1, "e2e_p99": 8.9}),   # the engine cannot keep up
     ({"kind": "poisson", "rate": 0.15}, {"ttft_p99": 51, "tpot_p99": 2.1, "e2e_p99": 2.5}),

@@ -77,6 +77,7 @@ def test_a_scenario_brings_its_plug_in_and_so_does_its_resolved_text(folder, tmp
     assert served_by(simulate(elsewhere / "out" / "scenario.resolved.yaml", overrides=["router.which=0"])) == {"a-0"}
 
 
+@pytest.mark.long
 def test_worker_processes_import_the_file_of_every_sweep(folder):
     """Also after this process has imported it, when its module is no longer new here."""
     from hermes import run_sweep

@@ -27,6 +27,7 @@ def test_round_trip(small_file):
     assert resolved_yaml(again(scenario)) == resolved_yaml(scenario)
 
 
+@pytest.mark.long
 @each("name", builtin_scenarios())
 def test_built_in_scenarios_round_trip(name):
     scenario = load_scenario(name)

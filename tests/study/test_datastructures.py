@@ -60,6 +60,7 @@ def test_tamm_fades_with_the_number_of_accesses_only_by_counter():
         assert change[capacity, "tamm rank"] > change[capacity, "lru"] - 1, change
 
 
+@pytest.mark.long
 def test_recency_turns_the_conclusion(tmp_path):
     """The figures of `compare` are those of the table of all policies; recency decides the sign of TAMM less LRU."""
     table = cache_policies(15_000, shares=(0.1,), policies=("lru", "tamm rank", "tamm counter")).frame

@@ -35,6 +35,7 @@ def test_within_tolerance(name: str, stepping: str) -> None:
     assert outcome.lent_decodes == outcome.reference_lent_decodes
 
 
+@pytest.mark.long
 @needs_reference
 def test_other_rules_would_be_noticed() -> None:
     (case,) = splitwise.splitwise_cases(REFERENCE, ["splitwise-bloom-176b-conv-20"])

@@ -60,6 +60,7 @@ def test_prompts_longer_than_the_model_takes_are_left_out():
     assert max(chunks[4_200]) <= 4
 
 
+@pytest.mark.long
 def test_noise_is_measured_anew_by_seed_and_shrinks_with_the_samples():
     """The more a single answer deviates, the more the choices differ by seed; on a simple class with many samples they
     stay good."""

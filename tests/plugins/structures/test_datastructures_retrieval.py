@@ -215,6 +215,7 @@ def test_power_law_of_times_that_follow_one():
     assert 0.02 < law.residual < 0.09
 
 
+@pytest.mark.long
 def test_intervals_hold_where_searches_of_one_index_err_together():
     """300 sets of 27 points whose graphs are each a sixth faster or slower than the law: as many intervals as promised
     hold the true exponent (a twentieth does not; with 9 indices somewhat more)."""
