@@ -37,6 +37,9 @@ WITHOUT = {
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([^]]*)\])?\s*([^;\s]*)(?:.*extra == ['\"]([\w-]+))?")
 
 
+Row = dict[str, Any]   # of `hermes doctor --json`
+
+
 class Requirement(NamedTuple):
     """A line of the package's metadata: `name[extras]wanted; extra == 'extra'`."""
 
@@ -59,7 +62,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def examined() -> dict[str, Any]:
+def examined() -> Row:
     """Return what `hermes doctor --json` prints."""
     try:
         found = distribution(OWN)
@@ -78,7 +81,7 @@ def examined() -> dict[str, Any]:
     }
 
 
-def _parts(data: dict[str, Any]) -> Iterator[list[str]]:
+def _parts(data: Row) -> Iterator[list[str]]:
     """Yield blocks of lines."""
     build = f"compiled, {data['compiled_modules']} modules" if data["compiled_modules"] else "pure Python"
     yield _table(("hermes", f"{__version__} ({build})"), ("Python", data["python"]), ("platform", data["platform"]))
@@ -154,12 +157,12 @@ def _fault(line: Requirement) -> str:
     return f"broken, {gone} is gone" if gone else ""
 
 
-def _package(line: Requirement) -> dict[str, Any]:
+def _package(line: Requirement) -> Row:
     return {"name": line.name, "version": installed(line.name), "wanted": line.wanted, "fault": _fault(line),
             "without": WITHOUT.get(line.name, "simulations")}
 
 
-def _extra(extra: str, lines: Iterable[Requirement]) -> dict[str, Any]:
+def _extra(extra: str, lines: Iterable[Requirement]) -> Row:
     """Return the packages of an extra that are missing or faulty. An extra may name others of this package."""
     def all_of(name: str) -> list[Requirement]:
         own = [line for line in lines if line.extra == name]
@@ -170,7 +173,7 @@ def _extra(extra: str, lines: Iterable[Requirement]) -> dict[str, Any]:
     return {"name": extra, "missing": missing, "install": f"pip install '{OWN}[{extra}]'"}
 
 
-def _engine(module: str, lines: Iterable[Requirement], failure: str) -> dict[str, Any]:
+def _engine(module: str, lines: Iterable[Requirement], failure: str) -> Row:
     names = ENGINES[module]
     version = next((found for name in names if (found := installed(name))), None)
     supported = (("" if failure else _vllm_window()) if module == "vllm" else SGLANG if module == "sglang" else

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib import style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -137,7 +139,7 @@ def _wrapped(text: str, most: int) -> str:
     return "\n".join(textwrap.wrap(text, most))
 
 
-def _panel(axis: Any, panel: Panel) -> None:
+def _panel(axis: Axes, panel: Panel) -> None:
     colours = panel.palette()
     axis.set_axisbelow(True)
     for number, layer in enumerate(panel.layers):
@@ -160,7 +162,7 @@ def _panel(axis: Any, panel: Panel) -> None:
                    pad=6 + above + legend * ROW + (GAP if legend and not above else 0))
 
 
-def _scale(axis: Any, way: Literal["x", "y"], scale: Axis) -> None:
+def _scale(axis: Axes, way: Literal["x", "y"], scale: Axis) -> None:
     """Set the ends of an axis, its ticks and its title."""
     one, ends = getattr(axis, f"{way}axis"), getattr(axis, f"set_{way}lim")
     one.set_label_text(scale.title, fontsize=TEXT, color=INK)
@@ -202,7 +204,7 @@ class _Numbers(Formatter):
         return [f"{text}%" if value <= 100.1 else "" for text, value in zip(texts, shown, strict=True)]
 
 
-def _log_ticks(axis: Any, way: Literal["x", "y"], low: float, high: float) -> FixedLocator | None:
+def _log_ticks(axis: Axes, way: Literal["x", "y"], low: float, high: float) -> FixedLocator | None:
     """Return ticks at 1, 2 and 5 in each decade, or at 1 of many decades; None for a part of a decade without two."""
     room = (axis.bbox.width if way == "x" else axis.bbox.height) * 72 / axis.figure.dpi
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -212,11 +214,11 @@ def _log_ticks(axis: Any, way: Literal["x", "y"], low: float, high: float) -> Fi
     return FixedLocator(ticks) if len(ticks) > 1 else None
 
 
-def _legend(axis: Any, panel: Panel, colours: Mapping[str, str], above: float) -> int:
+def _legend(axis: Axes, panel: Panel, colours: Mapping[str, str], above: float) -> int:
     """Put a legend between the plot and its title, and return its rows."""
     marks = {str(name): layer.mark for layer in reversed(panel.layers) if "series" in layer.frame
              for name in layer.frame["series"]}
-    handles: list[Any] = []
+    handles: list[Artist] = []
     for name, colour in colours.items():
         if marks[name] in ("line", "step", "dash"):
             handles.append(Line2D([], [], color=colour, linewidth=3))
@@ -232,7 +234,7 @@ def _legend(axis: Any, panel: Panel, colours: Mapping[str, str], above: float) -
     return math.ceil(len(colours) / columns)
 
 
-def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None, order: float) -> None:
+def _layer(axis: Axes, layer: Layer, data: Mapping[str, Any], colour: str | None, order: float) -> None:
     """Draw one layer, of one series. Nothing is cut off at the edges of the plot."""
     mark, ink = layer.mark, colour or INK
     x: Any = data.get("x")
@@ -263,9 +265,9 @@ def _layer(axis: Any, layer: Layer, data: Mapping[str, Any], colour: str | None,
         _texts(axis, layer, data, ink)
 
 
-def _texts(axis: Any, layer: Layer, data: Mapping[str, Any], ink: str) -> None:
+def _texts(axis: Axes, layer: Layer, data: Mapping[str, Any], ink: str) -> None:
     above = layer.mark == "above"
-    places: Sequence[Any] = [1.0] * len(data["x"]) if above else data["y"]
+    places = [1.0] * len(data["x"]) if above else data["y"]
     colours = data.get("colour", [ink] * len(data["x"]))
     for x, y, text, colour in zip(data["x"], places, data["label"], colours, strict=True):
         axis.annotate(text, (x, y), xycoords=("data", "axes fraction") if above else "data",

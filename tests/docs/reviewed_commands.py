@@ -49,8 +49,6 @@ NOT_RUN = {
     r"python scripts/(next_engine|engine_matrix)\.py .*": "records schedules: needs vLLM",
     r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":
         "needs Mooncake's trace, which is not part of the project; tests/workload/test_importers.py reads its format",
-    r"git worktree add old .*|python scripts/compare_versions\.py old":
-        "needs the history of a checkout, and simulates for minutes",
     r"python tests/docs/rule_mutations\.py": "takes minutes; tests/docs/test_vllm_page.py breaks every rule once",
 }
 
