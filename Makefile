@@ -2,7 +2,7 @@
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  tests: every one that is quick, a third of long tables of cases (4 minutes on two cores)
 #   make test-all            every case of every test once, property tests in full: what CI runs (15 minutes)
-#   make test-thorough       some with thousands of examples, notebooks, long tables and searches of pages (15 minutes)
+#   make test-thorough       some with thousands of examples, notebooks, quick studies, long tables and searches (half an hour)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)

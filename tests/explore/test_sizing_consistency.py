@@ -28,7 +28,7 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", QUICK)
 def test_an_answer_holds_in_runs_ten_times_as_long(script: ModuleType, number: int) -> None:
     questions = yaml.safe_load(script.QUESTIONS.read_text())

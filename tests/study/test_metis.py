@@ -237,7 +237,7 @@ def test_ratios_are_taken_seed_by_seed_and_only_where_no_queue_grows(stable, sai
     assert bool(by) == (False not in stable)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_quick_study_gives_all_tables(tmp_path):
     report = STUDY.run(STUDY.context(tmp_path, quick=True))
     assert len(report.tables) == 10

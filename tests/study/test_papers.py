@@ -32,7 +32,7 @@ def test_every_figure_of_a_paper_has_a_row_with_its_verdict_and_reason(name):
     assert {one.figure for one in config.missing} <= set(rows)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_quick_run_agrees_with_the_page_in_every_verdict(name, tmp_path):
     study = load_study(STUDIES[name])

@@ -89,7 +89,7 @@ def test_sentences_of_the_paper_are_judged_by_the_figures():
     assert found["context moved as text, % of the total"].verdict == "agrees"
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_small_run_gives_all_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(rag_placement, "QUICK_RATES", [0.2])
     monkeypatch.setattr(rag_placement, "QUICK_REQUESTS", (6, 12))
