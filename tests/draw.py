@@ -1,7 +1,7 @@
-"""Draw a third of the cases of a test by the commit. `make test-all` runs all of them.
+"""Draw a quarter of the cases of a test by the commit. `make test-all` runs all of them.
 
     @pytest.mark.drawn
-    @pytest.mark.parametrize("part", range(12))   # four of twelve in `make test`
+    @pytest.mark.parametrize("part", range(12))   # three of twelve in `make test`
     def test_a_part(part): ...
 
 The draw depends on the commit and the test alone: all processes of a run draw the same cases, and `HERMES_TEST_DRAW`
@@ -24,7 +24,7 @@ __all__ = ["changed_files", "not_drawn", "seed"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _SEED = "HERMES_TEST_DRAW"
-_ONE_OF = 3
+_ONE_OF = 4
 
 
 def seed() -> str:
@@ -41,7 +41,7 @@ def changed_files() -> frozenset[str]:
 
 
 def not_drawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the items marked `drawn` that are left out: of each test all but a third of its cases, rounded up."""
+    """Return the items marked `drawn` that are left out: of each test all but a quarter of its cases, rounded up."""
     cases = defaultdict(list)
     for item in items:
         if item.get_closest_marker("drawn"):

@@ -2,7 +2,7 @@
 
 YAML and Python blocks that begin with a comment naming a file are written to it; other Python blocks run (`py` marks a
 sketch that does not); a text block after one that ran is what it prints. `...` stands for anything. `make test` runs
-the pages that the last commit or the working tree changed, and a third of the others; `make test-all` runs all of them.
+the pages that the last commit or the working tree changed and a quarter of the others; `make test-all` all of them.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ STAND_INS = {
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # seconds each: processes of their own, fleets, searches
-LONG_PAGES = {"docs/accuracy.md", "docs/tutorial/first-scenario.md", "docs/tutorial/pipelines.md",
-              "docs/tutorial/sweeps.md", *(f"docs/how-to/{name}.md" for name in (
-                  "compare-policies", "data-structures", "failures", "fleet", "flow-control", "get-an-answer",
-                  "launch-commands", "report", "routers", "start-up"))}
+LONG_PAGES = {"docs/accuracy.md", "docs/background/sglang.md", *(f"docs/tutorial/{name}.md" for name in (
+    "first-scenario", "pipelines", "sweeps")), *(f"docs/how-to/{name}.md" for name in (
+        "calibrate", "compare", "compare-policies", "data-structures", "failures", "fleet", "flow-control",
+        "get-an-answer", "launch-commands", "prefill-decode", "report", "routers", "start-up"))}
 FULL = bool(count(0, 1))   # with the commands that take longer
 THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 

@@ -36,6 +36,6 @@ def test_reasons_for_refusing_fields_of_vllm_are_named() -> None:
 
 
 def test_users_find_the_page() -> None:
-    assert NOT_MODELLED.endswith(str(PAGE.relative_to(DOCS.parent)))
+    assert NOT_MODELLED.endswith(PAGE.relative_to(DOCS.parent).with_suffix(".html").as_posix())
     for start in ("index.md", "STATUS.md", "../README.md", "reference/metrics.md"):
         assert "background/not-modelled.md" in (DOCS / start).read_text(encoding="utf-8"), start

@@ -52,7 +52,7 @@ def test_every_engine_has_its_recordings() -> None:
     assert min(minor.values()) >= 20
 
 
-# A third of the folders is replayed each time, drawn by the commit, and all of them in CI.
+# A quarter of the folders is replayed each time, drawn by the commit, and all of them in CI.
 
 
 def check_steps(path: Path, every_step: bool) -> None:

@@ -82,6 +82,7 @@ def test_the_stand_in_stands_in(tmp_path: Path) -> None:
     assert (said, wrong) == ("7 b'a\\r\\n'\n", "")
 
 
+@pytest.mark.long
 def test_a_run_and_a_sweep_have_the_same_bytes(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep with two workers: forked from one process here, each loaded anew there."""
     commands = ["validate small.yaml", "run small.yaml -o run -q", "compare run run --json",
