@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,7 +60,7 @@ def run(
             results.meta["scenario_text"] = resolved_yaml(
                 checked, f"hermes {__version__}", to_dir=output, defaults=True)
             write_results(results, output, trace_events=trace_events, held=True)
-    results.meta["files"] = _files(scenario, output, verbose)
+    results.meta["files"] = _files(scenario, output, overrides, verbose)
     if output is not None and "trace_cut" in results.meta:
         print(f"note: {output / TRACE}: {results.meta['trace_cut']} (--trace-events)", file=sys.stderr)
     if results.meta.get("interrupted"):
@@ -70,11 +70,12 @@ def run(
                                   *results.meta.get("remarks", [])], code)
 
 
-def _files(scenario: str, output: Path | None, verbose: bool) -> str:
+def _files(scenario: str, output: Path | None, overrides: Sequence[str], verbose: bool) -> str:
     """Return the folder of a run's files and the next command to type."""
     if output is None:
+        same = shlex.join([scenario, *(word for each in overrides for word in ("--set", each))])
         more = "" if verbose else " (-v: more)"
-        return f"none; next: hermes run {shlex.quote(scenario)} -o {shlex.quote(f'runs/{Path(scenario).stem}')}{more}"
+        return f"none; next: hermes run {same} -o {shlex.quote(f'runs/{Path(scenario).stem}')}{more}"
     folder = shlex.quote(str(output))
     return f"{folder}; next: hermes plot {folder} -o {shlex.quote(f'{output.name}.png')}"
 

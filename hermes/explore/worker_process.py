@@ -12,7 +12,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from io import BufferedReader, RawIOBase
+from typing import IO, Any, cast
 
 from hermes.errors import HermesError
 from hermes.explore.jobs import Job, Outcome, as_dict
@@ -48,14 +49,14 @@ class _Process:
         with other or nullcontext():
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()"],
-                stdin=other.fileno() if other else subprocess.PIPE, stdout=subprocess.PIPE,
+                stdin=other.fileno() if other else subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
             )
-        requests = self._socket.makefile("wb") if self._socket else self.process.stdin
+        # writers without buffers: what an ended process did not take would be written again when they are deleted
+        requests = self._socket.makefile("wb", buffering=0) if self._socket else self.process.stdin
         assert requests is not None
-        assert self.process.stdout is not None
-        self._requests: IO[bytes] = requests
-        self._answers = self.process.stdout
+        self._requests: RawIOBase | IO[bytes] = requests
+        self._answers = BufferedReader(cast(RawIOBase, self.process.stdout))
         self._forks: bool | None = None   # None: not loaded yet
         self.can_start = True
         _send(self._requests, {"modules": list(modules)})
@@ -72,7 +73,7 @@ class _Process:
         with ours:   # its two files keep it open
             with other, suppress(OSError):   # then there is no answer either
                 socket.send_fds(self._socket, [b'{"start": true}'], [other.fileno()])
-            return Started(self, int(self._answer()["pid"]), ours.makefile("wb"), ours.makefile("rb"))
+            return Started(self, int(self._answer()["pid"]), ours.makefile("wb", buffering=0), ours.makefile("rb"))
 
     def wait(self, pid: int) -> int:
         """Return the exit code of a worker that ends."""
@@ -118,15 +119,16 @@ class Started:
 
     process: _Process
     pid: int
-    jobs: IO[bytes]
+    jobs: RawIOBase | IO[bytes]
     outcomes: IO[bytes]
 
 
-def _send(stream: IO[bytes], message: dict[str, Any]) -> None:
+def _send(stream: RawIOBase | IO[bytes], message: dict[str, Any]) -> None:
     """Write a message. One that cannot be written is not answered either: the reader notices."""
+    left = memoryview(json.dumps(message).encode() + b"\n")
     with suppress(OSError):
-        stream.write(json.dumps(message).encode() + b"\n")
-        stream.flush()
+        while left:
+            left = left[stream.write(left) or 0:]
 
 
 def _line(stream: IO[bytes]) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -162,3 +164,9 @@ def test_scratch_folders_of_killed_processes_are_removed(
     assert not list(tmp_path.iterdir())
     with scratch_folder(tmp_path / "named") as named:
         assert named == tmp_path / "named"
+
+
+def test_the_next_command_repeats_what_was_set(small_file, capsys):
+    assert main(["run", str(small_file), "--seed", "4", "--set", "name=it's", "-q"]) == 0
+    (command,) = re.findall(r"next: (hermes run .*) \(-v: more\)", " ".join(capsys.readouterr().out.split()))
+    assert shlex.split(command)[2:] == [str(small_file), "--set", "name=it's", "--set", "seed=4", "-o", "runs/small"]

@@ -1,5 +1,6 @@
 """kill -9 at random moments: whatever was left behind, the next run ends in the same bytes."""
 
+import gc
 import random
 import shutil
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import InputError
-from hermes.explore import open_sweep
+from hermes.explore import open_sweep, worker_process
 from hermes.explore.store import Folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,3 +130,20 @@ def test_interrupted_it_keeps_what_was_finished(package, folder, write):
     assert len(finished) >= 3
     assert set(finished) <= {30, 31, 32, 33, 34}
     assert not (out / "results.parquet").exists()
+
+
+def test_what_an_ended_worker_did_not_take_is_forgotten(monkeypatch):
+    """A writer that kept it would try again when it is deleted: a traceback after Ctrl-C, since Python 3.13."""
+    noted = []
+    monkeypatch.setattr(sys, "unraisablehook", noted.append)
+    loaded = worker_process.Loaded()
+    worker = loaded.start_worker()
+    worker.process.kill(worker.pid)
+    assert loaded.wait(worker) == -signal.SIGKILL
+    for _ in range(2):
+        worker_process._send(worker.jobs, {"key": "x"})
+    loaded.close()
+    worker_process._send(worker.process._requests, {"start": True})
+    del worker, loaded
+    gc.collect()
+    assert not noted
