@@ -4,8 +4,8 @@ refused by the name of one of its keys, for the reason of exactly one row of `he
     python tests/core/test_option_pairs.py [--on BASE] [OPTION ...]     prints what becomes of pairs with these options
 
 A pair in which an option does not act is a failure, not a pass. `make test` runs a quarter of the pairs on a dense
-model with little memory, drawn by the commit; `make test-all` runs all of them, and those on a mixture of experts, on a model
-with sliding windows and with enough memory.
+model with little memory, drawn by the commit; `make test-all` runs all of them, and those on a mixture of experts, on a
+model with sliding windows and with enough memory.
 """
 
 from __future__ import annotations
