@@ -39,8 +39,8 @@ run: $(VENV)/.stamp
 test: $(VENV)/.stamp-dev
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-all: $(VENV)/.stamp-dev
-	$(PY) -m pytest --size full -n 2 --dist worksteal $(ARGS)
+test-all:
+	$(MAKE) test ARGS="--size full $(ARGS)"
 
 nightly: test-thorough test-studies test-browser test-ray test-compiled fuzz matrix release-check
 

@@ -119,16 +119,15 @@ def _failure() -> str:
 
 
 def _requirements(texts: Iterable[str]) -> list[Requirement]:
-    """Read requirements that hold on this Python and platform; those of one package become one, with all bounds."""
+    """Read requirements that hold on this Python and platform; those of one package become one, the highest bound."""
     found: dict[tuple[str, str], Requirement] = {}
     for text in texts:
         bounds = ",".join(map("".join, re.findall(r"python_version ?(>=|<|==) ?['\"]([\d.]+)", text)))
         match, only = _REQUIREMENT.match(text), re.search(r"sys_platform ?== ?['\"](\w+)", text)
         if match and (only is None or only[1] == sys.platform) and _meets(platform.python_version(), bounds):
             line = Requirement(*match.groups(""))
-            before = found.get((line.name, line.extra))
-            found[line.name, line.extra] = (
-                line if before is None else line._replace(wanted=f"{before.wanted},{line.wanted}"))
+            found[line.name, line.extra] = max(
+                found.get((line.name, line.extra), line), line, key=lambda one: _numbers(one.wanted))
     return list(found.values())
 
 
