@@ -1,6 +1,6 @@
 """Break the code in ways drawn by a seed, and list which tests notice.
 
-    python scripts/mutations.py --before 1ecc522d --after HEAD
+    python scripts/mutations.py --before 472a9ed9 --after HEAD
 
 draws two mutations of each package below and runs, with each of them, the folder of tests that mirrors the package:
 that of `make test` after, of `make test-all` after if that notices nothing, and that of `make test` before. A mutation
