@@ -1,6 +1,6 @@
 """Break the code in ways drawn by a seed, and list which tests notice.
 
-    python scripts/mutations.py --before 1ecc522d --after HEAD
+    python scripts/mutations.py --before 472a9ed9 --after HEAD
 
 draws two mutations of each package below and runs, with each of them, the folder of tests that mirrors the package:
 that of `make test` after, of `make test-all` after if that notices nothing, and that of `make test` before. A mutation
@@ -121,8 +121,9 @@ class Suite:
     def noticed(self, what: str, full: bool = False) -> str:
         """Return the first test that fails of a folder, a file or a test, "" if none does or none is there."""
         outside = os.environ.get("HERMES_OUTSIDE") or ROOT.parent / "shared"
+        path = os.pathsep.join(filter(None, [str(self.tree), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {
-            "PYTHONPATH": str(self.tree), "HERMES_TEST_DRAW": self.commit, "HERMES_OUTSIDE": str(outside)}
+            "PYTHONPATH": path, "HERMES_TEST_DRAW": self.commit, "HERMES_OUTSIDE": str(outside)}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider",
              *(["--size", "full"] if full else []), what],
@@ -176,6 +177,9 @@ def main() -> None:
                 old, new, command = judged(package, before, after)
                 for suite in (before, after):
                     (suite.tree / mutation.file).write_text(text, encoding="utf-8")
+                for suite, found in ((before, old), (after, new)):
+                    if found and suite.noticed(found, full=suite is after):
+                        raise SystemExit(f"{found} fails without a mutation, too")
                 what = f"{mutation.file}:{mutation.line} {mutation.shown(text)}"
                 if not old:
                     unnoticed.append(what)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 __all__ = ["Budget", "Numbers", "budgets", "over"]
 
@@ -20,6 +20,7 @@ Numbers = Mapping[str, float]
 class Budget(TypedDict):
     number: float
     issue: str
+    why: NotRequired[str]
 
 
 def budgets(file: Path = FILE) -> dict[str, dict[str, Budget]]:

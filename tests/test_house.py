@@ -109,6 +109,10 @@ def test_every_budget_names_its_issue() -> None:
         for part, budget in parts.items():
             assert budget["number"] >= 0, (measure, part)
             assert budget["issue"].isalpha(), (measure, part)
+            if "::" in part:
+                file, *names = part.split("::")
+                assert names[0] in (ROOT / file).read_text(encoding="utf-8"), part
+                assert "why" in budget, part
 
 
 def test_seconds_of_a_run_and_of_its_items_are_noticed() -> None:
