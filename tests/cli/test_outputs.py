@@ -166,7 +166,8 @@ def test_scratch_folders_of_killed_processes_are_removed(
         assert named == tmp_path / "named"
 
 
-def test_the_next_command_repeats_what_was_set(small_file, capsys):
-    assert main(["run", str(small_file), "--seed", "4", "--set", "name=it's", "-q"]) == 0
+def test_the_next_command_repeats_what_was_set(small_file, capsys, monkeypatch):
+    monkeypatch.chdir(small_file.parent)
+    assert main(["run", small_file.name, "--seed", "4", "--set", "name=it's", "-q"]) == 0
     (command,) = re.findall(r"next: (hermes run .*) \(-v: more\)", " ".join(capsys.readouterr().out.split()))
-    assert shlex.split(command)[2:] == [str(small_file), "--set", "name=it's", "--set", "seed=4", "-o", "runs/small"]
+    assert shlex.split(command)[2:] == [small_file.name, "--set", "name=it's", "--set", "seed=4", "-o", "runs/small"]
