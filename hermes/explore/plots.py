@@ -201,9 +201,9 @@ def _curves(measure: Measure, x: str, others: Sequence[str], answer: str | None)
     """Return curves over a number, one for each setting of the others, with the range of the seeds; beyond `MAX_SERIES`
     only the two highest and lowest are named. A single curve has its companion with it."""
     own = measure.name.rpartition(" ")[2].lower()   # the name of a single curve
-    table = measure.table.assign(x=measure.table[x].astype(float), series=[
-        labels(dict(zip(others, row, strict=True)), others) or own
-        for row in measure.table[list(others)].itertuples(index=False, name=None)])
+    settings = zip(*(measure.table[name] for name in others), strict=True)   # none without others
+    series = [labels(dict(zip(others, row, strict=True)), others) or own for row in settings] or own
+    table = measure.table.assign(x=measure.table[x].astype(float), series=series)
     ranked = list(table.groupby("series")["y"].mean().sort_values().index)
     rest = ranked[2:-2] if len(ranked) > MAX_SERIES else []
     table["name"] = table["series"].where(~table["series"].isin(rest), f"{len(rest)} others")
