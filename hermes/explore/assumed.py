@@ -25,7 +25,7 @@ from hermes.scenario.alternatives import assumes_of
 
 __all__ = ["assumes_of_best", "assumes_of_document", "assumes_of_first_point"]
 
-LONGEST = 10.0   # seconds of a point that is simulated once more
+LARGEST = 20_000   # requests of a point that is simulated once more: ten seconds, and no output that depends on them
 
 
 def assumes_of_best(sizing: Sizing) -> list[dict[str, Any]]:
@@ -46,11 +46,10 @@ def assumes_of_document(document: Mapping[str, Any], base_dir: Path) -> list[dic
 def assumes_of_first_point(source: str | Path, overrides: Overrides, results: SweepResults) -> list[str]:
     """Return a line for each default that decides the first point of a sweep, or one that says there is none.
 
-    Empty if that point failed, or took longer than ten seconds.
+    Empty if that point failed, or has more than `LARGEST` requests.
     """
-    outcome, key = results.outcome(0), results.manifest["points"][0]["hash"]
-    took = {row["hash"]: row["wall_s"] for row in results.folder.journal()}.get(key, math.inf)
-    if outcome is None or outcome["status"] != "ok" or took > LONGEST:
+    outcome = results.outcome(0)
+    if outcome is None or outcome["status"] != "ok" or outcome.get("requests.total", math.inf) > LARGEST:
         return []
     sweep = load_sweep(source, overrides)
     first = points(sweep)[0]

@@ -76,5 +76,5 @@ def test_a_long_first_point_has_no_lines(tmp_path: Path, monkeypatch: pytest.Mon
     source = {"scenario": QUESTION, "grid": {"workload.requests": [50, 60]}}
     results = run_sweep(source, tmp_path / "out", workers=0)
     assert assumes_of_first_point(source, (), results)
-    monkeypatch.setattr(assumed, "LONGEST", 0.0)
+    monkeypatch.setattr(assumed, "LARGEST", 0)
     assert assumes_of_first_point(source, (), results) == []
