@@ -2,7 +2,7 @@
 
 `sum` of floats carries the rounding errors along since Python 3.12, and did not before: totals differ in the 16th
 digit, and a time of a step that is rounded to nanoseconds could differ in one. They would also differ from NumPy's
-additions of whole runs of steps. `scripts/mypy_sums.py` refuses `sum` of floats in this package.
+additions of whole runs of steps. A plug-in of mypy refuses `sum` of floats in this package.
 """
 
 from __future__ import annotations
