@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
-#   make test [ARGS="-k x"]  tests: every one that is quick, a quarter of long tables of cases (4 minutes on two cores)
+#   make test [ARGS="-k x"]  tests: every one that is quick, a quarter of long tables of cases (5 minutes on two cores)
 #   make test-all            every case of every test once, property tests in full: what CI runs (15 minutes)
 #   make test-thorough       some with thousands of examples, notebooks, quick studies, long tables and searches (half an hour)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)

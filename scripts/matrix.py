@@ -136,7 +136,7 @@ def interpreter(version: str) -> Path | None:
         return Path(found.stdout.strip())
     except (OSError, subprocess.CalledProcessError):
         versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-        return max(versions.glob(f"{version}.*/bin/python"), default=None)
+        return max(versions.glob(f"{version}.*/bin/python"), key=lambda path: Version(path.parts[-3]), default=None)
 
 
 def lowest(requirements: list[Requirement], python: str) -> str:
@@ -250,6 +250,12 @@ COMPARED: dict[str, Callable[[Path, Path], bool]] = {".parquet": same_table, ".j
 PICTURES = (".png", ".svg", ".pdf")
 
 
+def results_in(folder: Path) -> set[Path]:
+    """Return the files that the commands of a cell wrote; databases hold wall-clock times."""
+    return {path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file() and path.suffix != ".sqlite"
+            and not {"examples", "notebooks"} & set(path.relative_to(folder).parts)}
+
+
 def differences(cell: Cell, first: Cell) -> Iterator[str]:
     """Yield what a cell gives otherwise than the first one."""
     for line, text in cell.printed.items():
@@ -258,13 +264,10 @@ def differences(cell: Cell, first: Cell) -> Iterator[str]:
             yield f"{line}: {next((f'{a!r}, not {b!r}' for a, b in pairs if a != b), 'more or fewer lines')}"
     ours, theirs = cell.folder / "work", first.folder / "work"
     bytewise = all(cell.versions[name] == first.versions[name] for name in ("pyarrow", "pandas"))
-    for path in sorted(ours.rglob("*.*")):
-        name = path.relative_to(ours)
-        other = theirs / name
-        if not path.is_file() or {"examples", "notebooks"} & set(name.parts) or path.suffix == ".sqlite":
-            continue
-        if not other.is_file():
-            yield f"{name}: not in the first cell"
+    for name in sorted(results_in(ours) | results_in(theirs)):
+        path, other = ours / name, theirs / name
+        if not (path.is_file() and other.is_file()):
+            yield f"{name}: only in {'this' if path.is_file() else 'the first'} cell"
         elif path.suffix in PICTURES or path.read_bytes() == other.read_bytes():
             continue
         elif path.suffix == ".json" or not bytewise:

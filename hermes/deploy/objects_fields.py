@@ -95,4 +95,4 @@ def go_duration_of(node: Node, path: str) -> float:
 
 def _seconds(text: str) -> float:
     return float_sum(float(number) * _UNITS[unit]
-               for number, unit in re.findall(r"([0-9.]+)(h|ms|m|s|us|\u00b5s|ns)", text))
+                     for number, unit in re.findall(r"([0-9.]+)(h|ms|m|s|us|\u00b5s|ns)", text))

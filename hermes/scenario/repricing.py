@@ -238,7 +238,7 @@ class Repricing:
             after = np.array([_step_ns(model, stats, config.parallel.dp) for stats in sample.stats[kind]])
             return np.asarray(after - sample.before[kind])
         more = np.array([float_sum(terms[name] * (factor - 1.0) for name, factor in change.scales[group].items()
-                             if name in terms) for terms in sample.terms[kind]])
+                                   if name in terms) for terms in sample.terms[kind]])
         host = self._hidden(group, sample.stats[kind])
         return np.where(host > 0, np.maximum(sample.before[kind] + more, host) - sample.before[kind], more)
 

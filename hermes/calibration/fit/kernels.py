@@ -291,7 +291,7 @@ def _composed_ns(row: Any, built: dict[int, ComposedModel]) -> Iterator[tuple[st
         elif row.term in ("prefill", "decode", "beside") and row.heads == of.num_heads // tp:
             name = "prefill with a past" if row.past else row.term
             yield name, float_sum(ns for term, ns in model.terms_ns(_stats(row)).items()
-                            if term.startswith(("attention", "decodes"))) / layers
+                                  if term.startswith(("attention", "decodes"))) / layers
             return
 
 
