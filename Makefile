@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
-#   make test [ARGS="-k x"]  tests: every one that is quick, a quarter of long tables of cases (5 minutes on two cores)
+#   make test [ARGS="-k x"]  tests: every one that is quick, a share of long tables of cases (4 minutes on two cores)
 #   make test-all            every case of every test once, property tests in full: what CI runs (15 minutes)
 #   make test-thorough       some with thousands of examples, notebooks, quick studies, long tables and searches (half an hour)
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
@@ -23,7 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# modules are compiled when they are first imported: most of those that are installed never are
+PIP    := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # what runs on the compiled build: contract suites, golden predictions, recorded schedules, random scenarios
 COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/clients tests/routing tests/network tests/pipelines \
   tests/services tests/plugins/orthrus tests/plugins/telerag tests/hardware tests/scenario/test_golden.py \
@@ -48,7 +49,7 @@ test-thorough: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m thorough -n 2 --dist worksteal $(ARGS)
 
 test-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser
-	$(PY) -m pytest -m browser tests/results/test_report_browser.py $(ARGS)
+	$(PY) -m pytest -m browser tests/results/charts/test_report_browser.py $(ARGS)
 
 # the tests share one cluster: in one process
 test-ray: $(VENV)/.stamp-dev $(VENV)/.stamp-ray

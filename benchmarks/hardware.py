@@ -79,8 +79,8 @@ def genz_s(python: str | None) -> float | None:
 def measure(genz_python: str | None = None) -> dict[str, float]:
     """Return all figures, flat."""
     from hermes.hardware import load_profile
-    from hermes.hardware.files import names_in
-    from hermes.hardware.polynomial import PolynomialModel
+    from hermes.hardware.descriptions.files import names_in
+    from hermes.hardware.fitted.polynomial import PolynomialModel
     from hermes.hardware.roofline import Roofline
 
     shipped = {name: price_costs(PolynomialModel(load_profile(name))) for name in names_in("")}

@@ -91,8 +91,8 @@ def bare(points: int) -> dict[str, float]:
     """Return the CPU seconds of `build`, `run` and `summary` of a sweep's scenarios, the first of them left out."""
     import gc
 
-    from hermes.explore.points import points as points_of
-    from hermes.explore.points import scenario
+    from hermes.explore.sweep.points import points as points_of
+    from hermes.explore.sweep.points import scenario
     from hermes.results import Results
     from hermes.scenario.build import build
 
@@ -110,7 +110,7 @@ def bare(points: int) -> dict[str, float]:
 def ratio(_: int) -> dict[str, float]:
     """Return the seconds of a sweep on 1 and on 2 warm workers, and the share of two cores that the second had."""
     from hermes.explore import run_sweep
-    from hermes.explore.executor import executor
+    from hermes.explore.sweep.executor import executor
 
     found: dict[str, float] = {}
     for workers in (1, 2):

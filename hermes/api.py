@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
 from hermes.compiled import environment
+from hermes.core.reasons import Reason
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
 from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml, with_settings
@@ -18,7 +19,9 @@ from hermes.scenario.build import build
 
 if TYPE_CHECKING:
     from hermes.core.simulation import Simulation
-    from hermes.results.stored import StoredResults
+    from hermes.results.files.stored import StoredResults
+    from hermes.scenario.alternatives import Again
+    from hermes.scenario.kv_range import KvEnds
 
 __all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
 
@@ -31,6 +34,7 @@ def simulate(
     stepping: str | None = None,
     progress: bool | Callable[[int, int, float], None] = False,
     alternatives: bool = False,
+    whole: bool = False,
 ) -> Results:
     """Simulate a scenario and return its results.
 
@@ -41,9 +45,10 @@ def simulate(
         stepping: Replaces the scenario's stepping mode.
         progress: True shows a bar on stderr; a function is called with (requests done, requests in all, simulated
           seconds).
+        whole: Whether an interrupt (Ctrl-C) raises `KeyboardInterrupt`.
 
-    Raises `InputError` for any mistake in the scenario. After an interrupt (Ctrl-C) it returns the results so far, with
-    `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as `InputWarning` and kept in
+    Raises `InputError` for any mistake in the scenario. After an interrupt it otherwise returns the results so far,
+    with `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as `InputWarning` and kept in
     `meta["warnings"]`.
     """
     shorts = {name: value for name, value in (("seed", seed), ("stepping", stepping)) if value is not None}
@@ -55,26 +60,40 @@ def simulate(
     checked = load_scenario(scenario, overrides)
     simulation = build(checked)
     warn_all(simulation.warnings)
-    results = run_built(checked, simulation, started, progress)
-    results.find_sources = partial(_sources, checked)
-    results.find_assumed = partial(_assumed, checked, alternatives)
+    results = run_built(checked, simulation, started, progress, whole=whole)
+    again = partial(simulate_again, checked) if alternatives else None
+    ends: list[KvEnds] = []   # of the run, which both share
+    results.find_sources = partial(_sources, checked, again, ends)
+    results.find_assumed = partial(_assumed, checked, again, ends)
     return results
 
 
-def _sources(checked: Scenario, results: Results) -> list[dict[str, Any]]:
+def _sources(checked: Scenario, again: Again | None, ends: list[KvEnds], results: Results) -> list[dict[str, Any]]:
     from hermes.scenario.step_sources import step_sources
 
-    return step_sources(checked, results)
+    return step_sources(checked, results, _kv_ends(checked, again, ends, results))
 
 
-def _assumed(checked: Scenario, alternatives: bool, results: Results) -> list[dict[str, Any]]:
+def _assumed(checked: Scenario, again: Again | None, ends: list[KvEnds], results: Results) -> list[dict[str, Any]]:
     from hermes.scenario.alternatives import assumes_of
 
-    return assumes_of(checked, results, partial(simulate_again, checked) if alternatives else None)
+    return assumes_of(checked, results, again, kv=_kv_ends(checked, again, ends, results))
+
+
+def _kv_ends(checked: Scenario, again: Again | None, ends: list[KvEnds], results: Results) -> KvEnds | None:
+    """Return what the error of KV memory moves; None where no sequence waited for it."""
+    if not (results.record.runs["stopped"] == Reason.KV_MEMORY).any():
+        return None
+    from hermes.scenario.kv_range import KvEnds
+
+    if not ends:
+        ends.append(KvEnds(checked, again))
+    return ends[0]
 
 
 def simulate_again(scenario: Scenario, settings: Mapping[str, Any]) -> Results:
-    """Simulate a scenario with other settings, without its warnings. Raises `InputError` if they do not fit it."""
+    """Simulate a scenario with other settings, without its warnings, to the end. Raises `InputError` if they do not fit
+    it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # the scenario's own run has issued them
         other = with_settings(scenario, settings)
@@ -83,21 +102,27 @@ def simulate_again(scenario: Scenario, settings: Mapping[str, Any]) -> Results:
 
 def run_built(
     checked: Scenario, simulation: Simulation, started: float,
-    progress: bool | Callable[[int, int, float], None] = False,
+    progress: bool | Callable[[int, int, float], None] = False, *, whole: bool = True,
 ) -> Results:
-    """Run the simulation that `build(checked)` returned. started: when the work began, by `time.perf_counter`."""
+    """Run the simulation that `build(checked)` returned.
+
+    Args:
+        started: When the work began, by `time.perf_counter`.
+        whole: Whether an interrupt raises `KeyboardInterrupt`, in place of results of a part.
+    """
     try:
         if progress is True:
             from hermes.results.progress import ProgressBar
 
             with ProgressBar("requests") as bar:
-                record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
+                record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"),
+                                        partial=not whole)
         else:
-            record = simulation.run(progress or None)
+            record = simulation.run(progress or None, partial=not whole)
     except InputError as error:   # some amounts depend on the request, and fail only now
         raise checked.source.located(error) from None
     meta: dict[str, Any] = {
-        "name": checked.name, "version": __version__, "environment": environment(), "seed": checked.seed,
+        "name": checked.title, "version": __version__, "environment": environment(), "seed": checked.seed,
         "scenario_text": resolved_yaml(checked, defaults=True), "wall_s": time.perf_counter() - started,
     }
     for kept in ("warnings", "remarks"):
@@ -113,6 +138,6 @@ def open_run(folder: str | Path) -> StoredResults:
 
     Raises `InputError` for a folder without results, or with unfinished ones.
     """
-    from hermes.results.stored import open_run as read
+    from hermes.results.files.stored import open_run as read
 
     return read(folder)

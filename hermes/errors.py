@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TextIO
 
 __all__ = [
@@ -158,7 +159,12 @@ def suggest(name: object, names: Iterable[str]) -> str | None:
         if close:
             return kin[close[0]]
     close = difflib.get_close_matches(text, known, n=1, cutoff=0.6)
-    return close[0] if close else None
+    if close:
+        return close[0]
+    # a longer name for it: `minReplicas` of `min`, `vllm:num_requests_waiting` of `waiting`
+    parts = [part.lower() for part in re.findall(r"[A-Za-z][a-z]+", text)]
+    meant = [other for other in known if other.lower() in parts or other.lower() in map("_".join, pairwise(parts))]
+    return meant[0] if len(meant) == 1 else None
 
 
 def _first_word(name: str) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check `binds` by experiment: overloads in which every resource is doubled in turn.
 
-    python scripts/binds_check.py [--seed 20261123] [--cases 50] [--only 3,7]
+    python scripts/binds_check.py [--seed 20261123] [--cases 50] [--only 3,7] [--fleets]
 
 Each case is a scenario drawn by the seed: a client, prefill and decode, or several stages, made short of something. Its
 load is a multiple of what it serves. Then each resource is doubled alone, with the same requests, and the truth is
@@ -13,6 +13,11 @@ Twice the compute of an LLM client is hardware that does a step of twice the wor
 those of half the batch), not hardware that is twice as fast, which would also halve the time that a sequence holds a
 slot and its blocks: with that, compute would be the answer to everything. Twice the compute of a service is twice its
 workers.
+
+`--fleets` takes twenty cases with replicas that come and go, crashes and time-outs. Their load is a multiple of what
+one replica serves; incidents come at parts of the time of arrivals. Doubled are also the time-outs, and the speed with
+which routers notice a crash, and that of start-ups; and requests are bound late, by flow control that holds them while
+all replicas are full.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
 SEED, CASES, NEEDED, TIE = 20261123, 50, 48, 0.01
+FLEETS, FLEETS_NEEDED = 20, 18
 Data = dict[str, Any]
 SMALL = {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}
 LARGE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
@@ -55,6 +61,7 @@ class Case:
     rate: float = 0.0  # of arrivals, in place of the load
     missed: str = ""   # a latency that misses its limit, in place of the served rate
     extra: Data = field(default_factory=dict)   # keys of the workload that begin with the overload
+    place: Callable[[Data, float], Any] | None = None   # places incidents in the time of arrivals, in s
 
 
 class Wider:
@@ -426,9 +433,170 @@ FAMILIES: list[tuple[Callable[[Draw], Case], int]] = [
 ]
 
 
-def cases(seed: int, count: int) -> list[Case]:
+# -- fleets and incidents ----------------------------------------------------------------------------------------------
+
+
+def fleet(case: Case, count: int, start: int, *, start_up: float = 20.0, router: str = "least_loaded", **options: Any
+          ) -> Case:
+    """Make a fleet of the client of a case: so many slots, of which some are ready from the start."""
+    client(case.data, "llm").update(count=count, fleet={"start": start, "start_up": {"total": start_up}, **options})
+    case.data["router"] = {"kind": router, **({"load": "requests"} if router == "least_loaded" else {})}
+    case.requests = 600
+
+    def later(data: Data) -> None:
+        data["gateway"] = {**data.get("gateway", {}), "flow_control": {"ttl": "10 h"}}
+        data["gateway"].pop("queue", None)   # that of flow control takes its place
+
+    case.doubled["early binding llm"] = later
+    return case
+
+
+def few_of_many(draw: Draw) -> Case:
+    """Few replicas of many slots; the others never start."""
+    case = draw.of(slots, blocks, prompts)(draw)
+    fleet(case, 8, draw.of(1, 1, 2), router=draw.of("round_robin", "least_loaded"))
+    case.name, case.load = "few of many", 4.0
+    return case
+
+
+def short_of(draw: Draw, output: int = 60) -> Case:
+    """A replica with few slots, or that computes long prompts."""
+    if draw.of(True, False):
+        return alone("", llm(draw, seqs=draw.whole(6, 20), hardware=SMALL), workload(draw, draw.whole(50, 300), output))
+    return alone("", llm(draw, hardware=SMALL), workload(draw, draw.whole(1500, 3000), draw.whole(5, 20)))
+
+
+def come_late(draw: Draw) -> Case:
+    """All requests come to one replica; many others are ready when most are bound."""
+    case, many = short_of(draw), draw.of(4, 6, 8)
+    fleet(case, many, 1)
+    case.name, case.load, ready = "come late", draw.between(3.0, 8.0), draw.between(0.7, 0.95)
+
+    def place(data: Data, span: float) -> None:
+        client(data, "llm")["fleet"] |= {"start_up": {"total": 0.0}, "autoscaler": {
+            "kind": "schedule", "changes": [{"at": ready * span, "replicas": many}]}}
+
+    case.place = place
+    return case
+
+
+def noticed_late(draw: Draw) -> Case:
+    """A replica goes down, and routers send it requests for long; retries go there, too."""
+    case, many, at = short_of(draw), draw.of(3, 4), draw.between(0.2, 0.4)
+    fleet(case, many, many, router=draw.of("least_loaded", "round_robin"))
+    case.data["gateway"] = {"retries": draw.of(0, 1)}
+    case.name, case.load, noticed = "noticed late", 0.5 * many, draw.between(0.2, 0.4)
+
+    def place(data: Data, span: float) -> None:
+        client(data, "llm")["fleet"] |= {
+            "start_up": {"total": span}, "crashes": [{"at": at * span, "replica": 1}],
+            "probe": {"period": noticed * span / 3, "failures": 3, "delay": 0, "offset": 0}}
+
+    def sooner(data: Data) -> None:
+        client(data, "llm")["fleet"]["probe"]["period"] /= 2
+
+    case.place, case.doubled["dead replica llm"] = place, sooner
+    return case
+
+
+def crash_of_full(draw: Draw) -> Case:
+    """One of two replicas goes down, which is noticed at once; the other is overloaded."""
+    case = short_of(draw)
+    fleet(case, 2, 2)
+    case.data["gateway"] = {"retries": 5}
+    case.name, case.load = "crash of full", 2.6
+
+    def place(data: Data, span: float) -> None:
+        client(data, "llm")["fleet"] |= {"start_up": {"total": 4 * span}, "probe": {"period": 0.01, "delay": 0},
+                                         "crashes": [{"at": 0.2 * span, "replica": 0}]}
+
+    case.place = place
+    return case
+
+
+def time_outs(case: Case, limit: float) -> Case:
+    """Give clients a time-out, of which twice as much is one more resource."""
+    case.extra = {"retry": {"kind": "openai", "per_try": limit, "retries": 0}}
+
+    def longer(data: Data) -> None:
+        data["workload"]["retry"]["per_try"] *= 2
+
+    case.doubled["time-outs llm"] = longer
+    return case
+
+
+def timed_out(draw: Draw) -> Case:
+    """Clients of an overload wait for a few seconds."""
+    case = time_outs(fleet(short_of(draw), 4, 1, router="round_robin"), draw.between(4.0, 8.0))
+    case.name, case.load = "timed out", draw.between(2.0, 3.0)
+    return case
+
+
+def storm(draw: Draw) -> Case:
+    """A burst in which clients wait in vain, before a long time in which all are served."""
+    case = time_outs(fleet(short_of(draw), 4, 2), draw.between(4.0, 6.0))
+    case.name, case.requests, case.load = "storm", 1200, 2.0
+
+    def place(data: Data, span: float) -> None:
+        rate = data["workload"]["arrivals"]["rate"]
+        data["workload"]["arrivals"] = {"kind": "profile", "every": span / 6, "rates": [
+            0.5 * rate, 3.0 * rate, 0.6 * rate, 0.6 * rate, 0.6 * rate, 0.6 * rate]}
+
+    case.place = place
+    return case
+
+
+def too_short(draw: Draw) -> Case:
+    """A time-out below the time that long answers take without any queue."""
+    one = llm(draw, hardware=SMALL)
+    case = alone("", one, {"lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 50, "max": 200},
+                                       "output": {"kind": "uniform", "min": 20, "max": 600}}})
+    case = time_outs(fleet(case, 4, 2), draw.between(1.5, 2.5))
+    case.name, case.load = "too short", 0.3
+    return case
+
+
+def from_zero(draw: Draw) -> Case:
+    """Requests wait at the gateway for the first replica."""
+    case = short_of(draw)
+    fleet(case, 4, 0)
+    case.data["gateway"] = {"queue": {"ttl": "10 h"}}
+    case.name, case.load = "from zero", 1.5
+
+    def place(data: Data, span: float) -> None:
+        client(data, "llm")["fleet"] |= {"start_up": {"total": 2 * span}, "autoscaler": {
+            "kind": "schedule", "changes": [{"at": 0, "replicas": 4}]}}
+
+    def faster(data: Data) -> None:
+        client(data, "llm")["fleet"]["start_up"]["total"] /= 2
+
+    case.place, case.doubled["replicas llm"] = place, faster
+    return case
+
+
+def drained(draw: Draw) -> Case:
+    """Most replicas are let go while requests come as before."""
+    case = short_of(draw)
+    fleet(case, 4, 4)
+    case.name, case.load = "drained", 2.5
+
+    def place(data: Data, span: float) -> None:
+        client(data, "llm")["fleet"]["autoscaler"] = {"kind": "schedule",
+                                                      "changes": [{"at": 0.2 * span, "replicas": 1}]}
+
+    case.place = place
+    return case
+
+
+OF_FLEETS: list[tuple[Callable[[Draw], Case], int]] = [
+    (few_of_many, 3), (come_late, 4), (noticed_late, 3), (crash_of_full, 2), (timed_out, 2), (storm, 2), (too_short, 1),
+    (from_zero, 1), (drained, 2),
+]
+
+
+def cases(seed: int, count: int, families: list[tuple[Callable[[Draw], Case], int]] = FAMILIES) -> list[Case]:
     """Return the cases of a seed: as many of each family as it says, and drawn ones beyond."""
-    makers = [make for make, number in FAMILIES for _ in range(number)]
+    makers = [make for make, number in families for _ in range(number)]
     return [makers[index % len(makers)](Draw(seed, index)) for index in range(count)]
 
 
@@ -481,11 +649,15 @@ def experiment(case: Case) -> Outcome:
     at_once = copy.deepcopy(data)
     for one in at_once["clients"]:
         one.get("scheduler", {}).pop("max_num_queued_reqs", None)
+        if one.pop("fleet", None):
+            one["count"] = 1
     at_once["workload"] |= {"requests": case.requests // 2, "arrivals": {"kind": "at_once"}}
     record, _ = simulate(at_once)
     capacity = (case.requests // 2) / (int(record.finish_ns.max()) / 1e9)
     data["workload"] |= {"requests": case.requests, **case.extra,
                          "arrivals": {"kind": "poisson", "rate": case.rate or case.load * capacity}}
+    if case.place is not None:
+        case.place(data, case.requests / (case.rate or case.load * capacity))
     record, scenario = simulate(data)
     judge = partial(speed, metric=case.missed) if case.missed else served
     base = judge(record)
@@ -503,12 +675,14 @@ def experiment(case: Case) -> Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--cases", type=int, default=CASES)
+    parser.add_argument("--cases", type=int)
+    parser.add_argument("--fleets", action="store_true", help="cases with fleets and incidents")
     parser.add_argument("--only", default="", help="numbers of cases, from 0")
     options = parser.parse_args()
     chosen = [int(part) for part in options.only.split(",") if part]
+    families, all_cases, needed = (OF_FLEETS, FLEETS, FLEETS_NEEDED) if options.fleets else (FAMILIES, CASES, NEEDED)
     right = count = 0
-    for number, case in enumerate(cases(options.seed, options.cases)):
+    for number, case in enumerate(cases(options.seed, options.cases or all_cases, families)):
         if chosen and number not in chosen:
             continue
         outcome = experiment(case)
@@ -517,7 +691,7 @@ def main() -> int:
         print(f"{number:2d} {case.name:24s} {'ok  ' if outcome.right else 'MISS'} binds: {outcome.said:32s} "
               + ", ".join(f"{label} x{gain:.2f}" for label, gain in order), flush=True)
     print(f"{right} of {count}")
-    return 0 if right >= count * NEEDED / CASES else 1
+    return 0 if right >= count * needed / all_cases else 1
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
-from hermes.hardware.profile import dump_yaml
+from hermes.hardware.fitted.profile import dump_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 LLAMA_8B, LLAMA_70B, QWEN_32B = "meta-llama/Meta-Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-70B", "Qwen/Qwen3-32B"

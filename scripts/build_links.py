@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hermes.calibration.fit.estimators import solve
-from hermes.hardware.kernel_tables import load_kernels
+from hermes.hardware.composed.kernel_tables import load_kernels
 
 FOLDER = Path(__file__).resolve().parent.parent / "hw_profiles" / "links"
 SMALLEST, LARGEST = 1024, 2**25      # bytes: a row of a small model, 2,048 rows of a large one

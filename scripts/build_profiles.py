@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from hermes.calibration.importers.aiconfigurator import SYSTEMS
 from hermes.cli import main as hermes
-from hermes.hardware.profile import load_profile
+from hermes.hardware.fitted.profile import load_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES = ROOT / "hw_profiles"

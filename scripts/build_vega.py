@@ -4,10 +4,10 @@
     pip install vl-convert-python==1.9.0.post1
     python scripts/build_vega.py node_modules
 
-Writes hermes/results/page/vega.js, which sets `window.vegaEmbed`, and hermes/results/page/LICENSE. The bundle is
-vl-convert's, which holds these versions in a form smaller than esbuild's of the same packages (0.90 against 1.17 MB);
-npm's packages have the licences. `PACKAGES` is what esbuild takes into its bundle (`--metafile`), and what published
-modules among them hold inside: delaunator, fast-json-patch, robust-predicates, semver and tslib.
+Writes hermes/results/charts/page/vega.js, which sets `window.vegaEmbed`, and hermes/results/charts/page/LICENSE. The
+bundle is vl-convert's, which holds these versions in a form smaller than esbuild's of the same packages (0.90 against
+1.17 MB); npm's packages have the licences. `PACKAGES` is what esbuild takes into its bundle (`--metafile`), and what
+published modules among them hold inside: delaunator, fast-json-patch, robust-predicates, semver and tslib.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import vl_convert
 
 from hermes.results.charts import VEGA_LITE
 
-PAGE = Path(__file__).resolve().parents[1] / "hermes" / "results" / "page"
+PAGE = Path(__file__).resolve().parents[1] / "hermes" / "results" / "charts" / "page"
 PACKAGES = """
 d3-array d3-color d3-delaunay d3-dispatch d3-dsv d3-ease d3-force d3-format d3-geo d3-geo-projection d3-hierarchy
 d3-interpolate d3-path d3-quadtree d3-scale d3-scale-chromatic d3-shape d3-time d3-time-format d3-timer delaunator

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hermes.explore.capacity import RATIO, axis_of, capacity
-from hermes.explore.executor import executor
 from hermes.explore.objective import missed, slo_overrides
+from hermes.explore.sweep.executor import executor
 from hermes.explore.trials import Trials
 from hermes.scenario import load_scenario
 
@@ -83,7 +83,8 @@ def main() -> int:
     for name in options.names or CASES:
         source, more, limits, over = CASES[name]
         settings = [*more, *slo_overrides(limits)]
-        found = capacity(source, over=over, overrides=settings, seeds=1, max_runs=MOST_RUNS, workers=options.workers)
+        found = capacity(source, over=over, overrides=settings, seeds=1, max_runs=MOST_RUNS, workers=options.workers,
+                         quick=over == "rate")
         load = found.answers[0].load
         if load is None:
             print(f"{name:22} {'none':>9} {found.runs:5}")

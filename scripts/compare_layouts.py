@@ -12,7 +12,7 @@ import sys
 
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.composed.composed_terms import ComposedModel
 from hermes.hardware.term_trust import in_total
 
 CONTEXT = PROMPT = 2048

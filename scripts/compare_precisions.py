@@ -12,7 +12,7 @@ import sys
 
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 
 PROMPTS = (256, 512, 1024, 2048, 4096, 8192)
 

@@ -26,7 +26,7 @@ from record_vllm_schedules import read_cases
 from hermes.clients.schedule_replay import RecordedSchedule, compared, load_schedule, replay
 from hermes.deploy.engine_conform import ask, served_of
 from hermes.errors import HermesError
-from hermes.hardware.engines import load_engine
+from hermes.hardware.descriptions.engines import load_engine
 
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]

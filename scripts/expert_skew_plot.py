@@ -2,7 +2,7 @@
 
     python scripts/expert_skew_plot.py docs/img/expert-skew.png
 
-The i-th expert of a layer is chosen in proportion to i^-skew (`hermes.hardware.experts`).
+The i-th expert of a layer is chosen in proportion to i^-skew (`hermes.hardware.composed.experts`).
 """
 
 from __future__ import annotations

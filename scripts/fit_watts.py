@@ -26,8 +26,8 @@ import pandas as pd
 
 from hermes.calibration.accuracy.steady import FILES, FREE, served_load, steady_runs
 from hermes.calibration.fit.watts import LeftOut, ServedLoad, error, fit_watts, left_out
-from hermes.hardware.devices import DevicePower, load_device
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.devices import DevicePower, load_device
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.operators import Work
 from hermes.hardware.power import SERVING_SHARE, TOKEN_J, assumed
 

@@ -42,11 +42,11 @@ from fuzzing.running import LIMIT_S, Ran, open_files, run_apart, run_here  # noq
 AnyCase = Case | FolderCase | KeyCase | EndlessCase
 VERDICTS = ("refused", "valid", "reviewed", "wrong")
 OWN = ("scenario", "sweep", "trace", "profile")   # shares are in fuzzing.cases
-SHARES = {"own": 0.26, "keys": 0.1, "described": 0.04, "run": 0.06, "store": 0.03, "reference": 0.04, "golden": 0.03,
+SHARES = {"own": 0.25, "keys": 0.1, "described": 0.04, "run": 0.06, "store": 0.03, "reference": 0.04, "golden": 0.03,
           "schedule": 0.05, "steps": 0.02, "study": 0.02, "plan": 0.01, "journal": 0.02, "import": 0.07, "driver": 0.03,
           "bars": 0.01, "shown": 0.01, "space": 0.01, "observed": 0.02, "download": 0.02, "kernels": 0.03,
           "layers": 0.02, "rag": 0.02, "ranks": 0.02, "manifest": 0.01, "object": 0.01, "planner": 0.01,
-          "dump": 0.02, "starts": 0.02}
+          "dump": 0.02, "starts": 0.02, "log": 0.01}
 
 
 def reviewed() -> dict[str, str]:

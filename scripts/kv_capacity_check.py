@@ -52,36 +52,33 @@ def engine(text: str) -> None:
                        "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
                        "num_key_value_heads": 1, "vocab_size": 4096, "max_position_embeddings": longest,
                        "torch_dtype": "bfloat16"}, file)
-        answers = []
-        for hybrid in (case["hybrid"],):
-            config = VllmConfig(
-                model_config=ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16",
-                                         max_model_len=longest),
-                scheduler_config=SchedulerConfig(max_num_batched_tokens=tokens, max_num_seqs=256, max_model_len=longest,
-                                                 is_encoder_decoder=False, disable_hybrid_kv_cache_manager=not hybrid),
-                cache_config=CacheConfig(block_size=case["block_size"]))
-            config.cache_config.kv_cache_layout = "LBNHC"   # layers apart: what a GPU's attention asks for
-            options = {"block_size": case["block_size"], "num_kv_heads": case["heads"], "head_size": case["width"],
-                       "dtype": torch.bfloat16}
-            specs = []
-            for layer in range(case["layers"]):
-                if case["latent"]:
-                    spec = MLAAttentionSpec(**options)
-                elif layer < case["window_layers"]:
-                    spec = SlidingWindowSpec(**options, sliding_window=case["window"])
-                else:
-                    spec = FullAttentionSpec(**options)
-                specs.append(spec)
-            layers = {f"layers.{i}": spec for i, spec in enumerate(specs)}
-            [found] = get_kv_cache_configs(config, [layers], [case["bytes"]])
-            answers.append((found.num_blocks, get_max_concurrency_for_kv_cache_config(config, found)))
-        out[name] = answers
+        config = VllmConfig(
+            model_config=ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16",
+                                     max_model_len=longest),
+            scheduler_config=SchedulerConfig(max_num_batched_tokens=tokens, max_num_seqs=256, max_model_len=longest,
+                                             is_encoder_decoder=False,
+                                             disable_hybrid_kv_cache_manager=not case["hybrid"]),
+            cache_config=CacheConfig(block_size=case["block_size"]))
+        config.cache_config.kv_cache_layout = "LBNHC"   # layers apart: what a GPU's attention asks for
+        options = {"block_size": case["block_size"], "num_kv_heads": case["heads"], "head_size": case["width"],
+                   "dtype": torch.bfloat16}
+        layers = {}
+        for layer in range(case["layers"]):
+            if case["latent"]:
+                spec = MLAAttentionSpec(**options)
+            elif layer < case["window_layers"]:
+                spec = SlidingWindowSpec(**options, sliding_window=case["window"])
+            else:
+                spec = FullAttentionSpec(**options)
+            layers[f"layers.{layer}"] = spec
+        [found] = get_kv_cache_configs(config, [layers], [case["bytes"]])
+        out[name] = found.num_blocks, get_max_concurrency_for_kv_cache_config(config, found)
     print(json.dumps(out))
 
 
 def main(python: str) -> int:
+    from hermes.hardware.descriptions.models import load_model
     from hermes.hardware.info import hardware_info
-    from hermes.hardware.models import load_model
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
@@ -97,12 +94,12 @@ def main(python: str) -> int:
         build(checked)
         config, hardware = checked.clients[0], checked.source.hardware[0]
         info, model = hardware_info(hardware), load_model(client["model"])
-        budget = config.memory.budget(client["model"], info.tp * info.pp, info, info.device, config.scheduler, None)
-        device = budget.capacity.bytes * budget.utilization - budget.weights.bytes
-        device -= budget.activations.bytes + budget.engine.bytes
+        budget = config.engine_memory(hardware, None)
+        left = budget.capacity.bytes * budget.utilization - budget.weights.bytes
+        left -= budget.activations.bytes + budget.engine.bytes
         layers = -(-model.num_layers // info.pp)   # of the fullest stage
         asked[name] = {
-            "bytes": int(device), "hybrid": hybrid, "block_size": budget.block_size, "layers": layers,
+            "bytes": int(left), "hybrid": hybrid, "block_size": budget.block_size, "layers": layers,
             "heads": 1 if model.mla else max(model.num_kv_heads // info.tp, 1),
             "width": model.mla.cached if model.mla else model.head_dim, "latent": model.mla is not None,
             "window": model.window, "window_layers": model.window_layers,
@@ -110,7 +107,7 @@ def main(python: str) -> int:
         groups = config.memory.groups(client["model"], None)
         need = -(-LONGEST // budget.block_size)
         need += 0 if groups is None else groups.blocks(LONGEST, budget.block_size)
-        ours[name] = budget.num_blocks, device, budget.num_blocks / need
+        ours[name] = budget.num_blocks, left, budget.num_blocks / need
     command = [python, __file__, "--engine", json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -119,7 +116,7 @@ def main(python: str) -> int:
     wrong = 0
     print(f"{'one rank of':40} {'KV, GiB':>8} {'blocks here':>12} {'in vLLM':>9}  sequences of {LONGEST:,} tokens")
     for name, (blocks, left, here) in ours.items():
-        [(theirs, fit)] = answers[name]
+        theirs, fit = answers[name]
         wrong += blocks != theirs
         print(f"{name:40} {left / 2**30:8.2f} {blocks:12,} {theirs:9,}  {here:.2f} here, {fit:.2f} in vLLM")
     return 1 if wrong else 0

@@ -24,7 +24,7 @@ import pandas as pd
 from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, deployments, figures, served
 from hermes.errors import HermesError, InputError
 from hermes.hardware.composed import Composed
-from hermes.hardware.engines import load_engine
+from hermes.hardware.descriptions.engines import load_engine
 
 USERS = (8, 32, 64, 128, 256)
 CHANGES: dict[str, dict[str, Any]] = {

@@ -183,6 +183,7 @@ def install(cell: Cell, wheel: Path) -> bool:
         bounds.write_text(lowest(requirements_of(wheel), cell.python))
         asked += ["--constraint", str(bounds)]
     done = run([str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:",
+                "--no-compile",   # most modules are never imported
                 str(wheel), *asked], cell.folder)
     cell.install_s = time.monotonic() - started
     if done.returncode:
@@ -306,7 +307,7 @@ def main() -> int:
         if install(cell, wheel.resolve()):
             work(cell, args.short)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:   # two cores: one of three cells waits for pip's downloads
         list(pool.map(perform, cells))
     first = next((cell for cell in cells if cell.versions), None)
     for cell in cells:

@@ -34,7 +34,7 @@ from schedule_mixtures import DRAFTED, mixtures, talks
 from hermes.clients.schedule_replay import RecordedSchedule, compared, find_files, replay
 from hermes.deploy.engine_conform import ask
 from hermes.errors import HermesError
-from hermes.hardware.engines import NEWEST_ENGINE, EngineDescription, load_engine
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, EngineDescription, load_engine
 from hermes.schedulers.vllm_fields import ANSWERS
 
 Row = dict[str, Any]

@@ -18,11 +18,11 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hermes.explore.executor import executor
 from hermes.explore.objective import missed, slo_overrides
 from hermes.explore.size import Found, Sizing, changes, size
-from hermes.explore.size_files import from_options
-from hermes.explore.size_layouts import Kind
+from hermes.explore.size.files import from_options
+from hermes.explore.size.layouts import Kind
+from hermes.explore.sweep.executor import executor
 from hermes.explore.trials import Trials
 
 

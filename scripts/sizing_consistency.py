@@ -24,11 +24,11 @@ from typing import Any
 import yaml
 
 from hermes.api import simulate
-from hermes.explore.bounds import demand_of, fewest_clients
 from hermes.explore.capacity import capacity
-from hermes.explore.figures import figures
 from hermes.explore.objective import missed
 from hermes.explore.size import Sizing, changes, size
+from hermes.explore.size.bounds import demand_of, fewest_clients
+from hermes.explore.sweep.figures import figures
 from hermes.scenario import load_scenario
 
 QUESTIONS = Path(__file__).parent.parent / "tests" / "data" / "sizing-questions.yaml"

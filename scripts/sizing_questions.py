@@ -3,8 +3,8 @@
     python scripts/sizing_questions.py > tests/data/sizing-questions.yaml
 
 30 questions, drawn by a seed that is not changed afterwards: models, cards, answers of 50 to 20,000 tokens, mixed and
-split layouts, one to three stages. The rate is the one that the closed form (`hermes.explore.bounds`) gives to a drawn
-number of clients, rounded; so the questions are data, and the file does not follow later changes of the code.
+split layouts, one to three stages. The rate is the one that the closed form (`hermes.explore.size.bounds`) gives to a
+drawn number of clients, rounded; so the questions are data, and the file does not follow later changes of the code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hermes.explore.bounds import demand_of, equilibrium
+from hermes.explore.size.bounds import demand_of, equilibrium
 from hermes.scenario import load_scenario
 
 SEED = 20261123

@@ -27,8 +27,8 @@ import pandas as pd
 from hermes.api import simulate
 from hermes.errors import HermesError, InputError
 from hermes.results.compare import CompareRow, compare
+from hermes.results.compare.reference import mapping_from_options
 from hermes.results.layout import markdown_table
-from hermes.results.reference import mapping_from_options
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIO = ROOT / "scenarios" / "validation" / "vllm-cpu.yaml"
@@ -63,7 +63,7 @@ def refit(data: Path, folder: Path, change: Change | None = None) -> Path:
     """Fit a profile on the steps in `data`, changed by `change`, and write it to `folder`."""
     from hermes.calibration.fit import fit_steps
     from hermes.calibration.steps import load_steps, save_steps
-    from hermes.hardware.profile import dump_yaml
+    from hermes.hardware.fitted.profile import dump_yaml
 
     steps = load_steps(data / "steps.yaml")
     if change is not None:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from hermes.api import simulate
 from hermes.errors import HermesError, InputError, suggest
 from hermes.hardware import StepStats
-from hermes.hardware.layerwise import Layerwise, LayerwiseModel
+from hermes.hardware.fitted.layerwise import Layerwise, LayerwiseModel
 from hermes.results.compare import compare
 from hermes.workload.importers import import_trace
 from hermes.workload.traces import write_trace

@@ -26,7 +26,7 @@ gc.set_threshold(100_000)
 
 # How long an example takes says nothing about whether it is right, and on a busy machine nothing at all: the first one
 # of a process also builds the models of a scenario.
-settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("full", deadline=None, max_examples=100)
 
 NAMED = {"browser", "compiled", "ray", "thorough", "whole"}   # have a command of their own

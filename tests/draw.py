@@ -4,6 +4,8 @@
     @pytest.mark.parametrize("part", range(12))   # three of twelve in `make test`
     def test_a_part(part): ...
 
+`drawn(one_of=8)` draws an eighth, for cases that cost a second or more.
+
 The draw depends on the commit and the test alone: all processes of a run draw the same cases, and `HERMES_TEST_DRAW`
 set to what the header of a run shows repeats its draw.
 """
@@ -41,14 +43,14 @@ def changed_files() -> frozenset[str]:
 
 
 def not_drawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the items marked `drawn` that are left out: of each test all but a quarter of its cases, rounded up."""
+    """Return the items marked `drawn` that are left out: of each test all but its share of cases, rounded up."""
     cases = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("drawn"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        if mark := item.get_closest_marker("drawn"):
+            cases[item.nodeid.partition("[")[0], mark.kwargs.get("one_of", _ONE_OF)].append(item)
     left_out: set[pytest.Item] = set()
-    for test, found in cases.items():
-        kept = random.Random(f"{seed()} {test}").sample(found, -(-len(found) // _ONE_OF))
+    for (test, one_of), found in cases.items():
+        kept = random.Random(f"{seed()} {test}").sample(found, -(-len(found) // one_of))
         left_out |= set(found) - set(kept)
     return left_out
 

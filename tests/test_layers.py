@@ -20,6 +20,13 @@ BELOW = {"calibration", "plugins"}
 FACE = {"__init__", "__main__", "cli"}
 """The command line imports what a command needs when it runs."""
 
+ROOMS = {
+    "results": ("figures", "files", "compare", "charts"),
+    "explore": ("sweep", "capacity", "size", "scale", "optimize"),
+    "hardware": ("descriptions", "fitted", "composed"),
+}
+"""Folders in a folder: when imported, each may import those before it."""
+
 OTHER_TESTS = {"compiled", "docs", "data", "frozen", "golden"}
 """Folders of tests/ that are no folder of hermes/: the compiled build, the pages, files that tests read."""
 
@@ -56,8 +63,10 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(source: str) -> Iterator[tuple[int, str, bool]]:
-    """(line, folder or module of hermes, whether it is imported when the module is) of every import."""
+def imports(source: str, inside: str = "") -> Iterator[tuple[int, str, bool]]:
+    """(line, folder or module of hermes, whether it is imported when the module is) of every import; `inside` a folder:
+    its rooms or modules."""
+    package = f"hermes.{inside}".rstrip(".")
     tree = ast.parse(source)
     later = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
              or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
@@ -68,12 +77,22 @@ def imports(source: str) -> Iterator[tuple[int, str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative import"
             module = node.module or ""
-            names = [f"hermes.{alias.name}" for alias in node.names] if module == "hermes" else [module]
+            names = [f"{package}.{alias.name}" for alias in node.names] if module == package else [module]
         else:
             continue
         for name in names:
-            if name.startswith("hermes."):
-                yield node.lineno, name.split(".")[1], id(node) not in inner
+            if name.startswith(f"{package}."):
+                yield node.lineno, name[len(package) + 1:].split(".")[0], id(node) not in inner
+
+
+def rooms_at_once(path: Path, source: str) -> list[str]:
+    """What a module of a room imports, when it is imported, of rooms that come later in `ROOMS`."""
+    folder, *inside = path.relative_to(PACKAGE).with_suffix("").parts
+    rooms = ROOMS.get(folder, ())
+    if not inside or inside[0] not in rooms:
+        return []
+    later = rooms[rooms.index(inside[0]) + 1:]
+    return [f"line {line}: {room}" for line, room, at_once in imports(source, folder) if at_once and room in later]
 
 
 def violations(part: str, source: str) -> list[str]:
@@ -100,6 +119,21 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @each("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_are_allowed(path: Path) -> None:
     assert not violations(part_of(path), path.read_text(encoding="utf-8"))
+
+
+@each("path", [path for path in FILES if part_of(path) in ROOMS], ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_rooms_are_in_order(path: Path) -> None:
+    assert not rooms_at_once(path, path.read_text(encoding="utf-8"))
+
+
+def test_rooms_are_those_of_the_package() -> None:
+    assert {folder: set(rooms) for folder, rooms in ROOMS.items()} == {
+        folder: {path.parent.name for path in (PACKAGE / folder).glob("*/__init__.py")} for folder in ROOMS}
+    files, line = PACKAGE / "results" / "files" / "frames.py", "from hermes.results.charts import "
+    assert rooms_at_once(files, line + "Chart")
+    assert rooms_at_once(files, "from hermes.results import charts")
+    assert not rooms_at_once(files, f"def f():\n    {line}Chart")
+    assert not rooms_at_once(PACKAGE / "results" / "plots.py", line + "Chart")
 
 
 @each("path", sorted((PACKAGE / "plugins").rglob("*.py")),

@@ -34,8 +34,8 @@ from hermes.config.tables import lookup
 from hermes.config.validation import load
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.links import CollectiveTimes, LinkDescription
-from hermes.hardware.profile import dump_yaml
+from hermes.hardware.descriptions.links import CollectiveTimes, LinkDescription
+from hermes.hardware.fitted.profile import dump_yaml
 
 __all__ = [
     "MOST_READ", "LinkFile", "LinkPlan", "LinkProvenance", "MeasuredLink", "SizeError", "fit_link", "interconnect",
@@ -362,7 +362,7 @@ def _nccl(text: str, path: Path, name: str) -> LinkDescription:
 def interconnect(name: str, measured: dict[int, list[tuple[int, float]]], source: str, file: str) -> LinkDescription:
     """Return measured all-reduces, (bytes, seconds) by ranks, as a link; with a formula for other numbers of devices.
 
-    The formula is that of `hermes.hardware.links`. Raises `InputError` without all-reduces of two sizes.
+    The formula is that of `hermes.hardware.descriptions.links`. Raises `InputError` without all-reduces of two sizes.
     """
     from hermes.calibration.fit.estimators import solve
 

@@ -26,7 +26,7 @@ from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.core.noise import spread
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.models import ModelDescription
+from hermes.hardware.descriptions.models import ModelDescription
 from hermes.sums import float_sum
 
 __all__ = [

@@ -20,8 +20,8 @@ from hermes.calibration.table_files import Origin
 from hermes.config import ConfigModel, Name
 from hermes.config.validation import load, validate
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.profile import dump_yaml
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.fitted.profile import dump_yaml
 from hermes.hardware.start_up import Started
 from hermes.sums import float_sum
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from hermes.calibration.table_files import MeasuredHeader, MeasuredTable, typed_rows
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
-from hermes.hardware.profile import ProfileMemory
+from hermes.hardware.fitted.profile import ProfileMemory
 
 __all__ = [
     "COLUMNS", "STATS", "STEP", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps", "tidy_rows",

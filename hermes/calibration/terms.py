@@ -21,8 +21,8 @@ from hermes.calibration.terms_plan import TermsPlan
 from hermes.config.validation import validate
 from hermes.core.noise import tally
 from hermes.errors import InputError
-from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.models import ModelDescription
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.models import ModelDescription
 
 __all__ = ["COLUMNS", "MeasuredTerms", "TermsHeader", "load_terms", "pack_terms"]
 

@@ -26,8 +26,8 @@ from hermes.calibration.plan import KV_SHARE, PointPlan, between, check_dense, p
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.errors import InputError
-from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.models import ModelDescription, precision
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.models import ModelDescription, precision
 
 if TYPE_CHECKING:
     from hermes.calibration.measurements.terms import TermsMeasurement

@@ -23,7 +23,7 @@ from hermes.calibration.measurements.model import Request
 from hermes.calibration.plan import DTYPES, KV_SHARE, Plan, PlanMemory, between, powers
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
-from hermes.hardware.models import precision
+from hermes.hardware.descriptions.models import precision
 from hermes.sums import float_sum
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hermes import __version__
 from hermes.cli.groups import Groups
@@ -80,8 +81,28 @@ def app(only: str = "") -> typer.Typer:
 
 @cache
 def command(only: str = "") -> Callable[..., int | None]:
-    """Return the click command of `app`."""
-    return typer.main.get_command(app(only))
+    """Return the click command of `app`. `_run` takes `--no-plugins` out of the arguments: here it is for `--help`."""
+    found: Any = typer.main.get_command(app(only))
+    option = _no_plugins_option()
+    waiting = [found]
+    while waiting:
+        one = waiting.pop()
+        one.params.append(option)
+        waiting += one.commands.values() if isinstance(one, TyperGroup) else ()
+    return found  # type: ignore[no-any-return]
+
+
+def _no_plugins_option() -> Any:
+    """Return the option as the installed typer makes one."""
+    def taken(no_plugins: Annotated[bool, typer.Option(
+            "--no-plugins", help="Refuse code that files name.")] = False) -> None:
+        pass
+
+    made = typer.Typer(add_completion=False)
+    made.command()(taken)
+    option = typer.main.get_command(made).params[0]
+    option.expose_value = False
+    return option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

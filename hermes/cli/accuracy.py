@@ -35,9 +35,11 @@ def accuracy(
     """Compare predictions with every reference set there is: recorded schedules, and servers of others.
 
     Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
-    figures lie in the ranges that `run` prints for results of their class, each found without the set it belongs to.
+    figures lie in the ranges that `run` prints for results of their class, each found without the figures of the same
+    campaign, site, card, engine or precision; -v prints each of these.
     """
     from hermes.calibration.accuracy.table import (
+        LEFT_OUT,
         SETS,
         Bars,
         cells_of,
@@ -67,7 +69,8 @@ def accuracy(
             absent.append(f"{name}: {SETS[name].absent(data)}")
         by_set[name] = found or []
     rows = [row for found in by_set.values() for row in found]
-    covered = coverage(cells_of(by_set)) if not only else []   # ranges of one set alone rest on nothing
+    cells = cells_of(by_set) if not only else []   # ranges of one set alone rest on nothing
+    covered = [one for left_out in LEFT_OUT for one in coverage(cells, left_out)]
     if wanted and only:   # bars of sets that were not asked for say nothing
         asked = {row.case.set for row in rows}
         wanted = wanted.model_copy(update={"bars": [bar for bar in wanted.bars if bar.set in asked]})
@@ -85,10 +88,11 @@ def accuracy(
          for line in table if verbose or line.stat in SHOWN or not shown & {(*line.key[:5], stat) for stat in SHOWN}])]
     if covered:
         parts.append(Section(
-            "Ranges of results, found without the set that is scored",
-            ["class", "results", "cells", "range %", "inside %"],
-            [[one.kind, one.family, one.cells, f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}",
-              percent(one.inside)] for one in covered]))
+            "Ranges of results, found without what is scored",
+            ["left out", "", "class", "results", "cells", "range %", "inside %"],
+            [[one.left_out, one.value, one.kind, one.family, one.cells,
+              f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}", percent(one.inside)]
+             for one in covered if verbose or one.family == one.value == "all"]))
     if stated:
         parts += ["What the scenarios of a set give beside the model, the card and the load:",
                   labelled(list(stated.items()))]

@@ -40,7 +40,8 @@ def capacity(
     seeds: Annotated[int, typer.Option(min=1, max=10, help="Most seeds to repeat the search with.")] = 5,
     within: Annotated[float, typer.Option(
         min=0.001, max=1.0, help="Half width of the 95% interval that is narrow enough, relative.")] = 0.02,
-    runs: Annotated[int, typer.Option(min=2, max=100, help="Most simulations of one seed.")] = 12,
+    runs: Annotated[int, typer.Option(min=2, max=100, help="Most simulations of one seed at one length; those for the "
+                                      "ends of the interval come on top.")] = 12,
     workers: Workers = -1,
     executor: ExecutorName = "local",
     address: Address = "",
@@ -53,7 +54,7 @@ def capacity(
     at every load tried.
     """
     from hermes.explore.capacity import capacity as find
-    from hermes.explore.capacity_text import lines, plain, trial_rows
+    from hermes.explore.capacity.text import lines, plain, trial_rows
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text, slo_overrides
     from hermes.results.layout import Section, labelled
@@ -66,7 +67,7 @@ def capacity(
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
                      engine=engine, told=told)
     files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
-    head = ["seed", found.unit, "offered/s", "served/s", "TTFT p99", "TPOT p99", ""]
+    head = ["seed", found.unit, "requests", "offered/s", "served/s", "TTFT p99", "TPOT p99", ""]
     return Answer(plain(found), [
         labelled([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files]),
         *([Section("simulations", head, trial_rows(found))] if verbose else [])], int(found.value is None))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, answering, to_json
+from hermes.cli.output import Answer, Overrides, Plugins, answering, to_json
+from hermes.cli.paths import scenario_of
 from hermes.units import counted
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def conform(
     parts: list[Part] = [Section("", ["file", "stepping", "steps", "identical"], rows)]
     for mode, result in wrong:
         parts += [f"first difference in {result.file} ({mode}):", to_json(result.first_difference)]
-    parts.append(f"{len(results) - len(wrong)} of {counted(len(results), 'replay')} identical, "
+    parts.append(f"{len(results) - len(wrong):,} of {counted(len(results), 'replay')} identical, "
                  f"{sum(r.identical for _, r in results):,} of {counted(sum(r.steps for _, r in results), 'step')}")
     return Answer({"files": [{"stepping": mode, **vars(result)} for mode, result in results],
                    "identical": len(results) - len(wrong), "replays": len(results)}, parts, int(bool(wrong)))
@@ -90,16 +91,17 @@ def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[s
     parts: list[Part] = [Section("", ["client", "engine", "steps here", "in the engine", "identical"], rows)]
     for one in wrong:
         parts += [f"first difference of {one.client}:", to_json(one.first_difference)]
-    alike = f"{len(results) - len(wrong)} of {counted(len(results), 'client')} identical"
+    alike = f"{len(results) - len(wrong):,} of {counted(len(results), 'client')} identical"
     parts.append(alike if wrong else f"identical, {counted(sum(one.steps for one in results), 'step')}")
     return Answer([asdict(result) for result in results], parts, int(bool(wrong)))
 
 
 def compare(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder that `hermes run -o` wrote.")],
-    reference: Annotated[Path, typer.Argument(
-        metavar="REFERENCE", help="A folder of another run or of `hermes observe`, or per-request times: CSV, JSON "
-        "lines or Parquet.")],
+    run: Annotated[Path, typer.Argument(
+        metavar="RUN", help="A folder that `hermes run -o` wrote; with --log, also a scenario.")],
+    reference: Annotated[Path | None, typer.Argument(
+        metavar="[REFERENCE]", help="A folder of another run or of `hermes observe`, or per-request times: CSV, JSON "
+        "lines or Parquet.")] = None,
     columns: Annotated[
         list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Map metric to column, e.g. ttft=t1:ms.")
     ] = [],  # noqa: B006  (typer copies it)
@@ -108,24 +110,61 @@ def compare(
     allow_different_requests: Annotated[
         bool, typer.Option("--allow-different-requests", help="Compare runs of different requests, too.")
     ] = False,
+    log: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="A start-up log of vLLM, SGLang or TensorRT-LLM instead: which term of the KV memory "
+        "differs.")] = None,
+    plugins: Plugins = False,
 ) -> Answer:
     """Compare a run with another run, or with measured latencies.
 
     Both sides must hold the same requests: the command checks ids, arrivals (to 0.1 s) and lengths, where known.
     Without --map, --mapping or --preset it recognises columns by their names (ttft_s, e2e_ms, ...).
     """
+    from hermes.errors import InputError, Verbatim
+
+    if log is not None:
+        if reference is not None:
+            raise InputError(Verbatim("give REFERENCE or --log, not both"), field="--log")
+        with scenario_of(str(run), plugins=plugins) as file:
+            return _compare_log(file, log)
+    if reference is None:
+        raise InputError(Verbatim("missing: a run, measured times, or --log FILE"), field="REFERENCE")
     from hermes.results.compare import compare as table_of
-    from hermes.results.reference import mapping_from_options
+    from hermes.results.compare.reference import mapping_from_options
 
     given = mapping_from_options(columns, mapping) if columns or mapping is not None else preset
     table = table_of(run, reference, given, allow_different_requests=allow_different_requests)
     return Answer(table.to_dict(), table.sections())
 
 
+def _compare_log(scenario: str, log: Path) -> Answer:
+    """Return the terms of the memory of each group of LLM clients beside those of a start-up log."""
+    from hermes.config.files import read_text
+    from hermes.deploy.start_log import differing, read_log
+    from hermes.results.layout import Section
+    from hermes.scenario import load_scenario
+    from hermes.scenario.starts import budgets
+
+    found, data, parts = read_log(read_text(log), str(log)), [], []
+    for config, budget, longest, _ in budgets(load_scenario(scenario)):
+        rows = differing(budget, longest, found)
+        wrong = [row for row in rows if row.outside]
+        data.append({"client": config.name, "differ": [row.name for row in wrong],
+                     "terms": [row._asdict() for row in rows if row.log is not None]})
+        most = max(wrong, key=lambda row: abs((row.log or 0) - row.here) / row.unit, default=None)
+        said = "every figure of the log lies in its range" if most is None else (
+            f"outside their range: {', '.join(row.name for row in wrong)}")
+        parts.append(Section(
+            f"{config.name}: GiB of one device", ["term", "here", "range", "log", "log - here", "engine's words"],
+            [[row.name, row.text(row.here), row.range_text(), row.text(row.log),
+              f"{(row.log - row.here) / row.unit:+,.2f}", row.words] for row in rows if row.log is not None], said))
+    return Answer(data, parts or ["no client of this scenario serves generations"])
+
+
 def _summary(scenario: str) -> Mapping[str, Any]:
     from hermes.api import simulate
 
-    return simulate(scenario).summary
+    return simulate(scenario, whole=True).summary
 
 
 def record(
@@ -139,9 +178,9 @@ def record(
     ] = [],  # noqa: B006
 ) -> Answer:
     """Run scenarios and record their predictions in a golden file."""
+    from hermes.results.compare.regress import record as write
+    from hermes.results.compare.regress import recorded_scenarios
     from hermes.results.layout import Section
-    from hermes.results.regress import record as write
-    from hermes.results.regress import recorded_scenarios
 
     golden = write(scenarios or recorded_scenarios(file), file, _summary, _tolerances(tolerances))
     counts = {name: len(entry.metrics) for name, entry in golden.scenarios.items()}
@@ -167,7 +206,7 @@ def _tolerances(options: list[str]) -> dict[str, float] | None:
 def _summary_of_seed(scenario: str, seed: int) -> Mapping[str, Any]:
     from hermes.api import simulate
 
-    return simulate(scenario, seed=seed).summary
+    return simulate(scenario, seed=seed, whole=True).summary
 
 
 def check(
@@ -183,9 +222,9 @@ def check(
 ) -> Answer:
     """Run the scenarios of a golden file again. Exit 1 and list the changes if a prediction differs."""
     from hermes.config.writing import write_text
-    from hermes.results.regress import check as differences
-    from hermes.results.regress import recorded_scenarios
-    from hermes.results.regress_reports import to_junit, to_markdown
+    from hermes.results.compare.regress import check as differences
+    from hermes.results.compare.regress import recorded_scenarios
+    from hermes.results.compare.regress_reports import to_junit, to_markdown
 
     report = differences(file, _summary, seeds, _summary_of_seed)
     if markdown is not None:

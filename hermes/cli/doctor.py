@@ -185,9 +185,9 @@ def _engine(module: str, lines: Iterable[Requirement], failure: str) -> Row:
 
 def _vllm_window() -> str:
     """Return the versions of vLLM whose rules are known, as a requirement."""
-    from hermes.hardware.files import names_in
+    from hermes.hardware.descriptions.engines import vllm_engines
 
-    known = sorted(_numbers(name) for name in names_in("engines"))
+    known = sorted(_numbers(name) for name in vllm_engines())
     (major, minor), newest = known[0], known[-1]
     return f">={major}.{minor},<{newest[0]}.{newest[1] + 1}"
 

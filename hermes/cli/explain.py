@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
-from hermes.errors import InputError
+from hermes.cli.output import Answer, Overrides, Plugins, Scenario, answering
+from hermes.cli.paths import of_run, scenario_of
+from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
 from hermes.units import counted
 
@@ -41,27 +42,38 @@ def explain(
         "the workload has and a step may have.")] = None,
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
+    memory: Annotated[bool, typer.Option(
+        "--memory", help="Print the sum of KV memory, term by term, beside the engine's own words.")] = False,
     alternatives: Annotated[int | None, typer.Option(
         min=1, max=1000, show_default=False, metavar="K", help="With --request: print what the router's K best other "
         "choices would have given instead, each simulated.")] = None,
+    plugins: Plugins = False,
 ) -> Answer:
     """Print how long a step takes on each kind of LLM client, by term, and where each term comes from.
 
     A hardware model fitted to whole steps has one term. Where replicas come and go, also how long a start takes, by
     phase, on a node without and with what an earlier start has left. With --request, print the time of a request by
-    stage, queue and cause instead; with --alternatives, what it would have got from other clients. SCENARIO may be the
-    folder of a run there.
+    stage, queue and cause instead; with --alternatives, what it would have got from other clients; with --memory, the
+    sum of each client's memory. With any of these SCENARIO may be the folder of a run.
     """
-    if request is not None:
-        scenario = _scenario_of(scenario)
-        if alternatives is not None:
-            return _alternatives(scenario, overrides, request, alternatives)
-        return _request(scenario, overrides, request)
+    if memory and (request, alternatives) != (None, None):
+        raise InputError(Verbatim("goes with neither --request nor --alternatives; leave it out"), field="--memory")
+    if memory or request is not None:
+        with scenario_of(scenario, plugins=plugins) as file:
+            if request is None:
+                return _memory(file, overrides)
+            if alternatives is not None:
+                return _alternatives(file, overrides, request, alternatives)
+            return _request(file, overrides, request)
     if alternatives is not None:
         raise InputError("the number of a request beside it", field="--request", suggestion="--request 0")
+    if (resolved := of_run(scenario)) is not None:
+        raise InputError(Verbatim(f"the folder of a run; name one of its requests (--request 0), or for the terms of a "
+                                  f"step its scenario, {resolved}"), file=scenario)
     from hermes.clients.llm import LLMClient
     from hermes.errors import warn_all
-    from hermes.hardware.monotone import Batch
+    from hermes.hardware.fitted.monotone import Batch
+    from hermes.hardware.info import hardware_info
     from hermes.results.layout import Section
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
@@ -80,13 +92,14 @@ def explain(
             alone = client.hardware
             if id(alone) not in seen:
                 _set_adapters(stats, slots[client.name], loaded.workload, adapters)
-                seen[id(alone)] = {"client": client.name, **_step(alone, stats)}
+                seen[id(alone)] = {"client": client.name, "ranks": hardware_info(alone).dp, **_step(alone, stats)}
     what = " and ".join([
         *([f"{counted(decodes, 'decode')} with {counted(context, 'cached token')} each"] if decodes else []),
         *([f"a prompt of {counted(prompt, 'new token')} and {past:,} cached ones"] if prompt else [])])
     parts: list[Part] = [] if seen else ["no client of this scenario serves generations"]
     for step in seen.values():
-        title = f"{step['client']}: a step of {what} takes {step['step_s'] * 1e3:.4g} ms"
+        each = f", on each of {step['ranks']} ranks," if step["ranks"] > 1 else ""
+        title = f"{step['client']}: a step of {what}{each} takes {step['step_s'] * 1e3:.4g} ms"
         if "range" in step:
             kind, low, high = step["class"], *(f"{end * 1e3:.3g}" for end in step["range"])
             title += f"; expected on the card: {low} to {high} ms ({kind})"
@@ -98,13 +111,35 @@ def explain(
     for start in starts:
         phases = [row for row in start["phases"] if row["phase"] != FIRST]
         cold, warm = (float_sum(row[key] for row in phases) for key in ("cold_s", "warm_s"))
-        ready = f"{cold:.3g} s" if cold == warm else f"{cold:.3g} s on a cold node, {warm:.3g} s on a warm one"
+        ends = [float_sum(row[key] * row["spread"][place][end] for row in phases)
+                for place, key in enumerate(("cold_s", "warm_s")) for end in (0, 1)]
+        colds, warms = (f" ({low:.3g} to {high:.3g})" if low < high else "" for low, high in (ends[:2], ends[2:]))
+        ready = f"{cold:.3g} s{colds}" if cold == warm else (
+            f"{cold:.3g} s{colds} on a cold node, {warm:.3g} s{warms} on a warm one")
         parts.append(Section(
             f"{start['client']}: a replica is ready after {ready}",
             ["phase", "cold s", "warm s", "source"],
             [[row["phase"], f"{row['cold_s']:.4g}", f"{row['warm_s']:.4g}", row["source"]] for row in start["phases"]],
             f"a spare takes requests {start['wake_s']:.3g} s after it is wanted" if "wake_s" in start else ""))
     return Answer([*seen.values(), *starts], parts)
+
+
+def _memory(scenario: str, overrides: list[str]) -> Answer:
+    """Return the terms of the memory of each group of LLM clients."""
+    from hermes.deploy.start_log import memory_terms
+    from hermes.results.layout import Section
+    from hermes.scenario import load_scenario
+    from hermes.scenario.starts import budgets
+
+    data, parts = [], []
+    for config, budget, longest, why in budgets(load_scenario(scenario, overrides)):
+        rows = list(memory_terms(budget, longest))
+        data.append({"client": config.name, "starts": why is None, "terms": [row._asdict() for row in rows]})
+        parts.append(Section(
+            f"{config.name}: {config.engine or config.scheduler.engine}, GiB of one device",
+            ["term", "here", "range", "engine's words", "source"],
+            [[row.name, row.text(row.here), row.range_text(), row.words, row.source] for row in rows], why or ""))
+    return Answer(data, parts or ["no client of this scenario serves generations"])
 
 
 def _start_up(config: Any, clients: list[Any], base_dir: Path) -> dict[str, Any]:
@@ -129,12 +164,6 @@ def _set_adapters(stats: Any, slots: int, workloads: Any, adapters: int | None) 
     number = min(slots, known) if adapters is None else adapters
     stats.lora_adapters = min(number, stats.decode_seqs + stats.prefill_seqs)
     stats.lora_tokens = stats.decode_seqs + stats.prefill_tokens if stats.lora_adapters else 0
-
-
-def _scenario_of(named: str) -> str:
-    """Return the scenario of a run, if the name is that of its folder."""
-    file = Path(named) / "scenario.resolved.yaml"
-    return str(file) if file.is_file() else named
 
 
 def _alternatives(scenario: str, overrides: list[str], request: int, most: int) -> Answer:
@@ -189,7 +218,7 @@ def _request(scenario: str, overrides: list[str], request: int) -> Answer:
     from hermes.results.request_times import request_times
     from hermes.scenario import load_scenario
 
-    results = simulate(load_scenario(scenario, overrides))
+    results = simulate(load_scenario(scenario, overrides), whole=True)
     with inside("--request"):
         parts = request_times(results, request)
     row = results.requests[results.requests["request"] == request].iloc[0]
@@ -204,11 +233,18 @@ def _request(scenario: str, overrides: list[str], request: int) -> Answer:
 
 def _notes(hardware: Any, stats: Any) -> list[str]:
     """Return what a step depends on in addition to its batch, and how far the tables reach."""
+    from hermes.hardware.info import hardware_info
+
     out = []
     stages = hardware.stages_ns(stats) if hasattr(hardware, "stages_ns") else []
     if len(stages) > 1:
         out.append(f"{len(stages)} pipeline stages: one batch alone takes their sum; with {len(stages)} such batches "
                    f"in flight one ends every {max(stages) / 1e6:.4g} ms")
+    ranks = hardware_info(hardware).dp
+    if ranks > 1:   # as lockstep steps are priced, of ranks that all have this batch
+        alone = int(hardware.lockstep_ns([stats] + [None] * (ranks - 1), 1)[0])
+        out.append(f"{ranks} ranks step together: experts, dispatch and combine are of the tokens of all of them; with "
+                   f"the other {ranks - 1} idle the step takes {alone / 1e6:.4g} ms")
     history = hardware.history() if hasattr(hardware, "history") else None
     if history is not None:
         if history.idle_ns:
@@ -227,7 +263,7 @@ def _notes(hardware: Any, stats: Any) -> list[str]:
 
 def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     """Return the seconds of a step, and of its terms with their sources."""
-    from hermes.hardware.adjusted import AdjustedModel
+    from hermes.hardware.fitted.adjusted import AdjustedModel
     from hermes.hardware.term_trust import WHOLE, described, in_total, trust_of
     from hermes.hardware.trust import NEAR
 

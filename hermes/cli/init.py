@@ -103,37 +103,37 @@ def _choose_tp(document: dict[str, Any]) -> tuple[Lone, str]:
     from hermes.errors import InputError
     from hermes.explore.first_load import lone
 
-    last: InputError | None = None
+    refused: dict[int, InputError] = {}
     held: dict[int, Lone] = {}
     for tp in TPS:
         [client] = document["clients"]
         try:
             one = lone({**document, "clients": [{**client, "parallel": {"tp": tp}}]})
         except InputError as error:
-            last = error
+            refused[tp] = error
             continue
         held[tp] = one
         if one.roomy and not one.over:
             break
     if not held:
-        assert last is not None
+        last = refused[max(refused)]
         raise InputError(last.expected, last.found, field=last.field, suggestion=last.suggestion)
     tp = max(held)
     if held[tp].over or not held[tp].roomy:
         tp = min(held, key=lambda tp: (not held[tp].roomy, tp > MACHINE, held[tp].worst, tp))
     why = f"tp {tp}: {held[tp].memory_text()}"
-    less = max((other for other in held if other < tp), default=None)
+    less = max((other for other in TPS if other < tp), default=None)
     if less is not None:
-        short = held[less].memory_text() if not held[less].roomy else f"a lone request {_took(held[less])}"
-        why += f" (tp {less}: {short})"
+        why += f" (tp {less}: {_short(held[less]) if less in held else refused[less].expected.split('; ')[0]})"
     return held[tp], why
 
 
-def _took(one: Lone) -> str:
+def _short(one: Lone) -> str:
     from hermes.results.layout import format_s
 
-    return ", ".join(f"takes {format_s(value)} of {format_s(limit)} {metric.upper()}"
-                     for metric, (value, limit) in one.values.items() if metric in one.over)
+    return one.memory_text() if not one.roomy else "a lone request takes " + ", ".join(
+        f"{format_s(value)} of {format_s(limit)} {metric.upper()}"
+        for metric, (value, limit) in one.values.items() if metric in one.over)
 
 
 def _comment(text: str, indent: int) -> str:

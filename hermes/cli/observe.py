@@ -12,7 +12,7 @@ from hermes.cli.output import Answer, Overrides, Scenario, answering
 
 if TYPE_CHECKING:
     from hermes.calibration.observe.session import Outcome
-    from hermes.results.observed import ObservedReport
+    from hermes.results.compare.observed import ObservedReport
 
 __all__ = ["add_to"]
 

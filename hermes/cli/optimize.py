@@ -49,8 +49,8 @@ def optimize(
 
     from hermes.explore.executors import make_executor
     from hermes.explore.optimize import optimize as search
-    from hermes.explore.optimize_files import failed_lines, front_rows, plain, write
-    from hermes.explore.space import load_space
+    from hermes.explore.optimize.files import failed_lines, front_rows, plain, write
+    from hermes.explore.optimize.space import load_space
     from hermes.results.layout import Section, labelled
     from hermes.results.progress import SearchProgress
 

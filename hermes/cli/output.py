@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hermes.results.layout import Part
 
 __all__ = [
-    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Quiet", "Scenario",
-    "Verbose", "Workers", "answering", "cores", "show", "to_json",
+    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Plugins", "Quiet",
+    "Scenario", "Verbose", "Workers", "answering", "cores", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -48,6 +48,8 @@ DiagramFile = Annotated[Path | None, typer.Option(
 DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
     "--format", help="The language [the file's suffix, or Mermaid].")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")]
+Plugins = Annotated[bool, typer.Option(
+    "--plugins", help="Run the plug-ins and programs that the folder of a run names.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table instead of ten lines.")]
 
 

@@ -1,4 +1,4 @@
-"""Output folders: the options `-o` and `--overwrite`, and checks before anything is written."""
+"""Folders of runs: the options `-o` and `--overwrite`, checks before anything is written, and the scenario in one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Overwrite", "free_folder", "is_sweep", "plugins_as_overrides", "refuse_empty_names",
-           "without_plugins"]
+__all__ = ["Overwrite", "free_folder", "is_sweep", "of_run", "plugins_as_overrides", "refuse_empty_names",
+           "scenario_of", "without_plugins"]
 
 OUTPUT = ("-o", "--output")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
@@ -54,6 +54,25 @@ def is_sweep(folder: Path) -> bool:
     return (folder / "sweep.sqlite").is_file()
 
 
+def of_run(named: str) -> Path | None:
+    """Return the scenario in the folder of a run; None for a name that is none."""
+    from hermes.results.files.stored import SCENARIO
+
+    file = Path(named) / SCENARIO
+    return file if file.is_file() else None
+
+
+@contextmanager
+def scenario_of(named: str, *, plugins: bool) -> Iterator[str]:
+    """Return the scenario of a run, if the name is that of its folder; its code does not run unless it is asked for."""
+    from hermes.config.own_code import code_of_run
+    from hermes.results.files.stored import open_run
+
+    there = of_run(named) is not None
+    with code_of_run(plugins=plugins or not there):
+        yield str(open_run(named).scenario_file()) if there else named
+
+
 @contextmanager
 def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """Make `folder` and hold its lock, so that no other run writes into it.
@@ -63,7 +82,7 @@ def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """
     from hermes.config.writing import check_writable, locked
     from hermes.errors import InputError, Verbatim
-    from hermes.results.export import of_killed_run, written_files
+    from hermes.results.files.export import of_killed_run, written_files
 
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "a folder that no other run is writing into"):

@@ -189,7 +189,7 @@ def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], 
         if isinstance(node, LoopNode):
             return lines
         wanted = node.model or (model if node.kind in MODEL_STAGES else "")
-        candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
+        candidates = {client.name for client in simulation.coordinator.candidates(node.kind, wanted)}
         on = [group for group, names in groups if names & candidates]
         return [*lines, f"on {', '.join(on)}"]
 

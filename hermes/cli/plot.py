@@ -13,7 +13,7 @@ from hermes.cli.paths import is_sweep
 
 __all__ = ["add_to"]
 
-# `hermes.results.run_charts.KINDS`
+# `hermes.results.charts.run_charts.KINDS`
 FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue", "fleet", "gateway")
 
 
@@ -54,15 +54,15 @@ def plot(
                          field="--x" if x is not None else "--y")
     if is_sweep(run):
         from hermes.explore import open_sweep
-        from hermes.explore.plots import plane_chart, sweep_chart
+        from hermes.explore.sweep.plots import plane_chart, sweep_chart
 
         if kind is not None:
             raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
                              field="--kind")
         made = sweep_chart(open_sweep(run)) if x is None or y is None else plane_chart(open_sweep(run), x, y)
     else:
-        from hermes.results.run_charts import chart, interruption
-        from hermes.results.stored import open_run
+        from hermes.results.charts.run_charts import chart, interruption
+        from hermes.results.files.stored import open_run
 
         results = open_run(run)
         if (said := interruption(results)) is not None:

@@ -11,7 +11,7 @@ import typer
 from hermes.cli.output import Answer
 
 if TYPE_CHECKING:
-    from hermes.hardware.profile import PhaseProfile, Profile
+    from hermes.hardware.fitted.profile import PhaseProfile, Profile
     from hermes.results.layout import Section
 
 __all__ = ["described_names", "engine_of", "kind_of", "phases_of", "show"]
@@ -53,7 +53,7 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 
 def described_names() -> dict[str, list[str]]:
     """Return the names of all shipped descriptions except hardware profiles, by kind."""
-    from hermes.hardware.files import names_in
+    from hermes.hardware.descriptions.files import names_in
     from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
@@ -68,8 +68,8 @@ def phases_of(profile: Profile) -> dict[str, PhaseProfile]:
 def show(name: AnyName) -> Answer:
     """Print a description in full: for a profile its source, range, errors, terms, memory and power."""
     from hermes.config.yaml_document import load_yaml
-    from hermes.hardware.files import names_in
-    from hermes.hardware.profile import load_profile
+    from hermes.hardware.descriptions.files import names_in
+    from hermes.hardware.fitted.profile import load_profile
 
     others = {what: _file(what, name) for what, found in described_names().items() if name in found}
     if not others or name in names_in(""):

@@ -26,8 +26,8 @@ def add_to(app: typer.Typer) -> None:
 
 def _profiles() -> dict[str, dict[str, Any]]:
     """Return the shipped hardware profiles by name."""
-    from hermes.hardware.files import names_in
-    from hermes.hardware.profile import load_profile
+    from hermes.hardware.descriptions.files import names_in
+    from hermes.hardware.fitted.profile import load_profile
 
     out = {}
     for name in names_in(""):
@@ -64,7 +64,7 @@ def list_() -> Answer:
 
 def _watts_of(device: str) -> str:
     """Return class and range of a device's watts; nothing for one that states none."""
-    from hermes.hardware.devices import load_device
+    from hermes.hardware.descriptions.devices import load_device
     from hermes.hardware.power import device_power, watts_trust
 
     described = load_device(device)

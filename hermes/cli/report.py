@@ -29,9 +29,9 @@ def report(
     from hermes.config.writing import write_text
     from hermes.errors import InputError, Verbatim
     from hermes.explore import open_sweep
-    from hermes.explore.sweep_report import sweep_page
-    from hermes.results.report_page import MOST_BYTES, runs_page
-    from hermes.results.stored import open_run
+    from hermes.explore.sweep.report import sweep_page
+    from hermes.results.charts.report_page import MOST_BYTES, runs_page
+    from hermes.results.files.stored import open_run
 
     sweeps = [folder for folder in folders if is_sweep(folder)]
     if sweeps and len(folders) > 1:

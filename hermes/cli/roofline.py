@@ -34,9 +34,9 @@ def fit_roofline(
     from hermes.calibration.fit.roofline import data_set, efficiency_file, fit_card
     from hermes.calibration.steps import load_steps
     from hermes.errors import inside
-    from hermes.hardware.devices import load_device
-    from hermes.hardware.models import load_model
-    from hermes.hardware.profile import dump_yaml
+    from hermes.hardware.descriptions.devices import load_device
+    from hermes.hardware.descriptions.models import load_model
+    from hermes.hardware.fitted.profile import dump_yaml
     from hermes.results.layout import Part, Section
     from hermes.results.progress import ProgressBar
 

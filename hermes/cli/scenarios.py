@@ -44,8 +44,8 @@ def run(
     from hermes.api import simulate
     from hermes.errors import HermesError
     from hermes.results.brief import parts
-    from hermes.results.export import TRACE, write_results
-    from hermes.results.trace import MAX_TRACE_EVENTS
+    from hermes.results.files.export import TRACE, write_results
+    from hermes.results.files.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}

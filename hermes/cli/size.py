@@ -24,7 +24,7 @@ from hermes.cli.output import (
 
 if TYPE_CHECKING:
     from hermes.explore.scale import Limit
-    from hermes.explore.size_groups import Grouped
+    from hermes.explore.size.groups import Grouped
     from hermes.results.layout import Section
 
 __all__ = ["add_to"]
@@ -92,9 +92,9 @@ def size(
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import slo_overrides
     from hermes.explore.size import size as find
-    from hermes.explore.size_files import from_options, from_scenario, write
-    from hermes.explore.size_groups import groups_in, size_groups
-    from hermes.explore.size_text import front_section, lines, plain, ranking
+    from hermes.explore.size.files import from_options, from_scenario, write
+    from hermes.explore.size.groups import groups_in, size_groups
+    from hermes.explore.size.text import front_section, lines, plain, ranking
     from hermes.results.progress import SearchProgress
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
@@ -160,8 +160,8 @@ def _scaled(scenario: str | None, given: dict[str, str | None], options: _Search
     from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text
     from hermes.explore.scale import scale
-    from hermes.explore.scale_text import lines, plain, points_table
-    from hermes.explore.size_files import write_best
+    from hermes.explore.scale.text import lines, plain, points_table
+    from hermes.explore.size.files import write_best
     from hermes.results.layout import labelled
     from hermes.results.progress import SearchProgress
 
@@ -224,8 +224,8 @@ def _replicas(text: str, option: str) -> list[int]:
 def _of_groups(found: Grouped, base_dir: Path, output: Path | None, verbose: bool) -> Answer:
     """Write the scenario with all groups, and return their answers."""
     from hermes.explore.assumed import assumes_of_document
-    from hermes.explore.size_files import write_best
-    from hermes.explore.size_groups_text import lines, plain
+    from hermes.explore.size.files import write_best
+    from hermes.explore.size.groups_text import lines, plain
 
     if output is not None and found.meets:
         write_best(found.document, base_dir, "each group by its own simulations, then together", output)

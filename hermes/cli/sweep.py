@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -58,7 +59,7 @@ def sweep(
     from hermes.explore import open_sweep, plan_sweep, run_sweep
     from hermes.explore.assumed import assumes_of_first_point
     from hermes.explore.executors import make_executor
-    from hermes.explore.hashing import OTHER_REGISTRIES
+    from hermes.explore.sweep.hashing import OTHER_REGISTRIES
     from hermes.results.layout import labelled
     from hermes.results.progress import ProgressBar
 
@@ -79,8 +80,13 @@ def sweep(
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
-            with closing(make_executor(executor, workers, plugin_modules(OTHER_REGISTRIES), address)) as engine:
-                results = run_sweep(source, output, overrides=overrides, progress=progress, engine=engine)
+            try:
+                with closing(make_executor(executor, workers, plugin_modules(OTHER_REGISTRIES), address)) as engine:
+                    results = run_sweep(source, output, overrides=overrides, progress=progress, engine=engine)
+            except KeyboardInterrupt:
+                print(f"{output} keeps {counted(ran[-1] if ran else 0, 'finished point')}; the same command continues",
+                      file=sys.stderr)
+                raise
             took = time.perf_counter() - started
     if dry_run:
         return _planned(plan)

@@ -52,13 +52,13 @@ class PartOption(NamedTuple):
     Attributes:
         given: Returns the option's value, None if a client lacks it.
         maker: "module:function": makes the part of the value and the `Place`. Imported when a client has the option.
-        shared: The clients that have one part together: those of one engine, the ranks of one of its batches, the
-            batches of one of its ranks; or each has its own.
+        shared: The clients that have one part together: those of engines behind the same API servers, those of one
+            engine, the ranks of one of its batches, the batches of one of its ranks; or each has its own.
     """
 
     given: Callable[[LLMClientConfig], object]
     maker: str
-    shared: Literal["engine", "batch", "rank", "client"] = "client"
+    shared: Literal["servers", "engine", "batch", "rank", "client"] = "client"
 
     def make(self, value: object, place: Place) -> ClientPart:
         module, _, function = self.maker.partition(":")
@@ -69,6 +69,7 @@ class PartOption(NamedTuple):
 PARTS: tuple[PartOption, ...] = (
     # requests pass these in this order
     PartOption(lambda client: client.scheduler.options.queue_limits, "hermes.clients.queue_limits:limits_of", "engine"),
+    PartOption(lambda client: client.api_servers, "hermes.clients.api_servers:servers_of", "servers"),
     PartOption(lambda client: client.tiers, "hermes.clients.tiers:tiers_of"),
     PartOption(lambda client: client.overhead("overlapped"), "hermes.clients.overhead:host_thread_of", "engine"),
     # about steps
@@ -87,13 +88,15 @@ class _Parts:
     def __init__(self, config: LLMClientConfig) -> None:
         self._asked = [(option, value) for option in PARTS if (value := option.given(config)) is not None]
         self._ranks, self._stages = config.parallel.dp, config.parallel.pp
+        self._behind = 1 if config.api_servers is None else config.api_servers.engines
         self._made: dict[tuple[int, tuple[int, ...]], ClientPart] = {}
 
     def of(self, number: int, place: Place) -> tuple[ClientPart, ...]:
         """Return the parts of client `number` of the group."""
         batch, rank = divmod(number, self._ranks)
         engine = batch // self._stages
-        shares = {"engine": (engine,), "batch": (engine, batch), "rank": (engine, -1, rank), "client": (number, -1, -1)}
+        shares = {"servers": (engine // self._behind,), "engine": (engine,), "batch": (engine, batch),
+                  "rank": (engine, -1, rank), "client": (number, -1, -1)}
         found = []
         for i, (option, value) in enumerate(self._asked):
             key = i, shares[option.shared]

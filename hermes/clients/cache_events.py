@@ -96,6 +96,6 @@ class CacheReader:
 
     @property
     def naming(self) -> Hashable:
-        """Equal for two caches that name blocks alike."""
+        """Equal for two caches that name blocks alike: one that keeps nothing names none."""
         pool = self.client.scheduler.pool
-        return pool.by_block, pool.block_size, pool.hash_lookahead
+        return pool.caching, pool.by_block, pool.block_size, pool.hash_lookahead

@@ -14,7 +14,7 @@ from hermes.clients.base import ClientConfig
 from hermes.clients.build import build_clients
 from hermes.clients.consistency import described_model, longest_request
 from hermes.clients.describe import client_info
-from hermes.clients.frontend import FrontEnd
+from hermes.clients.frontend import ApiServers, FrontEnd
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
@@ -29,11 +29,13 @@ from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.config import FleetConfig
 from hermes.hardware import HARDWARE
-from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
+from hermes.hardware.capacity import KvBudget
 from hermes.hardware.config import ClientTerms
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.engines import NEWEST_ENGINE, device_class, load_engine
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, device_class, load_engine
+from hermes.hardware.engine_memory import Around, sglang_share
+from hermes.hardware.fitted.adjusted import StepAdjustment
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.schedulers import SCHEDULERS
 
@@ -125,6 +127,9 @@ class LLMClientConfig(ClientConfig):
     frontend: FrontEnd | None = None
     """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
     none."""
+    api_servers: ApiServers | None = None
+    """Processes through which requests come in and tokens go out, each with a limit of its own. Left out, they keep up
+    with any load."""
     tiers: Annotated[TiersConfig, AfterValidator(TiersConfig.without_hit_rates)] | None = None
     """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
@@ -154,7 +159,7 @@ class LLMClientConfig(ClientConfig):
         """
         case = self._case(base_dir)
         check(case)
-        given = self.model_copy(update=self._of_terms()) if self.hardware.of_terms else self
+        given = self.model_copy(update=self._of_terms(base_dir)) if self.hardware.of_terms else self
         hardware = given._built_hardware(base_dir)
         case = case._replace(client=given, hardware=hardware, mixed=partial(given._mixes_windows, hardware, base_dir))
         check(case)
@@ -181,29 +186,29 @@ class LLMClientConfig(ClientConfig):
     def _has_window_groups(self, hardware: HardwareModel, base_dir: Path | None) -> bool:
         return self.memory.groups(self.memory_model(hardware_info(hardware), base_dir), base_dir) is not None
 
-    def _of_terms(self) -> dict[str, object]:
+    def _of_terms(self, base_dir: Path | None) -> dict[str, object]:
         """Return hardware of named terms, completed by what the client says, and the engine's front end.
 
         A model fitted to whole steps says what it contains; the fit includes a front end, or the scenario adds one.
+        The host's time hides behind the device's if the scheduler plans ahead.
         """
         with inside("engine"):
-            engine = load_engine(self.engine or NEWEST_ENGINE)
-        from hermes.schedulers.chunked_config import plans_ahead
-
-        options = self.scheduler.options
-        asynchronous = plans_ahead(options.async_scheduling, engine.async_scheduling, options.speculative,
-                                   engine.rules)
+            engine = load_engine(self.engine or self.scheduler.engine)
         given = {"model": self.model, "device": self.device}
         for key, own in self.hardware.names.items():
             if not own and not given[key]:
                 whole = "name a `model` and a `device`, or give `hardware`"
                 text = f"name a `{key}`" if "hardware" in self.model_fields_set else whole
                 raise InputError(Verbatim(f"missing: {text}"), field=key)
-        times = engine.frontend
+        named, times = self.device or self.hardware.names.get("device", ""), engine.frontend
+        with inside("device" if self.device else "hardware.device"):
+            device = load_device(named, base_dir) if named else None
+        defaults = engine.defaults(device_class(device, HardwareInfo(), self.memory.capacity, self.parallel.tp))
         return {
             "hardware": self.hardware.completed(ClientTerms(
-                self.model, self.device, engine.name, self.parallel.tp, asynchronous, self.parallel.dp,
-                self.parallel.ep, self.parallel.pp, options.max_loras is not None)),
+                self.model, self.device, engine.name, self.parallel.tp, self.scheduler.plans_ahead(defaults),
+                self.parallel.dp, self.parallel.ep, self.parallel.pp, engine.kernels,
+                self.scheduler.options.max_loras is not None)),
             "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
         }
 
@@ -218,7 +223,7 @@ class LLMClientConfig(ClientConfig):
         """Return this with the defaults of its engine, or of a scheduler that follows none."""
         if not self.scheduler.follows_engine:
             with inside("memory"):
-                return self.model_copy(update={"memory": self.scheduler.with_memory(self.memory).completed(None)})
+                return self.model_copy(update={"memory": self._own_memory(hardware, base_dir)})
         with inside("engine"):
             engine = load_engine(self.engine or NEWEST_ENGINE)
         info = hardware_info(hardware)
@@ -231,6 +236,17 @@ class LLMClientConfig(ClientConfig):
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         })
+
+    def _own_memory(self, hardware: HardwareModel, base_dir: Path | None) -> MemoryConfig:
+        """Return the memory of a scheduler that follows no engine, by the sum of the one that it is of."""
+        rules = load_engine(self.engine or self.scheduler.engine).memory_rules
+        info = hardware_info(hardware)
+        device, memory = self.device_of(info, base_dir), self.scheduler.with_memory(self.memory)
+        if rules.sums == "sglang" and memory.utilization is None and device is not None:
+            memory = memory.model_copy(update={"utilization": sglang_share(
+                device.memory, self.scheduler.options.max_num_batched_tokens, self.num_devices(info))})
+        completed: MemoryConfig = memory.completed(None)
+        return completed.ruled(rules)
 
     def _where_it_was_given(self, error: InputError) -> InputError:
         """Return an error of the hardware that names the key of the client that it took over."""
@@ -282,19 +298,29 @@ class LLMClientConfig(ClientConfig):
         """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
         return self.model or described_model(info.model, base_dir)
 
+    def engine_memory(self, hardware: HardwareModel, base_dir: Path | None) -> KvBudget:
+        """Return the KV memory of one engine, all of its stages. Raises `InputError` if memory is missing."""
+        info = hardware_info(hardware)
+        model = self.memory_model(info, base_dir)
+        return self.memory.budget(
+            model, self.num_devices(info), info, self.device_of(info, base_dir), self.scheduler.options, base_dir,
+            Around(self.connected, longest_request(self, model, base_dir)))
+
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
         info = hardware_info(hardware)
         devices = self.num_devices(info)
         device = self.device_of(info, base_dir)
         model = self.memory_model(info, base_dir)
-        budget = self.memory.budget(model, devices, info, device, self.scheduler.options, base_dir)
+        budget = self.engine_memory(hardware, base_dir)
         if self.parallel.pp > 1:   # each of the batches in flight has a part of the engine's devices and blocks
             stages = self.parallel.pp
-            devices, budget = devices // stages, replace(budget, num_blocks=max(budget.num_blocks // stages, 1))
+            devices //= stages
+            budget = replace(budget, num_blocks=max(budget.num_blocks // stages, 1), devices=max(devices, 1))
         dollars, whose = price(self.price_per_hour, device)
         power = power_model(self.power, info, device, model, devices, base_dir)
-        return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
+        return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose,
+                               longest_request(self, model, base_dir))
 
     def overhead(self, mode: Literal["serial", "overlapped"]) -> RequestOverhead | None:
         """Return the request overhead if it is of this mode."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.devices import DeviceDescription, device_named_in, load_device
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.devices import DeviceDescription, device_named_in, load_device
+from hermes.hardware.descriptions.files import names_in
+from hermes.hardware.descriptions.models import ModelDescription, load_model, precision
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import ModelDescription, load_model, precision
 
 if TYPE_CHECKING:
     from hermes.clients.config import LLMClientConfig

@@ -22,6 +22,7 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
     """Return an LLM client's record entry. `runs` are its own, in order. Watts and dollars cover all its devices."""
     pool, n, memory = client.scheduler.pool, has.devices, has.memory
     prefill_w, decode_w = state_watts(has.power, runs)
+    low, high = memory.range if memory.capacity.bytes else (0, 0)
     return ClientInfo(
         client.name, kind, client.role, client.model, name_of(client.hardware), pool.num_blocks,
         pool.block_size, n, n * has.power.idle_w, n * prefill_w, n * decode_w, device=has.device,
@@ -29,6 +30,8 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
         kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,
         memory_utilization=memory.utilization if memory.capacity.bytes else 0.0, weights_bytes=memory.weights.bytes,
         activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
+        kv_tokens_printed=memory.printed(has.longest), kv_concurrency=memory.fits(has.longest) if has.longest else 0.0,
+        kv_low_bytes=n * low, kv_high_bytes=n * high,
         group=group, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
         max_num_seqs=client.scheduler.max_num_seqs, max_num_batched_tokens=client.scheduler.max_num_batched_tokens,
         peak_blocks_inside=client.peak_blocks, engine=client.scheduler.engine,

@@ -19,9 +19,9 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import HardwareModel, StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.config import prices
-from hermes.hardware.engines import StepTime
+from hermes.hardware.descriptions.engines import StepTime
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo, hardware_info
-from hermes.hardware.models import load_model
 from hermes.schedulers.chunked_config import WITH_KV, Speculation
 from hermes.schedulers.plan import Plan
 from hermes.units import s_to_ns

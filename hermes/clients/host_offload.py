@@ -110,6 +110,9 @@ class HostJobs(StepPart):
     def waits(self) -> bool:
         return bool(self._moving) or self._stalled is not None
 
+    def planned(self) -> bool:
+        return self._stalled is not None and bool(self._stalled.prefills or self._stalled.decodes)
+
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def next_plan(self, client: LLMClient) -> Plan | None:

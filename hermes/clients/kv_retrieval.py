@@ -42,8 +42,8 @@ from hermes.core.request_table import Population
 from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.devices import MachineSpec
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.descriptions.devices import MachineSpec
+from hermes.hardware.descriptions.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, drawn_level, expected_s, hit_s
 from hermes.network import exposed_bytes

@@ -8,7 +8,7 @@ boundary.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.generation import Generation
 from hermes.hardware.base import HardwareModel
-from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.base import AT_REST, DOWN, IN_STEP, PLANNED, RESULTS, LLMScheduler
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class LLMClient(LLMReadings):
     __slots__ = (
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
         "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "limits", "model", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
-        "parts", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps", "ticks", "tiers",
-        "tracks",
+        "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
+        "output_tokens", "parts", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps",
+        "ticks", "tiers", "tracks",
     )
 
     def __init__(
@@ -91,6 +91,7 @@ class LLMClient(LLMReadings):
         self.tiers = ()
         self.tracks: list[tuple[Track, int]] = []   # (keeper of load bounds, this client's position in its list)
         self.input_tokens = self.output_tokens = self.num_assigned = 0
+        self.late_log: Sequence[int] = ()   # a part with `sent` keeps it
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; the client's configuration sets it for transfers
         self.num_layers = 1
@@ -277,6 +278,10 @@ class LLMClient(LLMReadings):
         since = self.steps.view[self.steps.pos + ended - 1] - self._flight.start_ns
         moved = self._moved
         moved.now += (free_before - pool.free_blocks) * since
+        step = self.num_steps + ended
+        if moved.step == step:   # it is no longer what was in use at the end of a step
+            return
+        moved.step = step
         used = pool.num_blocks - free_before
         if plan.decodes and group.grows:   # at the end of the latest step; the one in flight has taken its blocks
             used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
@@ -310,46 +315,52 @@ class LLMClient(LLMReadings):
 
         It leaves when the step in flight has ended, and its blocks are free then, before those of the sequences that
         end in this step. With asynchronous scheduling the next step is planned by then, and computes it once more.
-        Engines that cannot take it out then go on with it (`LLMScheduler.ends_later`).
+        Engines that cannot take it out then go on with it (`LLMScheduler.leave`).
         """
         if self.scrapes is not None:
             self.scrapes.note()
         flight, unseen, waits, scheduler = self._flight, self._unseen, self._waits, self.scheduler
         seen_ns = unseen.seen_ns if flight.plan is None else flight.start_ns   # by the next plan
-        if flight.plan is not None and flight.planned > 1:   # the plan after the step in flight, not after the run
-            steps, pos = self.steps, self.steps.pos
-            boundary = bisect_left(steps.view, self.env._now, pos, pos + flight.planned)
-            if boundary > pos:
-                seen_ns = steps.view[boundary - 1]
+        if flight.plan is not None and (started := self._steps_started()) > 1:   # the plan after this step, not the run
+            seen_ns = self.steps.view[self.steps.pos + started - 2]
         late = [item for item in unseen.late if item[1] is stage]
-        seqs = sequences_of(stage)
-        between = flight.plan is None and not (scheduler.asynchronous and flight.ended_ns == self.env._now)
-        if late and (late[0][0] > seen_ns or between or (stage.transferred and stage.width > 1)):   # that would split
+        when = self._moment()
+        if late and (late[0][0] > seen_ns or when == AT_REST or (stage.transferred and stage.width > 1)):   # it'd split
             unseen.late.remove(late[0])
             if not unseen.late and waits.since_ns > self.env._now:
                 waits.reason = 0   # no other sequence would have waited
             self.events.aborted(self, stage)
             if stage.num_blocks:   # KV from another client
                 self.release(stage)
-        elif not late and not any(scheduler.has(seq) for seq in seqs):
+        elif not late and not any(scheduler.has(seq) for seq in sequences_of(stage)):
             self._given_up.outside.add(stage)   # the front end or the host has it
             self.events.aborted(self, stage)
-        elif flight.plan is not None or (
-                (not between or not scheduler.asynchronous) and scheduler.ends_later(stage)):
-            for seq in seqs:
-                scheduler.give_up(seq)
+        elif when == IN_STEP or self._leave([stage], when, []):
             self._given_up.in_step.append(stage)
             if flight.plan is not None and flight.planned > 1:
                 self.cut()
-        elif between:
-            for seq in seqs:
-                scheduler.abort(seq)
-                self.events.aborted(self, seq)
+        elif when == AT_REST:
             self.memory_freed()
-        else:
-            for seq in seqs:   # the next step, which was planned when this one began, computes it
-                scheduler.abort_between(seq)
+
+    def _moment(self) -> int:
+        """Return whether a step is under way, or planned that begins at this instant."""
+        flight, planner = self._flight, self.step_parts.planner
+        if flight.plan is not None or (planner is not None and planner.planned()):
+            return IN_STEP
+        return PLANNED if self.scheduler.asynchronous and flight.ended_ns == self.env._now else AT_REST
+
+    def _leave(self, stages: list[Generation], when: int, finished: list[Generation]) -> list[Generation]:
+        """Let generations go that were given up; return those that stay. finished: What has ended, without the gone."""
+        staying = []
+        for stage in stages:
+            for seq in sequences_of(stage):
+                if not self.scheduler.leave(seq, when):
+                    staying.append(stage)
+                    break
+                if seq in finished:
+                    finished.remove(seq)
                 self.events.aborted(self, seq)
+        return staying
 
     def kill(self, stages: list[Generation]) -> None:
         """Go down at this instant with these generations, all that the client has.
@@ -387,7 +398,7 @@ class LLMClient(LLMReadings):
         for stage in stages:
             for seq in sequences_of(stage):
                 if scheduler.has(seq):
-                    scheduler.abort(seq)
+                    scheduler.leave(seq, DOWN)
                 elif seq not in late:
                     self._given_up.outside.add(seq)   # the front end or the host has it
                 self.events.aborted(self, seq)
@@ -572,24 +583,17 @@ class LLMClient(LLMReadings):
         if self.ticks is not None and plan.decodes:
             self.ticks.extend(range(first, first + count))
         given_up, self._given_up.in_step = self._given_up.in_step, []
-        if given_up and scheduler.aborts_first:
-            for seq in [seq for stage in given_up for seq in sequences_of(stage)]:
-                scheduler.abort_in_step(seq, [])
-                self.events.aborted(self, seq)
+        staying = self._leave(given_up, IN_STEP, []) if given_up else given_up
         if self.cache_log is not None:
             self.cache_log.completing = plan
         finished = scheduler.complete(plan, count, first + count - 1, now)
         if self.cache_log is not None:
             self.cache_log.completing = None
         self._record(plan, first, count, now)
-        if given_up and not scheduler.aborts_first:
-            for stage in given_up:
-                if scheduler.ends_later(stage):
-                    self._given_up.in_step.append(stage)
-                    continue
-                for seq in sequences_of(stage):
-                    scheduler.abort_in_step(seq, finished)
-                    self.events.aborted(self, seq)
+        for sender in self.step_parts.sends:
+            sender.sent(self, plan, count)
+        if staying:
+            self._given_up.in_step += self._leave(staying, RESULTS, finished)
         if scrapes is not None:
             scrapes.settled()
         first_token = self.events.first_token

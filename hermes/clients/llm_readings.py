@@ -16,7 +16,6 @@ from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
-from hermes.core.engine_readings import Adapters
 from hermes.core.generation import Generation
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.scraped import EngineLimits, EngineState, ForwardPass
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from hermes.clients.cache_events import ClientCacheLog
     from hermes.clients.kv_tier import Tier
     from hermes.clients.scrapes import Scrapes
+    from hermes.core.engine_readings import Adapters
     from hermes.schedulers.host_offload import HostOffload
 
 __all__ = ["LLMReadings"]
@@ -241,15 +241,15 @@ class LLMReadings:
 
     def adapters(self) -> Adapters:
         """Return its LoRA adapters; see `hermes.core.engine_readings`."""
-        from hermes.schedulers.adapters import AdapterSlots, adapter_of  # few routers ask
+        from hermes.core.engine_readings import Adapters  # few routers ask
+        from hermes.schedulers.adapters import AdapterSlots, adapter_of
         from hermes.schedulers.parts import WithParts, part_of
 
         scheduler = self.scheduler
         slots = part_of(scheduler, AdapterSlots) if isinstance(scheduler, WithParts) else None
         waiting = [*scheduler.holding, *scheduler.waiting, *(seq for _, seq in self._unseen.late)]
-        return Adapters({number for seq in scheduler.running if (number := adapter_of(seq))},
-                        {number for seq in waiting if (number := adapter_of(seq))},
-                        None if slots is None else slots.max_loras)
+        running, queued = ({n for seq in seqs if (n := adapter_of(seq))} for seqs in (scheduler.running, waiting))
+        return Adapters(running, queued, None if slots is None else slots.max_loras)
 
     def load(self, kind: str) -> int:
         """Return one of the loads `hermes.clients.base.LOADS`:

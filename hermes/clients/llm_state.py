@@ -75,11 +75,12 @@ class StepParts:
         planner: Decides whether a plan starts now; None if each does.
         holds: Delay its single steps before they compute.
         loads: Make its single steps longer.
+        sends: See the tokens of its runs.
         drafter: Prices its steps in place of the hardware model (speculative decoding); None without one.
         stages: Ends its steps; None if a step ends when its time has passed.
     """
 
-    __slots__ = ("drafter", "holds", "loads", "pace", "planner", "stages")
+    __slots__ = ("drafter", "holds", "loads", "pace", "planner", "sends", "stages")
 
     def __init__(self) -> None:
         self.pace: StepPart | None = None
@@ -88,6 +89,7 @@ class StepParts:
         self.stages: StepPart | None = None
         self.holds: tuple[StepPart, ...] = ()
         self.loads: tuple[StepPart, ...] = ()
+        self.sends: tuple[StepPart, ...] = ()
 
     def held_up_ns(self, client: LLMClient, plan: Plan) -> int:
         """Return by how much the serving stack delays a step."""
@@ -174,13 +176,14 @@ class MovedBlocks:
     Attributes:
         now: Correction to the final blocks of the run in flight times its length, in blocks x ns.
         in_runs: (row of the table of runs, blocks x ns) of earlier runs.
-        peak: The most blocks in use before some were freed.
+        peak: The most blocks in use at the end of a step, before the first change after it.
+        step: Steps that had ended at the latest change.
     """
 
-    __slots__ = ("in_runs", "now", "peak")
+    __slots__ = ("in_runs", "now", "peak", "step")
 
     def __init__(self) -> None:
-        self.now = self.peak = 0
+        self.now = self.peak = self.step = 0
         self.in_runs: list[tuple[int, int]] = []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,10 +16,20 @@ from hermes.config import Bytes, ConfigModel
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import capacity as kv
 from hermes.hardware.capacity import KvBudget, Part
-from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.engines import EngineDefaults
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.engines import EngineDefaults
+from hermes.hardware.descriptions.models import ModelDescription, load_model
+from hermes.hardware.engine_memory import (
+    ALONE,
+    NEWEST_RULES,
+    Around,
+    MemoryRules,
+    engine_terms,
+    held_beside,
+    latent_workspace,
+    tiles,
+)
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.eviction import PrefixEviction, Recency
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryConfig", "describe_model", "window_groups"]
 
-UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
+UNBOUNDED = 2**20   # tokens of a step from which on a scheduler's limit is none
 DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # for schedulers without such a limit
 ALIKE = 1.25   # numbers of layers that differ by less make groups of the larger number
 DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # for schedulers that follow no engine
@@ -59,10 +70,11 @@ def window_groups(model: ModelDescription) -> WindowGroups | None:
 class MemoryConfig(ConfigModel):
     """KV memory of one client: a number of blocks, or the memory that holds them.
 
-    The number is computed as vLLM does: num_blocks = floor((devices x (capacity x utilization - activations -
-    engine_reserve) - weights) / (block_size x kv_bytes_per_token)). If the capacity comes from a device or a profile,
-    missing terms come from the profile or are estimated. If a capacity is given, activations and engine_reserve are 0
-    unless given too. The run's summary states the source of each term.
+    The number is computed as the engine does, for vLLM: num_blocks = floor((devices x (capacity x utilization -
+    activations - engine_reserve) - weights) / (block_size x kv_bytes_per_token)); `hermes explain --memory` prints the
+    sum. If the capacity comes from a device or a profile, missing terms come from the profile or are estimated. If a
+    capacity is given, activations and engine_reserve are 0 unless given too. The run's summary states the source of
+    each term.
     """
 
     block_size: int | None = Field(default=None, ge=1, le=2**20)
@@ -111,7 +123,7 @@ class MemoryConfig(ConfigModel):
     as vLLM does: on, but not where KV moves between clients or tiers; off for schedulers that follow no engine. Off,
     every layer keeps every token."""
 
-    _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
+    _rules: MemoryRules = PrivateAttr(default=NEWEST_RULES)   # of the engine, set by `completed`
 
     @model_validator(mode="before")
     @classmethod
@@ -133,7 +145,13 @@ class MemoryConfig(ConfigModel):
             "prefix_caching": cached if self.prefix_caching is None else self.prefix_caching,
         })
         if defaults is not None:
-            filled._sampling_bytes = defaults.sampling_bytes
+            filled._rules = defaults.memory
+        return filled
+
+    def ruled(self, rules: MemoryRules) -> MemoryConfig:
+        """Return this with the sum of another engine."""
+        filled = self.model_copy()
+        filled._rules = rules
         return filled
 
     def groups(self, model: str, base_dir: Path | None) -> WindowGroups | None:
@@ -141,26 +159,25 @@ class MemoryConfig(ConfigModel):
         if self.hybrid is False or not model:
             return None
         try:
-            groups = window_groups(describe_model(model, base_dir))
+            return window_groups(describe_model(model, base_dir))
         except InputError:   # a model without a description is fine if blocks are given
             return None
-        return groups
 
-    def pool(self, groups: WindowGroups | None, budget: int, *, every_step: bool, unhashed_to_front: bool) -> MakePool:
+    def pool(self, groups: WindowGroups | None, tokens: int, *, every_step: bool, unhashed_to_front: bool) -> MakePool:
         """Return the constructor of the client's KV memory, of a number of blocks and their tokens.
 
         Args:
             groups: The model's groups of layers; None if every layer keeps every token.
-            budget: Most tokens of a step; 0 without a limit.
+            tokens: Most tokens of a step; 0 without a limit.
             every_step: Whether to use the literal pool where there is a faster one.
             unhashed_to_front: See `PrefixBlockPool`.
         """
         if not self.prefix_caching:
-            return BlockPool if groups is None else _windows(groups, budget, cached=False)
+            return BlockPool if groups is None else _windows(groups, tokens, cached=False)
         if self.kv_offload is not None:
             made = self.kv_offload.pool()
         elif groups is not None:
-            made = _windows(groups, budget, cached=True)
+            made = _windows(groups, tokens, cached=True)
         else:
             made = _EVICTIONS[self.prefix_eviction](self, every_step)
         return partial(made, unhashed_to_front=unhashed_to_front)
@@ -184,24 +201,26 @@ class MemoryConfig(ConfigModel):
 
     def budget(
         self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None,
-        scheduler: SchedulerOptions, base_dir: Path | None,
+        scheduler: SchedulerOptions, base_dir: Path | None, around: Around = ALONE,
     ) -> KvBudget:
         """Return the blocks of one client and their sources. Raises `InputError` if memory is missing, in bytes."""
+        groups = self.groups(model, base_dir)
+        windows = None if groups is None else groups._replace(ahead=_of_step(scheduler)[0])
+        share = 1.0 if groups is None else groups.layers / describe_model(model, base_dir).num_layers   # of a block
         if self.num_blocks is not None:
             known = self.kv_bytes_per_token is not None or bool(model)
-            per_token = self._known_kv_bytes(model, info, base_dir) if known else 0.0
-            return KvBudget(self.tokens_per_block, self.num_blocks, per_token, devices)
+            per_token = share * self._known_kv_bytes(model, info, base_dir) if known else 0.0
+            return KvBudget(self.tokens_per_block, self.num_blocks, per_token, devices, rules=self._rules,
+                            windows=windows)
         capacity = self._capacity(info, device)
         estimated = self.capacity is None
         per_token, weights, total = self._kv_and_weights(model, devices, info, base_dir)
-        groups = self.groups(model, base_dir)
-        if groups is not None:   # a block holds the tokens of one group of layers
-            per_token *= groups.layers / describe_model(model, base_dir).num_layers
-        return kv.cut_blocks(
-            self.tokens_per_block, per_token, devices, self.utilization or DEFAULT_UTILIZATION, capacity, weights,
-            self._activations(model, info, scheduler, base_dir, estimated),
-            self._engine(info, estimated), total,
-        )
+        engine, terms = self._engine(model, devices, info, device, scheduler, base_dir, estimated, around)
+        found = kv.cut_blocks(
+            self.tokens_per_block, share * per_token, devices, self.utilization or DEFAULT_UTILIZATION, capacity,
+            weights, self._activations(model, info, scheduler, base_dir, estimated, around), engine, total,
+            self._rules, terms)
+        return replace(found, windows=windows)
 
     def _known_kv_bytes(self, model: str, info: HardwareInfo, base_dir: Path | None) -> float:
         try:
@@ -233,53 +252,81 @@ class MemoryConfig(ConfigModel):
             return per_token, Part(info.memory.weights_bytes, f"profile {info.name}: {info.memory.source}"), None
         shape = describe_model(model, base_dir)
         dtype = info.dtype or shape.dtype or "bf16"
-        apart = info.pp > 1 or info.dp > 1 or shape.mla is not None or bool(shape.expert_dtype)
-        if self.weight_bits is None and (apart or precision(dtype).layer_bytes != precision(dtype).other_bytes):
-            size = kv.stage_weight_bytes(shape, dtype, info.tp, info.pp, info.dp)
-            return per_token, Part(size, f"model {shape.name}, {dtype}"), None
-        bits = 8 * precision(dtype).layer_bytes if self.weight_bits is None else self.weight_bits
-        total = round(shape.num_params() * bits / 8)
+        if self.weight_bits is None:
+            return per_token, self._held(shape, dtype, info), None
+        bits = self.weight_bits
+        total = round((shape.num_params() + shape.vision_params) * bits / 8)
         return per_token, Part(round(total / devices), f"model {shape.name}, {bits:g} bits"), total
 
     def _activations(
-        self, model: str, info: HardwareInfo, scheduler: SchedulerOptions, base_dir: Path | None, estimated: bool
+        self, model: str, info: HardwareInfo, scheduler: SchedulerOptions, base_dir: Path | None, estimated: bool,
+        around: Around,
     ) -> Part:
+        if not self._rules.counts_activations:
+            return Part(0, f"in what {self._rules.flag} leaves")
         if self.activations is not None:
             return Part(self.activations, "given")
         if not estimated:
             return Part(0, "not given")
         if info.memory is not None:
             return Part(info.memory.activation_bytes, f"profile {info.name}: {info.memory.source}")
-        tokens = scheduler.max_num_batched_tokens or UNBOUNDED
-        tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
-        seqs = scheduler.max_num_seqs or DEFAULT_SEQS
-        peak = kv.activation_peak_bytes(
-            describe_model(model, base_dir), tp=info.tp, dtype=info.dtype or "bf16", max_num_batched_tokens=tokens,
-            max_num_seqs=seqs, sampler_bytes=self._sampling_bytes,
-        )
-        return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step")
+        tokens, seqs = _of_step(scheduler)
+        shape, dtype = describe_model(model, base_dir), info.dtype or "bf16"
+        return kv.activation_peak(
+            shape, self._rules.sampler(shape, dtype), tp=info.tp, dp=info.dp, ep=info.whole_experts, dtype=dtype,
+            tokens=tokens, seqs=seqs, latent=latent_workspace(self._rules, shape, around.longest, seqs))
 
-    def _engine(self, info: HardwareInfo, estimated: bool) -> Part:
-        """Return the engine's own memory plus the memory reserved for other uses."""
-        found = self._engine_alone(info, estimated)
-        if not self.reserved:
-            return found
-        return Part(found.bytes + self.reserved, f"{found.source}; {self.reserved / 1e9:g} GB reserved")
+    def _held(self, shape: ModelDescription, dtype: str, info: HardwareInfo) -> Part:
+        """Return the weights on one device of the fullest stage, as kernels hold them."""
+        size = kv.stage_weight_bytes(shape, dtype, info.tp, info.pp, info.dp)
+        device, rules = info.device, self._rules
+        used = tiles("" if device is None else device.compute_capability, rules.sums, rules.version,
+                     device is None or bool(device.compute_capability))
+        more = held_beside(shape, dtype, kv.stage_layers(shape, info.pp), info.tp, info.dp, info.whole_experts, used,
+                           rules.sums)
+        text = f"model {shape.name}, {dtype}" + (f"; {more.why}" if more.why else "")
+        return Part(size + more.bytes, text, round(0.995 * size + 0.6 * more.bytes), round(1.01 * (size + more.bytes)))
 
-    def _engine_alone(self, info: HardwareInfo, estimated: bool) -> Part:
+    def _engine(
+        self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None,
+        scheduler: SchedulerOptions, base_dir: Path | None, estimated: bool, around: Around,
+    ) -> tuple[Part, dict[str, Part]]:
+        """Return the engine's own memory plus the memory reserved for other uses, and its terms."""
+        terms: dict[str, Part] = {}
         if self.engine_reserve is not None:
-            return Part(self.engine_reserve, "given")
-        if not estimated:
-            return Part(0, "not given")
-        if info.memory is not None and self.activations is None:
-            return Part(0, "part of the profile's activations")
-        return Part(kv.engine_bytes(info.tp), f"estimate for TP{info.tp}")
+            found = Part(self.engine_reserve, "given")
+        elif not estimated:
+            found = Part(0, "not given")
+        elif info.memory is not None and self.activations is None:
+            found = Part(0, "part of the profile's activations")
+        else:
+            shape = describe_model(model, base_dir) if model else None
+            layers = 1 if shape is None else kv.stage_layers(shape, info.pp)
+            gpu = device is None or device.type == "gpu"
+            terms = engine_terms(
+                self._rules, shape, dtype=info.dtype or "bf16", tp=info.tp, ranks=info.tp * info.dp,
+                machines=around.machines or (1 if device is None else math.ceil(devices * info.dp / device.box)),
+                layers=layers, over_pcie=device is not None and device.over_pcie,
+                max_num_seqs=_of_step(scheduler)[1], graphs=gpu, cuda=device is None or bool(device.compute_capability),
+                around=around)
+            found = Part(sum(part.bytes for part in terms.values()), ", ".join(terms))
+        if self.reserved:
+            terms = (terms or {"engine": found}) | {"reserved": Part(self.reserved, "given")}
+            found = Part(found.bytes + self.reserved, f"{found.source}; {self.reserved / 1e9:g} GB reserved")
+        return found, terms
 
 
-def _windows(groups: WindowGroups, budget: int, *, cached: bool) -> MakePool:
+def _of_step(scheduler: SchedulerOptions) -> tuple[int, int]:
+    """Return the tokens and sequences of the largest step."""
+    tokens = scheduler.max_num_batched_tokens or UNBOUNDED
+    tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
+    return tokens, scheduler.max_num_seqs or DEFAULT_SEQS
+
+
+def _windows(groups: WindowGroups, tokens: int, *, cached: bool) -> MakePool:
     from hermes.memory.windows import WindowPool, WindowPrefixPool
 
-    return partial(WindowPrefixPool if cached else WindowPool, groups=groups._replace(ahead=budget))
+    return partial(WindowPrefixPool if cached else WindowPool, groups=groups._replace(ahead=tokens))
 
 
 def _lru(memory: MemoryConfig, every_step: bool) -> MakePool:

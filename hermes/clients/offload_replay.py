@@ -24,7 +24,7 @@ from hermes.clients.schedule_replay import (
     set_interval,
 )
 from hermes.core.generation import Generation
-from hermes.hardware.engines import EngineDescription
+from hermes.hardware.descriptions.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache
 from hermes.schedulers.host_offload import HostOffload, Job

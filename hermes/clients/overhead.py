@@ -25,7 +25,7 @@ from hermes.core.clock import ARRIVAL, Tick
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.files import find
+from hermes.hardware.descriptions.files import find
 from hermes.schedulers.plan import Plan
 from hermes.units import s_to_ns
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
 
 __all__ = ["EngineThread", "HostThread", "OverheadProfile", "PerKind", "RequestOverhead", "engine_thread_of",
-           "host_thread_of", "load_overhead"]
+           "host_thread_of", "keep_until", "load_overhead"]
 
 Mode = Literal["serial", "overlapped"]
 _FRONT_END = int(Reason.FRONT_END)
@@ -126,21 +126,24 @@ class HostThread(ClientPart):
     def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         if stage.transferred or not self.times_ns:
             return False
-
-        def done(tick: Tick) -> None:
-            client.stack.at_host -= 1
-            go_on()
-
-        now, stalls = client.env._now, client.stalls
-        since = now
-        if self._free_ns > now:   # behind another request
-            if stalls and stalls[-1][0] == _FRONT_END and stalls[-1][2] >= now:
-                since = stalls.pop()[1]
-            stalls.append((_FRONT_END, since, self._free_ns))
-        self._free_ns = max(self._free_ns, now) + self.times_ns.get(stage.kind, 0)
-        client.stack.at_host += 1
-        client.env.tick_at(self._free_ns, ARRIVAL, done)
+        free = self._free_ns
+        self._free_ns = max(free, client.env._now) + self.times_ns.get(stage.kind, 0)
+        keep_until(client, free, self._free_ns, go_on)
         return True
+
+
+def keep_until(client: LLMClient, free_ns: int, end_ns: int, go_on: Callable[[], None]) -> None:
+    """Call `go_on` at `end_ns` for a request in the front end, which waits there for others until `free_ns`."""
+    def done(tick: Tick) -> None:
+        client.stack.at_host -= 1
+        go_on()
+
+    now, stalls = client.env._now, client.stalls
+    if free_ns > now:
+        again = bool(stalls) and stalls[-1][0] == _FRONT_END and stalls[-1][2] >= now
+        stalls.append((_FRONT_END, stalls.pop()[1] if again else now, free_ns))
+    client.stack.at_host += 1
+    client.env.tick_at(end_ns, ARRIVAL, done)
 
 
 def engine_thread_of(overhead: RequestOverhead, place: Place) -> EngineThread:

@@ -103,6 +103,10 @@ class StepPart(ClientPart):
         that compute nothing."""
         raise NotImplementedError
 
+    def planned(self) -> bool:
+        """Return whether a step is planned that has not begun: what is given up leaves at its end."""
+        return False
+
     def completed(self, client: LLMClient) -> None:
         """Note the end of a run, when its tokens are given and sequences that ended have left. Called once for each."""
         raise NotImplementedError
@@ -117,6 +121,14 @@ class StepPart(ClientPart):
     def load_ns(self, client: LLMClient, plan: Plan) -> int:
         """Return by how much a step takes longer on the device. Called once for each run of one step, when it starts.
         Must not modify the plan."""
+        raise NotImplementedError
+
+    # -- place `sends`: sees the tokens that steps give -------------------------------------------------------------
+
+    def sent(self, client: LLMClient, plan: Plan, count: int) -> None:
+        """Note a run of `count` steps that ends at this instant. Called once for each, before its sequences are
+        reported as ended. Must not modify the plan. The part keeps `client.late_log`: for every step by how many ns the
+        user has its tokens later than `after_ns` says."""
         raise NotImplementedError
 
     # -- place `drafter`: prices steps -----------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.capacity import KvBudget
-from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import load_model
 from hermes.hardware.operators import Work
 from hermes.hardware.power import PowerModel, StatePower, UtilisedPower, device_power
 
@@ -40,6 +40,7 @@ class ClientResources:
     power: PowerModel
     dollars_per_hour: float      # of one device
     price_source: str
+    longest: int | None = None   # tokens of a request
 
 
 def price(given: float | None, device: DeviceDescription | None) -> tuple[float, str]:

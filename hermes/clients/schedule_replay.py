@@ -34,10 +34,11 @@ from hermes.core.generation import Generation
 from hermes.core.record import RUN_FIELDS
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import StepStats
-from hermes.hardware.engines import NEWEST_ENGINE, EngineDescription, load_engine
-from hermes.hardware.files import read_json
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, EngineDescription, load_engine
+from hermes.hardware.descriptions.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
+from hermes.schedulers.base import AT_REST, RESULTS
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.in_flight import Batch, InFlightScheduler
@@ -290,7 +291,7 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
             unfinished += 1
         for seq in [seq for seq, last in given_up.items() if last <= step]:
             if seq in scheduler.running or seq in scheduler.waiting:
-                scheduler.abort(seq)
+                scheduler.leave(seq, AT_REST)
                 unfinished -= 1
             del given_up[seq]
         if not unfinished:
@@ -314,8 +315,10 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
         for seq in [seq for seq, last in while_running.items() if last < step]:
             del while_running[seq]
             if seq in finished or seq in scheduler.running or seq in scheduler.waiting:
-                scheduler.abort_in_step(seq, finished)
+                scheduler.leave(seq, RESULTS)
                 unfinished -= 1
+                if seq in finished:
+                    finished.remove(seq)
         for seq in finished:
             scheduler.release(seq)
             unfinished -= 1
@@ -444,7 +447,7 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
         for seq in [seq for seq, last in due.items() if last <= now]:
             del due[seq]
             if seq in scheduler.running or seq in scheduler.waiting:
-                scheduler.abort(seq)
+                scheduler.leave(seq, AT_REST)
 
     while arrived < len(arrivals) or not scheduler.at_rest:
         if scheduler.at_rest and arrived == len(arrivals):

@@ -20,10 +20,10 @@ from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.generation import Generation
 from hermes.errors import InputError, Verbatim, shown
-from hermes.hardware.files import read_json
+from hermes.hardware.descriptions.files import read_json
 from hermes.memory import BlockPool
 from hermes.memory.radix import RadixPool
-from hermes.schedulers.base import run_order
+from hermes.schedulers.base import AT_REST, IN_STEP, RESULTS, run_order
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.sglang import SglangScheduler
 from hermes.schedulers.sglang_config import SglangConfig
@@ -185,6 +185,7 @@ def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
             step = arrivals[following][0]
             continue
         if not plan.prefills and not plan.decodes:   # nothing to run beside the batch in flight
+            aborts.beside_nothing(step)
             scheduler.complete(plan, 1, -1, 0)
             unfinished -= aborts.after_results([])
             continue
@@ -209,7 +210,7 @@ class _Aborts:
         self.scheduler, self.lag = scheduler, int(scheduler.asynchronous)
         steps = {one.id: one.abort_step for one in recorded.requests if one.abort_step is not None}
         self.to_come = {seq: steps[_recorded_id(seq)] for seq in seqs if _recorded_id(seq) in steps}
-        self.leaving: list[Generation] = []
+        self.leaving: dict[Generation, int] = {}
 
     def next_step(self, step: int) -> int:
         """Return the next step at whose beginning a request is given up."""
@@ -219,17 +220,20 @@ class _Aborts:
         """Note what is given up before the batches up to `step` have results."""
         for seq, at in list(self.to_come.items()):
             if at - self.lag <= step and self.scheduler.has(seq):
-                del self.to_come[seq]
-                self.scheduler.give_up(seq)
-                self.leaving.append(seq)
+                self.leaving[seq] = self.to_come.pop(seq)
+                self.scheduler.leave(seq, IN_STEP)
+
+    def beside_nothing(self, step: int) -> None:
+        """Count again from an empty plan: it is no batch, so what is given up a batch later is unknown to the next."""
+        for seq in [seq for seq, at in self.leaving.items() if at > step]:
+            self.scheduler._given_up[seq] = 0
 
     def after_results(self, finished: list[Generation]) -> int:
         """Take out what can leave, and return how many of them there are."""
-        scheduler, leaving = self.scheduler, self.leaving
-        self.leaving = [seq for seq in leaving if scheduler.ends_later(seq)]
-        gone = [seq for seq in leaving if seq not in self.leaving]
+        gone = [seq for seq in self.leaving if self.scheduler.leave(seq, RESULTS)]
         for seq in gone:
-            scheduler.abort_in_step(seq, finished)
+            del self.leaving[seq]
+        finished[:] = [seq for seq in finished if seq not in gone]
         return len(gone)
 
     def before_plan(self, step: int) -> int:
@@ -239,13 +243,10 @@ class _Aborts:
             if at - self.lag > step or not scheduler.has(seq):
                 continue
             del self.to_come[seq]
-            if at <= step:
-                scheduler.abort(seq)
+            if scheduler.leave(seq, AT_REST if at <= step else IN_STEP):
                 gone += 1
             else:
-                scheduler.give_up(seq)
-                scheduler.ends_later(seq)
-                self.leaving.append(seq)
+                self.leaving[seq] = at
         return gone
 
 

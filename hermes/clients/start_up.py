@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hermes.clients.memory import describe_model
 from hermes.clients.parts import StepPart
 from hermes.errors import InputError, Verbatim, inside
-from hermes.fleet.start_ups import EngineStart
-from hermes.hardware.composed import captured_sizes
-from hermes.hardware.engines import NEWEST_ENGINE, load_engine
+from hermes.fleet.start_ups import EngineStart, Host, WarmStart
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.engine_memory import captured_sizes
 from hermes.hardware.info import hardware_info
 from hermes.hardware.start_up import Started, load_start_up
 
@@ -24,13 +24,14 @@ __all__ = ["engine_start", "slow_first"]
 GIVE = "give all of process, tokenizer, weights, compile, profiling and capture"
 
 
-def engine_start(config: Any, client: Any, base_dir: Path | None, times: str) -> EngineStart:
+def engine_start(config: Any, client: Any, base_dir: Path | None, times: str, host: Host = None) -> EngineStart:
     """Return what each of a group's engines needs to start.
 
     Args:
         config: The group's configuration, of any kind.
         client: One of its clients.
         times: Name or file of the engine's times.
+        host: What is known of the host that it starts on; for phases of a `Phases`.
 
     Raises `InputError` for clients that are no LLM engines, and for a model or a device without a description.
     """
@@ -42,23 +43,34 @@ def engine_start(config: Any, client: Any, base_dir: Path | None, times: str) ->
     if not name or device is None:
         raise InputError(Verbatim(f"the times of its phases follow from a model and a device with descriptions; name "
                                   f"them, or {GIVE}"))
-    model = describe_model(name, base_dir)
     with inside("times"):
         found = load_start_up(times, base_dir)
     devices = config.num_devices(info)
-    dtype = info.dtype or model.dtype or "bf16"
-    weights = model.weight_bytes(dtype, info.tp) if config.memory.weights is None else config.memory.weights / devices
     peak = device.flops.get("bf16") or max(device.flops.values())
-    per_token = 2.0 * (model.active_params() - model.outer_params()) / info.tp
-    phases = found.phases(Started(model.num_layers, model.vocab_size, round(weights), per_token, peak,
-                                  _graphs(config, device.type == "gpu")))
+    graphs = _graphs(config, device.type == "gpu")
+
+    def started(named: str, given: float | None = None) -> Started:
+        model = describe_model(named, base_dir)
+        weights = model.weight_bytes(info.dtype or model.dtype or "bf16", info.tp) if given is None else given
+        per_token = 2.0 * (model.active_params() - model.outer_params()) / info.tp
+        return Started(model.num_layers, model.vocab_size, round(weights), per_token, peak, graphs)
+
+    weights = None if config.memory.weights is None else config.memory.weights / devices
+    own, factor = started(name, weights), None if isinstance(host, WarmStart) else host
+    if isinstance(host, WarmStart):
+        with inside("host"):
+            factor = found.host_of(host.warm, own if host.model is None else started(host.model))
+    phases, model = found.phases(own, factor), describe_model(name, base_dir)
+    dtype = info.dtype or model.dtype or "bf16"
+    slower = 1.0 if factor is None else factor
+    said = "" if factor is None else f", host x{factor:.3g}"
     engine = config.engine or NEWEST_ENGINE
     return EngineStart(
         {phase: cold for phase, (cold, _) in phases.items()}, {phase: warm for phase, (_, warm) in phases.items()},
-        weights * devices, found.weights.rate * devices, found.weights.fixed,
-        device.host_bandwidth * devices, engine, f"{model.name} {dtype}",
+        own.weight_bytes * devices, found.weights.rate * devices / slower, found.weights.fixed * slower,
+        device.copied_from_host * devices, engine, f"{model.name} {dtype}",
         f"{model.name} {dtype} on {devices} {device.name} by {engine}",
-        f"{found.name}: {found.engine} on {found.device}")
+        f"{found.name}: {found.engine} on {found.device}{said}", found.spread(known=factor is not None))
 
 
 def _graphs(config: LLMClientConfig, has_graphs: bool) -> tuple[int, ...]:

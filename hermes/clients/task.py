@@ -20,7 +20,7 @@ from hermes.core.collect import Describe
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
 from hermes.core.stage import Stage
-from hermes.hardware.devices import MachineSpec
+from hermes.hardware.descriptions.devices import MachineSpec
 from hermes.units import s_to_ns
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class TaskClient:
     num_steps = 0
     num_layers = 1
     after_ns = 0
+    late_log: Sequence[int] = ()
     out_of_range_tasks = 0
     tiers: Sequence[Tier] = ()
     """KV stores that it reads and writes."""

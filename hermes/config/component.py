@@ -31,6 +31,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
+from hermes.config.files import VISIBLE, unseen_character
 from hermes.config.registry import Registry
 from hermes.errors import InputError
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
@@ -135,6 +136,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 def _one_line(text: str) -> str:
     if _CONTROL.search(text):
         raise InputError("one line of text, without control characters", text)
+    unseen = unseen_character(text)
+    if unseen is not None:
+        raise InputError(VISIBLE, unseen)
     return text
 
 

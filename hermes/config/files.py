@@ -13,9 +13,11 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from unicodedata import category
 
 from hermes.config.data_files import note_file
 from hermes.errors import InputError, Verbatim
@@ -25,17 +27,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "MAX_BYTES", "MAX_DOCUMENT_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest",
-    "half_character", "is_parquet", "json_lines", "kind_of_file", "open_file", "parquet_column", "parquet_frame",
-    "parquet_metadata", "parquet_schema", "parquet_table", "parse_json", "read_bytes", "read_json", "read_text",
-    "relative_name", "require_file", "text_lines",
+    "DATA_SUFFIXES", "MAX_BYTES", "MAX_DOCUMENT_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "MAX_UNPACKED", "VISIBLE",
+    "beside", "csv_rows", "file_digest", "half_character", "is_parquet", "json_lines", "kind_of_file", "open_file",
+    "parquet_column", "parquet_frame", "parquet_metadata", "parquet_schema", "parquet_table", "parse_json",
+    "read_bytes", "read_json", "read_text", "relative_name", "require_file", "text_lines", "unseen_character",
+    "unzipped",
 ]
 
 MAX_BYTES = 8 * 2**20         # of a file that people write
 MAX_JSON_BYTES = 256 * 2**20  # of a JSON file that a program writes
 MAX_DOCUMENT_BYTES = 2 * 2**30   # of a JSON document that another tool writes: a data set of conversations has 0.7 GB
 MAX_TABLE_BYTES = 4 * 2**30   # of a file whose content is hashed
+MAX_UNPACKED = 2**30          # of what a compressed file holds
 MAX_LINE = 64 * 2**20         # characters of one line of a trace: a prompt's token ids stand in one
+DATA_SUFFIXES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".parquet")   # of files that scenarios name
 MAX_ROWS = 100_000_000        # of a table
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
@@ -93,8 +98,14 @@ def read_bytes(
     """Return the content of a regular file of at most `max_bytes`; raises `InputError` for anything else."""
     with open_file(path, what) as file:
         try:
-            large = os.fstat(file.fileno()).st_size > max_bytes
-            raw = b"" if large else file.read(max_bytes + 1)
+            size = os.fstat(file.fileno()).st_size
+            large, parts, left = size > max_bytes, [], max_bytes + 1
+            # what it has, and what it gained since: `read(n)` asks for n bytes of memory at once
+            while not large and left and (part := file.read(min(left, max(size + 1, 1 << 16)))):
+                parts.append(part)
+                left -= len(part)
+                size = 0
+            raw = b"".join(parts)
         except OSError as error:
             raise _unreadable(what, path, error) from None
     if large or len(raw) > max_bytes:
@@ -136,6 +147,30 @@ def half_character(text: str) -> Verbatim | None:
     """Return the first lone surrogate in `text` as messages show it, or None; such text cannot be written in UTF-8."""
     bad = None if text.isascii() else _SURROGATE.search(text)
     return None if bad is None else Verbatim(f"U+{ord(bad[0]):04X}, half of one")
+
+
+def unzipped(data: bytes) -> bytes:
+    """Return what zlib has packed, of at most `MAX_UNPACKED` bytes: a thousandth of that may be enough for it.
+
+    Raises `ValueError` or `zlib.error` for more, and for data of another kind.
+    """
+    packed = zlib.decompressobj()
+    found = packed.decompress(data, MAX_UNPACKED)
+    if not packed.eof:
+        raise ValueError(f"it is cut off, or unpacks to more than {MAX_UNPACKED} bytes")
+    return found
+
+
+VISIBLE = "text without direction marks and zero-width characters"
+_BLANK = frozenset(map(chr, (0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x3164, 0xffa0, *range(0x180b, 0x1810),
+                             *range(0xfe00, 0xfe10), *range(0xe0100, 0xe01f0))))   # that nobody sees, beside formats
+
+
+def unseen_character(text: str) -> Verbatim | None:
+    """Return the first character of `text` that is not seen, as messages show it: it turns the text around or has no
+    width, so that two names look alike. None without one."""
+    bad = "" if text.isascii() else next((c for c in text if c in _BLANK or category(c) == "Cf"), "")
+    return Verbatim(f"character U+{ord(bad):04X}") if bad else None
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

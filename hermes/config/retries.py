@@ -63,22 +63,29 @@ class EnvoyRetry(Retry):
 
 
 class CooldownConfig(ConfigModel):
-    """LiteLLM's cool-down of a deployment with `allowed_fails`. What becomes of a request counts at the replica that
-    had it."""
+    """LiteLLM's cool-down of a deployment. What becomes of a request counts at the replica that had it."""
 
-    allowed_fails: int = Field(default=3, ge=0, le=10**6)
+    allowed_fails: int | None = Field(default=None, ge=0, le=10**6)
     """Failures of a replica that change nothing; the next one begins the cool-down. The count is forgotten `time` after
-    the latest failure."""
+    the latest failure. Left out: a 429 begins it at once, otherwise more than half failures among at least 5 answers
+    within a minute. The only replica is never kept out."""
     time: Duration = Field(default=5.0, gt=0)
     """Time for which the replica gets no requests."""
 
 
 class LitellmRetry(Retry):
-    """LiteLLM: two retries at once, and a cool-down of replicas that fail."""
+    """LiteLLM: two retries, at once where there are several replicas and after a wait that doubles where there is one,
+    and a cool-down of replicas that fail."""
 
     kind: Literal["litellm"] = "litellm"
     retries: int = Field(default=2, ge=0, le=100)
     retry_on: list[Retryable] = [429, 502, 503, 504, 529]
+    backoff: Duration = Field(default=0.5, ge=0)
+    """Wait before the first retry at the only replica; it doubles with each."""
+    max_backoff: Duration = Field(default=8.0, ge=0)
+    """Longest wait, before the jitter."""
+    jitter: Duration = Field(default=0.75, ge=0)
+    """A time drawn between 0 and this is added to the wait."""
     cooldown: CooldownConfig | None = CooldownConfig()
     """Cool-down of a replica that fails. null: none."""
 

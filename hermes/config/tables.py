@@ -21,7 +21,15 @@ import numpy.typing as npt
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.config.columns import PER_S, Column
-from hermes.config.files import csv_rows, json_lines, parquet_schema, parquet_table
+from hermes.config.files import (
+    MAX_UNPACKED,
+    VISIBLE,
+    csv_rows,
+    json_lines,
+    parquet_schema,
+    parquet_table,
+    unseen_character,
+)
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.units import parse_number
 
@@ -183,6 +191,9 @@ class Table:
         for row, value in enumerate(values):
             if not isinstance(value, str):
                 raise self.wrong(column.name, row, column.expected)
+        unseen = next((value for value in dict.fromkeys(values) if unseen_character(value) is not None), None)
+        if unseen is not None:
+            raise self.wrong(column.name, values.index(unseen), VISIBLE, unseen_character(unseen))
         return values
 
 
@@ -307,10 +318,16 @@ def npz_arrays(raw: bytes, file: str | os.PathLike[str], what: str) -> dict[str,
     """Return the arrays of an `.npz` file's bytes, read-only. `InputError` for damaged files and arrays of objects."""
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
+            # an archive of a few kilobytes may hold gigabytes of zeros
+            unpacked = sum(member.file_size for member in stored.zip.infolist())
+            arrays = {key: stored[key] for key in stored.files} if unpacked <= MAX_UNPACKED else {}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, MemoryError,
             NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{what} ({type(error).__name__})", file=os.fspath(file)) from None
-    for array in arrays.values():
+    if unpacked > MAX_UNPACKED:
+        raise InputError(f"{what} that unpacks to at most {MAX_UNPACKED} bytes", unpacked, file=os.fspath(file))
+    for key, array in arrays.items():
+        if not isinstance(array, np.ndarray):   # numpy gives the bytes of a member that is none
+            raise InputError(f"{what} of arrays alone", Verbatim("another file"), file=os.fspath(file), field=key)
         array.flags.writeable = False
     return arrays

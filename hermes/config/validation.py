@@ -58,6 +58,10 @@ _EXPECTED = {  # replaces pydantic's words for these error types
 _GROUPED = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)+(?:\.[0-9]*)?\Z")   # a number in YAML 1.1, text in YAML 1.2
 _NO_MAPPING = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 MOST_PLACES = 2
+# words of Kubernetes, KEDA and vLLM that no rule turns into ours
+_THEIRS = {"averageValue": "target", "threshold": "target", "stabilizationWindowSeconds": "window",
+           "periodSeconds": "period", "cooldownPeriod": "cooldown", "gpu_cache_usage_perc": "kv_use",
+           "kv_cache_usage_perc": "kv_use"}
 MOST_KEYS = 12   # that a message about a missing mapping lists
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
@@ -179,7 +183,8 @@ class _Problem:
             found = Verbatim("nothing")
         elif self.kind == "extra_forbidden":
             mark, found = self.node.key or mark, self.path[-1]
-            suggestion = self._key_elsewhere() or suggest(self.path[-1], self._keys())
+            theirs = _THEIRS.get(self.path[-1]) in self._keys()
+            suggestion = (None if theirs else self._key_elsewhere()) or _meant(self.path[-1], self._keys())
         elif self.kind == "union_tag_invalid":
             field.append("kind")
             kind = self.node.child("kind")
@@ -196,7 +201,7 @@ class _Problem:
         elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
             suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
-            suggestion = suggest(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
+            suggestion = _meant(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
         cause = self.context.get("error")
         if isinstance(cause, InputError):
             suggestion = cause.suggestion
@@ -237,6 +242,12 @@ class _Problem:
     @staticmethod
     def _one_of(start: str, names: list[str]) -> str:
         return f"{start} {', '.join(names)}" if names else "no such key" if "key" in start else "a known kind"
+
+
+def _meant(found: object, names: list[str]) -> str | None:
+    """Return the name that is meant, also by a word of a cluster's objects and metrics."""
+    theirs = _THEIRS.get(str(found).removeprefix("vllm:"))
+    return suggest(found, names) if theirs is None else theirs if theirs in names else None
 
 
 def _outline(node: Node) -> Verbatim:

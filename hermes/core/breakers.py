@@ -19,14 +19,37 @@ class Guarded(Protocol):
         ...
 
 
-class _Circuit:
-    """State of one client at one gateway. `testing`: it was open, and has not had its successes yet."""
+class _Count:
+    """How often something was counted; it begins at 0 again once the first time is too long ago."""
 
-    __slots__ = ("failures", "latest_ns", "open", "successes", "testing")
+    __slots__ = ("number", "since_ns")
+
+    def __init__(self) -> None:
+        self.number = self.since_ns = 0
+
+    def within(self, now_ns: int, memory_ns: int) -> int:
+        """Return the number, 0 once the first is too long ago."""
+        if now_ns - self.since_ns > memory_ns:
+            self.number = 0
+        return self.number
+
+    def add(self, now_ns: int, memory_ns: int) -> None:
+        """Count one more."""
+        if not self.within(now_ns, memory_ns):
+            self.since_ns = now_ns
+        self.number += 1
+
+
+class _Circuit:
+    """State of one client at one gateway. testing: It was open, and has not had its successes yet. answers: The good
+    and the bad ones, where a share of bad ones opens it."""
+
+    __slots__ = ("answers", "failures", "latest_ns", "open", "successes", "testing")
 
     def __init__(self) -> None:
         self.failures = self.successes = self.latest_ns = 0
         self.open = self.testing = False
+        self.answers = _Count(), _Count()
 
 
 class Breakers:
@@ -48,24 +71,45 @@ class Breakers:
         circuit = self._circuits.get((gateway, client))
         return circuit is not None and circuit.open
 
-    def failed(self, gateway: int, client: int) -> None:
-        """Count a failure of a client that a gateway has seen."""
+    def failed(self, gateway: int, client: int, status: int, *, alone: bool) -> None:
+        """Count a failure of a client that a gateway has seen. alone: Whether no other client is there."""
         policy, now = self._policy, self._env._now
         circuit = self._circuits.setdefault((gateway, client), _Circuit())
-        if circuit.open:   # of an attempt that was sent before
+        if policy.share:
+            self._note(circuit, good=False)
+        if circuit.open or (alone and not policy.lone):   # open: of an attempt that was sent before
+            return
+        if policy.share:
+            if status in policy.at_once or self._mostly_bad(circuit):
+                self._open(gateway, client, circuit)
             return
         if policy.memory_ns is not None and now - circuit.latest_ns >= policy.memory_ns:
             circuit.failures = 0
         circuit.failures += 1
         circuit.latest_ns, circuit.successes = now, 0
         if circuit.failures >= policy.failures or circuit.testing:
-            circuit.open, circuit.testing, circuit.failures = True, False, 0
-            self.opened += 1
-            self._keep(gateway, client, away=True)
-            self._env.tick_at(now + policy.open_ns, MEMBERSHIP, partial(self._close, gateway, client))
+            self._open(gateway, client, circuit)
+
+    def _open(self, gateway: int, client: int, circuit: _Circuit) -> None:
+        circuit.open, circuit.testing, circuit.failures = True, False, 0
+        self.opened += 1
+        self._keep(gateway, client, away=True)
+        self._env.tick_at(self._env._now + self._policy.open_ns, MEMBERSHIP, partial(self._close, gateway, client))
+
+    def _note(self, circuit: _Circuit, *, good: bool) -> None:
+        assert self._policy.memory_ns is not None
+        circuit.answers[0 if good else 1].add(self._env._now, self._policy.memory_ns)
+
+    def _mostly_bad(self, circuit: _Circuit) -> bool:
+        memory_ns = self._policy.memory_ns
+        assert memory_ns is not None
+        good, bad = (count.within(self._env._now, memory_ns) for count in circuit.answers)
+        return good + bad >= self._policy.failures and bad > self._policy.share * (good + bad)
 
     def succeeded(self, gateway: int, client: int) -> None:
         """Count an answer of a client that a gateway has passed on."""
+        if self._policy.share:
+            self._note(self._circuits.setdefault((gateway, client), _Circuit()), good=True)
         circuit = self._circuits.get((gateway, client))
         if circuit is None or circuit.open:
             return

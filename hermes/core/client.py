@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hermes.arrays import IntArray
@@ -104,6 +104,7 @@ class Client(Protocol):
         emitted: Tokens emitted of those stages.
         tracks: Keepers of load bounds, each with this client's position in its list.
         after_ns: Delay between the end of a stage and its delivery to the user.
+        late_log: What comes in addition in ns, by step; empty if nothing does.
         kv_bytes_per_token: Over all devices and layers.
         num_layers: Layers of its model.
         takes_over_kv: Whether its scheduler can continue a generation that another client began.
@@ -128,6 +129,7 @@ class Client(Protocol):
     emitted: int
     tracks: list[tuple[Track, int]]
     after_ns: int
+    late_log: Sequence[int]
     kv_bytes_per_token: float
     num_layers: int
     num_steps: int

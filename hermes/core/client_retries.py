@@ -6,76 +6,104 @@ that is still under way for the first one can continue it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
-from hermes.core.clock import EXPIRY, Clock, Tick
-from hermes.core.gateway import content_again
-from hermes.core.request import Request
-from hermes.core.retries import RetryBudget, RetryPolicy
+from hermes.config.retries import Retry
+from hermes.core.client import Client
+from hermes.core.clock import ARRIVAL, EXPIRY, Clock, Tick
+from hermes.core.dispatch_parts import DispatchPart
+from hermes.core.gateway import Draw, Gateway, content_again
+from hermes.core.generation import Generation
+from hermes.core.record import FATES
+from hermes.core.request import Request, Stream
+from hermes.core.retries import RetryBudget, RetryPolicy, policy_of
+from hermes.core.stage import Stage
 from hermes.core.statuses import CLIENT_LATE, status_of
 
 __all__ = ["ClientRetries"]
 
 
-class _Ending(Protocol):
-    """Method of the coordinator that ends an attempt of a client."""
+class _Rules:
+    """Retries of the clients of one workload."""
 
-    def give_up_try(self, request: Request, reason: str) -> None: ...
+    def __init__(self, policy: RetryPolicy, draw: Draw) -> None:
+        self.policy, self.draw, self.budget = policy, draw, RetryBudget(policy.budget)
 
 
-class ClientRetries:
-    """Retries of the clients of one workload.
+class ClientRetries(DispatchPart):
+    """Offers requests of workloads with `retry` again.
 
     Args:
-        draw: Returns numbers from 0 to 1 of a stream of each request, by the request's number.
+        asked: For each such workload its rules, and what returns numbers from 0 to 1 of a stream of each request, by
+            the request's number.
+        gateway: Makes the attempts; where clients retry there is one.
     """
 
-    def __init__(self, env: Clock, policy: RetryPolicy, draw: Callable[[int], float]) -> None:
-        self._env, self._policy, self._draw = env, policy, draw
-        self._budget = RetryBudget(policy.budget)
+    def __init__(self, env: Clock, asked: Mapping[Stream, tuple[Retry, Draw]], gateway: Gateway) -> None:
+        self._env, self._gateway = env, gateway
+        self._rules = {stream: _Rules(policy_of(config), draw) for stream, (config, draw) in asked.items()}
 
-    def began(self, request: Request) -> None:
-        """Note that a request arrives."""
-        self._budget.active += 1
-        self.offered(request)
+    def arrived(self, request: Request) -> None:
+        rules = self._rules.get(request.stream)
+        if rules is not None:
+            rules.budget.active += 1
+            self._offered(request, rules)
 
-    def offered(self, request: Request) -> None:
+    def _offered(self, request: Request, rules: _Rules) -> None:
         """Note that a client offers a request, for the first time or again."""
-        limit_ns = self._policy.per_try_ns
+        limit_ns = rules.policy.per_try_ns
         if limit_ns is not None:
-            self._env.tick_at(self._env._now + limit_ns, EXPIRY, partial(self._late, request))
+            reason = f"{CLIENT_LATE}{limit_ns / 1e9:g} s"
+            self._env.tick_at(self._env._now + limit_ns, EXPIRY, partial(self._late, request, reason))
 
-    def _late(self, request: Request, tick: Tick) -> None:
-        assert self._policy.per_try_ns is not None
-        book: _Ending = request.stream.coordinator  # type: ignore[assignment]  # the coordinator is more than that
-        book.give_up_try(request, f"{CLIENT_LATE}{self._policy.per_try_ns / 1e9:g} s")
+    def _late(self, request: Request, reason: str, tick: Tick) -> None:
+        if not request.over:
+            self._gateway.fates[request.id] = FATES.index("timed out")
+            self.coordinator.refuse(request, reason)
 
-    def again(self, request: Request, reason: str, *, begun: bool) -> tuple[int, Request] | None:
-        """Return the wait in ns until a request that ended for a reason is offered again, and as what; None if it is
-        not."""
-        policy, number = self._policy, request.offered
-        if request.offered > 1:
-            self._budget.retrying -= 1
-        may = number <= policy.retries and status_of(reason) in policy.retry_on and (policy.restarts or not begun)
-        if not (may and self._budget.allows()):
-            if request.offered > 1:
-                self._budget.retrying += 1   # until it has ended
-            return None
-        self._budget.retrying += 1
+    def begins(self, stage: Stage, client: Client) -> None:
+        if stage.request.stream in self._rules and isinstance(stage, Generation):
+            stage.request.tried = stage.request.tried or stage
+
+    def offers_again(self, request: Request, reason: str) -> bool:
+        rules = self._rules.get(request.stream)
+        if rules is None:
+            return False
+        policy, number, budget = rules.policy, request.offered, rules.budget
+        if number > 1:
+            budget.retrying -= 1
+        may = number <= policy.retries and status_of(reason) in policy.retry_on and (
+            policy.restarts or not self._gateway.begun(request))
+        if not (may and budget.allows()):
+            if number > 1:
+                budget.retrying += 1   # until it has ended
+            return False
+        budget.retrying += 1
         fresh = request.again()
         alike = request.stream.only_stage is not None   # each offer asks for the same prompt
         if alike and fresh.content is None and fresh.tried is not None:   # prefix caches find what was computed
             fresh.content = content_again(fresh.tried)
-        return policy.wait_ns(number, partial(self._draw, request.id)), fresh
+        wait_ns = policy.wait_ns(number, partial(rules.draw, request.id))
+        self._gateway.fates.pop(request.id, None)
+        self.coordinator.drop(request, fresh)
+        self._env.tick_at(self._env._now + wait_ns, ARRIVAL, partial(self._again, fresh, rules))
+        return True
 
-    def ended(self, request: Request) -> None:
-        """Note that a request has ended."""
-        self._budget.active -= 1
-        if request.offered > 1:
-            self._budget.retrying -= 1
+    def _again(self, request: Request, rules: _Rules, tick: Tick) -> None:
+        """Offer a request again."""
+        if not request.over:
+            request.note("client_tries", request.offered)
+            self._gateway.offered_ns[request.id] = self._env._now
+            self._offered(request, rules)
+            self.coordinator.offer(request)
+
+    def finished(self, request: Request) -> None:
+        rules = self._rules.get(request.stream)
+        if rules is not None:
+            rules.budget.active -= 1
+            if request.offered > 1:
+                rules.budget.retrying -= 1
 
     def idle(self) -> bool:
-        """Whether nothing is left."""
-        return not (self._budget.active or self._budget.retrying)
+        return not any(rules.budget.active or rules.budget.retrying for rules in self._rules.values())

@@ -13,7 +13,7 @@ from hermes.core.client import Client, Columns
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
-from hermes.core.record import ClientInfo, RunRecord
+from hermes.core.record import ClientInfo, Offered, RunRecord
 from hermes.core.request import Stream
 
 __all__ = ["Describe", "Labels", "collect"]
@@ -25,23 +25,23 @@ Labels = dict[str, tuple[IntArray, list[str]]]
 
 def collect(
     clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, run_log: RowLog,
-    describe: list[Describe], labels: Labels, stage_kinds: list[str],
+    describe: list[Describe], labels: Labels, stage_kinds: list[str], offered: Offered,
 ) -> RunRecord:
     """Return the record of a run. Empties the logs."""
     tables, now = [s.table for s in streams], int(coordinator.env.now)
-    stages, runs = coordinator.stages.columns(), run_log.columns()
-    transfers, steps = coordinator.transfers.columns(), [c.steps.array() for c in clients]
-    arrivals, finish = coordinator.arrivals, np.array(coordinator.finish_ns, dtype=np.int64)
+    stages, runs = coordinator.rows.log.columns(), run_log.columns()
+    transfers, steps = coordinator.inputs.transfers.columns(), [c.steps.array() for c in clients]
+    arrivals, finish = coordinator.arrivals.times_ns, np.array(coordinator.finish_ns, dtype=np.int64)
     if coordinator.unfinished:
         arrivals[arrivals > now] = -1   # had not arrived yet when the run ended
     else:   # ticks that came to nothing may be later: patience that was not needed, the end of a run that was cut
         ends = (arrivals, stages["end_ns"], transfers["end_ns"], *steps, finish)
-        now = max((int(each.max()) for each in ends if len(each)), default=now)
+        now = max(max((int(each.max()) for each in ends if len(each)), default=now), offered.until_ns)
     status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
     finish[status != 1] = -1
     decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in clients]
     gaps = {row: _steps_of(segments, decode_steps[stages["client"][row]])
-            for row, segments in coordinator.gaps.items()}
+            for row, segments in coordinator.rows.gaps.items()}
     rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))
     block_ns = np.zeros(len(runs["client"]), dtype=np.int64)
     continued = stage_kinds.index("decode") if coordinator.prefill_gives else -1
@@ -58,7 +58,7 @@ def collect(
         if len(mine) and group not in growth and (measure := getattr(client, "step_growth", None)) is not None:
             growth[group] = measure(ended)   # of the first client of equal ones
         if len(mine):
-            segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
+            segments = {row: coordinator.rows.gaps[row] for row in served.tolist() if row in coordinator.rows.gaps}
             block_ns[mine] = client.block_ns(columns, stages, served, segments, continued, ticks)
             for row, moved in client.moved_in_run:
                 block_ns[row] -= moved
@@ -75,23 +75,31 @@ def collect(
         out_of_range_steps=out_of_range, end_ns=now, tiers=[tier.info(names) for tier in tiers.values()],
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
-        out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
-        note_names=coordinator.note_names,
-        **_attempts(coordinator),
-        after_ns=[c.after_ns for c in clients], stalls=_stalls(clients), step_growth=growth,
-        background=np.array([row for row, stage in coordinator.unawaited.items()
+        out_of_requests_ns=coordinator.arrivals.out_of_requests_ns, offered=offered, labels=labels,
+        notes=_notes(coordinator), note_names=coordinator.notes.names, **_attempts(coordinator),
+        after_ns=[c.after_ns for c in clients], late_ns={
+            number: _late(client, len(ends)) for number, (client, ends) in enumerate(zip(clients, steps, strict=True))
+            if client.late_log}, stalls=_stalls(clients), step_growth=growth,
+        background=np.array([row for row, stage in coordinator.rows.unawaited.items()
                              if stage.background or stage.request.background], dtype=np.int64),
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
     )
+
+
+def _late(client: Client, steps: int) -> IntArray:
+    """Return what the user waits in addition for the tokens of each step; nothing for the run that was in flight."""
+    late = np.zeros(steps, dtype=np.int64)
+    late[:len(client.late_log)] = client.late_log
+    return late
 
 
 def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of the record
     gateway = coordinator.gateway
     if gateway is None:
         return {}
-    return {"attempts": gateway.table(), "stage_attempts": np.array(gateway.stage_attempts, dtype=np.int64),
+    return {"attempts": gateway.attempts.arrays(), "calls": gateway.calls.arrays(), "queued": gateway.queued(),
+            "stage_attempts": np.array(coordinator.rows.attempts, dtype=np.int64), "offers": gateway.offers(),
             "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2),
-            "calls": gateway.calls(), "queued": gateway.queued(), "offers": gateway.offers(),
             **({} if gateway.flow is None else {"held": gateway.flow.table(), "halts": gateway.flow.halts(),
                                                 "weights": gateway.flow.weights})}
 
@@ -99,7 +107,7 @@ def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of th
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:
     """Return the numbers that pipelines noted about requests; NaN for requests without one."""
     notes = {}
-    for name, values in sorted(coordinator.notes.items()):
+    for name, values in sorted(coordinator.notes.values.items()):
         notes[name] = np.full(len(coordinator.finish_ns), np.nan)
         notes[name][list(values)] = list(values.values())
     return notes

@@ -10,26 +10,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hermes.core.client import Client
-from hermes.core.request import Request
-from hermes.core.stage import Stage
 
-__all__ = ["Call", "DeficitRoundRobin", "Fairness", "Flow", "GlobalStrict", "Held", "LeastService", "RoundRobin",
-           "Service"]
+if TYPE_CHECKING:
+    from hermes.core.gateway import Call
+
+__all__ = ["DeficitRoundRobin", "Fairness", "Flow", "GlobalStrict", "Held", "LeastService", "RoundRobin", "Service"]
 
 NS_PER_MS = 1_000_000
-
-
-class Call(Protocol):
-    """What a gateway asks of engines for a request, and when it was first asked."""
-
-    request: Request
-    stage: Stage
-    number: int
-    asked_ns: int
-    waits: bool
 
 
 class Held:
@@ -150,32 +140,27 @@ class RoundRobin(_Plain):
 
 @dataclass
 class Service:
-    """What each tenant has been served, in weighted tokens that halve in `half_life_ns` while it asks for nothing.
+    """What each tenant has been served, in weighted tokens that halve in `half_life_ns`, whatever the tenant asks for.
 
     Attributes:
         output_weight: Tokens of a prompt that an output token counts for.
+        tokens, since_ns: Of each tenant, and when they were so many.
     """
 
     half_life_ns: int
     output_weight: float
     tokens: dict[int, float] = field(default_factory=dict)
     since_ns: dict[int, int] = field(default_factory=dict)
-    asking: dict[int, int] = field(default_factory=dict)
 
-    def asks(self, tenant: int, now_ns: int) -> None:
-        """Count a call of a tenant that waits or is in flight from now on."""
-        if not self.asking.get(tenant) and tenant in self.tokens:
-            self.tokens[tenant] *= 0.5 ** ((now_ns - self.since_ns[tenant]) / self.half_life_ns)
-        self.asking[tenant] = self.asking.get(tenant, 0) + 1
+    def of(self, tenant: int, now_ns: int) -> float:
+        """Return what is left of a tenant's service."""
+        age_ns = now_ns - self.since_ns.get(tenant, 0)
+        return self.tokens.get(tenant, 0.0) * float(0.5 ** (age_ns / self.half_life_ns))
 
-    def ends(self, tenant: int, now_ns: int) -> None:
-        """Count a call no longer."""
-        self.asking[tenant] -= 1
-        self.since_ns[tenant] = now_ns
-
-    def served(self, tenant: int, prompt_tokens: int, output_tokens: int) -> None:
+    def served(self, tenant: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         """Add a call that is complete."""
-        self.tokens[tenant] = self.tokens.get(tenant, 0.0) + prompt_tokens + self.output_weight * output_tokens
+        self.tokens[tenant] = self.of(tenant, now_ns) + prompt_tokens + self.output_weight * output_tokens
+        self.since_ns[tenant] = now_ns
 
 
 class LeastService(_Plain):
@@ -187,7 +172,7 @@ class LeastService(_Plain):
 
     def pick(self, flows: Sequence[Flow], now_ns: int) -> Flow:
         """See `Fairness`."""
-        served = _scaled([self._service.tokens.get(flow.tenant, 0.0) for flow in flows])
+        served = _scaled([self._service.of(flow.tenant, now_ns) for flow in flows])
         waited = _scaled([float((now_ns - flow.head().asked_ns) // NS_PER_MS) for flow in flows])
         scores = [self._service_weight * (1.0 - have) + self._wait_weight * wait
                   for have, wait in zip(served, waited, strict=True)]

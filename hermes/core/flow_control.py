@@ -15,7 +15,6 @@ gateways. Budgets of tenants are one for all.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -23,10 +22,12 @@ import numpy as np
 from hermes.arrays import IntArray
 from hermes.core.client import Client
 from hermes.core.clock import Clock
-from hermes.core.fairness import Call, Held
+from hermes.core.fairness import Held
 from hermes.core.flow_policy import Classes, FlowPolicy
-from hermes.core.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool, Sender
+from hermes.core.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool
+from hermes.core.gateway import Call, Gateway
 from hermes.core.record import HALT_FIELDS, HELD_FIELDS
+from hermes.core.rows import Table
 
 __all__ = ["FlowControl"]
 
@@ -44,14 +45,14 @@ class FlowControl:
         weights: Of tenants that have one, by name, for the record.
     """
 
-    def __init__(self, env: Clock, sender: Sender, policy: FlowPolicy, classes: Classes,
+    def __init__(self, env: Clock, gateway: Gateway, policy: FlowPolicy, classes: Classes,
                  groups: Iterable[list[list[Client]]], gateways: int) -> None:
         self.env, self._policy, self.classes = env, policy, classes
         self.weights: dict[str, float] = {}
         self._held: dict[Call, tuple[Held, Pool]] = {}
-        self._columns = {name: array("q") for name in HELD_FIELDS}
-        self._pools = [Pool(self, env, sender, policy, together, gateway)
-                       for together in _connected(groups) for gateway in range(gateways)]
+        self._rows = Table(HELD_FIELDS)
+        self._pools = [Pool(self, env, gateway, policy, together, number)
+                       for together in _connected(groups) for number in range(gateways)]
         self._pool_of = {(pool.gateway, id(one)): pool for pool in self._pools for one in pool.lists}
 
     # -- called by the gateway -------------------------------------------------------------------------------------
@@ -83,13 +84,11 @@ class FlowControl:
         now, classes, request = self.env._now, self.classes, call.request.id
         kind, tenant = classes.kind[request], classes.tenant[request]
         tokens = call.stage.prompt_tokens
-        held = Held(call, members, len(self._columns["request"]), tenant, classes.priorities[kind], now,
+        held = Held(call, members, len(self._rows), tenant, classes.priorities[kind], now,
                     classes.ttl_ns[kind], tokens, tokens * self._policy.token_bytes)
         held.row = held.number
         held.order = self._policy.order(held, classes)
-        for column, value in zip(self._columns.values(), (request, call.number, held.priority, now, -1, WAITING),
-                                 strict=True):
-            column.append(value)
+        self._rows.add(request, call.number, held.priority, now, -1, WAITING)
         reason = self._over_budget(call) or pool.full(held)
         if reason is not None:
             self._note(held, REFUSED)
@@ -150,9 +149,7 @@ class FlowControl:
 
     def table(self) -> dict[str, IntArray]:
         """Return the columns of the table of calls that were held; none where calls do not wait."""
-        if not self._policy.holds:
-            return {}
-        return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+        return self._rows.arrays() if self._policy.holds else {}
 
     def halts(self) -> dict[str, IntArray]:
         """Return the columns of the table of what kept calls waiting; none where calls do not wait."""
@@ -173,7 +170,8 @@ class FlowControl:
         pool.take(held)
 
     def _note(self, held: Held, outcome: int) -> None:
-        self._columns["left_ns"][held.row], self._columns["outcome"][held.row] = self.env._now, outcome
+        columns = self._rows.columns
+        columns["left_ns"][held.row], columns["outcome"][held.row] = self.env._now, outcome
 
 
 def _connected(groups: Iterable[list[list[Client]]]) -> list[list[list[Client]]]:

@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from hermes.core.client import Client
 from hermes.core.clock import DISPATCH, EXPIRY, Clock, Tick
-from hermes.core.fairness import Call, Fairness, Flow, Held
-from hermes.core.flow_policy import Classes, FlowPolicy
+from hermes.core.fairness import Fairness, Flow, Held
+from hermes.core.flow_policy import FlowPolicy
 from hermes.core.saturation import CEILING, CYCLE
 from hermes.core.scraped import NEVER
 
-__all__ = ["EXPIRED", "GIVEN_UP", "REFUSED", "SENT", "WAITING", "Pool", "Sender"]
+if TYPE_CHECKING:
+    from hermes.core.flow_control import FlowControl
+    from hermes.core.gateway import Call, Gateway
+
+__all__ = ["EXPIRED", "GIVEN_UP", "REFUSED", "SENT", "WAITING", "Pool"]
 
 WAITING, SENT, REFUSED, EXPIRED, GIVEN_UP = range(5)   # `HELD_OUTCOMES`
-
-
-class Running(Protocol):
-    """An attempt that a client has: its number, its call, and the client."""
-
-    id: int
-    client: Client
-
-    @property
-    def call(self) -> Call: ...
-
-
-class Sender(Protocol):
-    """Methods of the gateway that flow control calls."""
-
-    # Any: a `Call` of the gateway's own type
-
-    def send(self, call: Any) -> None:
-        """Dispatch a call that has left the queue."""
-        ...
-
-    def refuse(self, call: Any, reason: str, fate: str) -> None:
-        """Answer a request with an error."""
-        ...
-
-    def running(self) -> Sequence[Running]:
-        """Return the attempts that a client has and somebody waits for, in order of their numbers."""
-        ...
-
-    def revoke(self, number: int, reason: str) -> None:
-        """Cancel an attempt and answer its request with an error."""
-        ...
-
-
-class Control(Protocol):
-    """What pools know of the flow control that they are part of (`hermes.core.flow_control.FlowControl`)."""
-
-    classes: Classes
-
-    def leaves(self, held: Held, outcome: int) -> None:
-        """Note that a call is sent out, or has expired."""
-        ...
 
 
 class Band:
@@ -106,7 +67,7 @@ class Pool:
         in_flight: Attempts of the gateway at each client, by its index.
     """
 
-    def __init__(self, control: Control, env: Clock, sender: Sender, policy: FlowPolicy, lists: list[list[Client]],
+    def __init__(self, control: FlowControl, env: Clock, sender: Gateway, policy: FlowPolicy, lists: list[list[Client]],
                  gateway: int) -> None:
         self.gateway, self.in_flight, self.service = gateway, dict[int, int](), policy.service()
         self.control, self.env, self.sender, self._policy, self.lists = control, env, sender, policy, lists
@@ -139,8 +100,6 @@ class Pool:
     def began(self, call: Call, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
         self.in_flight[client.index] = self.in_flight.get(client.index, 0) + 1
-        if self.service is not None:
-            self.service.asks(self.control.classes.tenant[call.request.id], self.env._now)
 
     def gone(self, call: Call, client: Client, output_tokens: int) -> None:
         """Note that an attempt has left its client. output_tokens: Of one that is complete, otherwise negative."""
@@ -148,10 +107,8 @@ class Pool:
         self.freed(client)
         if output_tokens >= 0:
             if self.service is not None:
-                self.service.served(tenant, call.stage.prompt_tokens, output_tokens)
+                self.service.served(tenant, call.stage.prompt_tokens, output_tokens, self.env._now)
             self.band_of(call.request.id).fairness.served(tenant, output_tokens)
-        if self.service is not None:
-            self.service.ends(tenant, self.env._now)
 
     def moved(self, source: Client, target: Client) -> None:
         """Note that an attempt goes on at another client."""
@@ -185,8 +142,6 @@ class Pool:
 
     def add(self, held: Held) -> None:
         """Queue a call, for which a cycle runs at once."""
-        if self.service is not None:
-            self.service.asks(held.tenant, self.env._now)
         self._band[held.priority].add(held, self.env._now)
         self._waiting[held] = None
         self.env.tick_at(self.env._now, DISPATCH, self._queued)
@@ -198,8 +153,6 @@ class Pool:
         if not self._waiting:
             self._halted_by(None)
         self._band[held.priority].take(held, self.env._now)
-        if self.service is not None:
-            self.service.ends(held.tenant, self.env._now)
 
     # -- cycles ------------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ coordinator has no gateway where none of this can happen.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,20 +27,21 @@ from hermes.core.branches import SharedPrompt, branch_into
 from hermes.core.breakers import Breakers
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
+from hermes.core.dispatch_parts import DispatchPart
 from hermes.core.generation import Generation
 from hermes.core.hop import Hop
 from hermes.core.record import ATTEMPT_FIELDS, CALL_FIELDS, FATES, GATEWAY_WAIT, QUEUED_FIELDS
 from hermes.core.request import Request
 from hermes.core.retries import RetryBudget, RetryPolicy
+from hermes.core.rows import Table
 from hermes.core.stage import ServiceStage, Stage
 from hermes.core.statuses import FULL_ENGINE, STATUS_OF_FATE, status_of
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     from hermes.core.flow_control import FlowControl  # most gateways have none
-    from hermes.core.kv_transfer import Handoff
 
-__all__ = ["Gateway", "GatewayPolicy", "content_again"]
+__all__ = ["Call", "Draw", "Gateway", "GatewayPolicy", "content_again"]
 
 RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
@@ -73,33 +73,7 @@ class GatewayPolicy:
         return (self.retry,) if self.router is None else (self.router, self.retry)
 
 
-class Dispatching(Protocol):
-    """Methods of the coordinator that the gateway calls."""
-
-    handoff: Handoff | None
-
-    def dispatch(self, request: Request, stage: Stage) -> None:
-        """Choose a client for a stage and submit the stage to it."""
-        ...
-
-    def refuse(self, request: Request, reason: str) -> None:
-        """End a request that cannot be served."""
-        ...
-
-    def answers(self, stage: Stage) -> bool:
-        """Whether the user has the first token of a generation."""
-        ...
-
-    def abort(self, client: Client, stage: Stage) -> None:
-        """Cancel a stage that a client has, or that moves to another."""
-        ...
-
-    def lose(self, client: Client, stages: list[Stage]) -> None:
-        """End stages that a client had when it went down."""
-        ...
-
-
-class _Call:
+class Call:
     """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client.
 
     Attributes:
@@ -109,15 +83,17 @@ class _Call:
         retrying: The place whose retry is under way, or waited for; None for none.
         turn: Counts decisions about it: a retry of an earlier one comes to nothing.
         begun: Whether its user has had a token.
+        members: The ready clients that may serve it, a list that changes.
     """
 
-    __slots__ = ("asked_ns", "attempt", "begun", "first", "number", "over", "passed", "queued", "request", "retrying",
-                 "stage", "timed", "tries", "turn", "used", "waits")
+    __slots__ = ("asked_ns", "attempt", "begun", "first", "members", "number", "over", "passed", "queued", "request",
+                 "retrying", "stage", "timed", "tries", "turn", "used", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
         self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
         self.tries = self.turn = 0
         self.used, self.begun = [0] * places, False
+        self.members: list[Client] = []
         self.timed: list[tuple[int, ...]] = [()] * places
         self.retrying: int | None = None
         self.attempt: _Attempt | None = None
@@ -127,16 +103,18 @@ class _Call:
 
 
 class _Attempt:
-    """An attempt that a client may still work on. `first`, `seq`: its sequence at its first and present client."""
+    """An attempt that a client may still work on, or send. `first`, `seq`: its sequence at its first and present
+    client; `computed`: whether only the front end has it."""
 
-    __slots__ = ("call", "client", "first", "id", "seq")
+    __slots__ = ("call", "client", "computed", "first", "id", "seq")
 
-    def __init__(self, call: _Call, number: int, seq: Stage, client: Client) -> None:
+    def __init__(self, call: Call, number: int, seq: Stage, client: Client) -> None:
         self.call, self.id, self.client = call, number, client
         self.first = self.seq = seq
+        self.computed = False
 
 
-class Gateway:
+class Gateway(DispatchPart):
     """See the module's docstring.
 
     Args:
@@ -145,8 +123,6 @@ class Gateway:
         breakers: Clients that get no requests for a while; None for none.
 
     Attributes:
-        book: The coordinator, which sets it.
-        stage_attempts: The attempt of each row of the table of stages; -1 for stages without.
         covered: Indices of clients without an engine at which it makes attempts: those that may crash.
         down: Indices of clients that cannot be reached.
         fates: Request -> index into `FATES`, of requests that it answered with an error.
@@ -160,21 +136,17 @@ class Gateway:
         self._places = policy.places
         gateways = 1 if hop is None else hop.policy.replicas
         self._budgets = [[RetryBudget(place.budget) for place in self._places] for _ in range(gateways)]
-        self.book = cast(Dispatching, None)   # the coordinator sets it
-        self.stage_attempts = array("q")
         self.covered: set[int] = set()
         self.down: set[int] = set()
         self.fates: dict[int, int] = {}
         self.waits_ns: dict[int, int] = {}
         self.offered_ns: dict[int, int] = {}
-        self._columns = {name: array("q") for name in ATTEMPT_FIELDS}
-        self._outcomes, self._ends = self._columns["outcome"], self._columns["end_ns"]
-        self._calls: dict[Stage, _Call] = {}       # that are not over
+        self.attempts, self.calls, self._waits = Table(ATTEMPT_FIELDS), Table(CALL_FIELDS), Table(QUEUED_FIELDS)
+        self._outcomes, self._ends = self.attempts.columns["outcome"], self.attempts.columns["end_ns"]
+        self._calls: dict[Stage, Call] = {}       # that are not over
         self._live: dict[int, _Attempt] = {}       # that a client has, also those that nobody waits for
-        self._ways = {name: array("q") for name in CALL_FIELDS}
-        self._waits = {name: array("q") for name in QUEUED_FIELDS}
-        self._of: dict[Request, list[_Call]] = {}  # calls that are not over
-        self._queue: dict[_Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
+        self._of: dict[Request, list[Call]] = {}  # calls that are not over
+        self._queue: dict[Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
         self._dispatching = False
         self.flow: FlowControl | None = None   # holds calls until the pool has room; set when a simulation is built
 
@@ -185,6 +157,7 @@ class Gateway:
         if members and members[0].role == "service" and members[0].index not in self.covered:
             return False
         call = self._call(request, stage)
+        call.members = members
         if not call.passed and self._enters(call):
             return True
         if call.waits:       # it comes from the queue
@@ -200,24 +173,25 @@ class Gateway:
             self._note(call, -1, FAILED)
             self._again(call, f"no replica is ready for {stage.kind!r}", "unavailable", begun=False)
         elif len(self._queue) >= policy.queue_most:
-            self._end(call, f"the gateway's queue is full ({policy.queue_most} requests)", "unavailable")
+            self.refuse(call, f"the gateway's queue is full ({policy.queue_most} requests)", "unavailable")
         else:
-            call.waits, call.queued = True, len(self._waits["call"])
+            call.waits, call.queued = True, self._waits.add(call.number, self.env._now, -1)
             self._queue[call] = members
-            for column, value in zip(self._waits.values(), (call.number, self.env._now, -1), strict=True):
-                column.append(value)
             self.env.tick_at(self.env._now + policy.queue_ns, EXPIRY, partial(self._expire, call, call.tries))
             if members:
                 self.members_changed()
         return True
 
-    def _leaves(self, call: _Call) -> None:
+    def _leaves(self, call: Call) -> None:
         """Note that a call waits no longer for a client."""
         call.waits = False
+        self._queue.pop(call, None)   # it may be on its way out
+        if self.flow is not None:
+            self.flow.drop(call)
         if call.queued >= 0:
-            self._waits["left_ns"][call.queued], call.queued = self.env._now, -1
+            self._waits.columns["left_ns"][call.queued], call.queued = self.env._now, -1
 
-    def _enters(self, call: _Call) -> bool:
+    def _enters(self, call: Call) -> bool:
         """Send a call through the hop; return whether that takes time, or ends the call."""
         call.passed = True
         passage = None if self.hop is None else self.hop.enter(self.env._now)
@@ -229,19 +203,19 @@ class Gateway:
         if self.hop.policy.replicas > 1:
             call.request.note("gateway", passage.gateway, self.hop.names)
         self._hopped(call.request, passage.wait_ns)
-        self._ways["gateway"][call.number] = passage.gateway
-        passed_ns = passage.passed_ns
-        self._ways["served_ns"][call.number] = -1 if passed_ns is None else self.env._now + passage.wait_ns
-        self._ways["passed_ns"][call.number] = -1 if passed_ns is None else passed_ns
+        passed_ns, way = passage.passed_ns, self.calls.columns
+        way["gateway"][call.number] = passage.gateway
+        way["served_ns"][call.number] = -1 if passed_ns is None else self.env._now + passage.wait_ns
+        way["passed_ns"][call.number] = -1 if passed_ns is None else passed_ns
         if passage.passed_ns is None:
-            self._end(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
+            self.refuse(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
             return True
         if passage.passed_ns == self.env._now:
             return False
         self.env.tick_at(passage.passed_ns, ARRIVAL, partial(self._retry, call, call.turn))
         return True
 
-    def _cut_off(self, call: _Call, members: list[Client], breakers: Breakers) -> bool:
+    def _cut_off(self, call: Call, members: list[Client], breakers: Breakers) -> bool:
         """Return whether the circuits of all clients of a call are open, which fails an attempt."""
         if not all(breakers.is_open(call.stage.gateway, client.index) for client in members):
             return False
@@ -263,7 +237,7 @@ class Gateway:
         call = self._call(stage.request, stage.original or stage)
         call.tries += 1
         self._note(call, client.index, FAILED)
-        self._blame(call, client)
+        self._blame(call, client, FULL_ENGINE)
         self._again(call, reason, "overloaded", begun=False)
         return True
 
@@ -273,10 +247,10 @@ class Gateway:
         if call is not None:
             self._blame(call, client)
 
-    def _blame(self, call: _Call, client: Client) -> None:
+    def _blame(self, call: Call, client: Client, status: int = STATUS_OF_FATE["failed"]) -> None:
         """Count a failure of a client."""
         if self.breakers is not None:
-            self.breakers.failed(call.stage.gateway, client.index)
+            self.breakers.failed(call.stage.gateway, client.index, status, alone=len(call.members) < 2)
 
     def _hopped(self, request: Request, wait_ns: int) -> None:
         """Note how long the calls of a request have waited for the capacity of gateways."""
@@ -315,6 +289,8 @@ class Gateway:
 
     def begins(self, seq: Stage, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
+        if client.role == "service" and client.index not in self.covered:
+            return
         call = self._call(seq.request, seq.original or seq)
         call.tries += 1
         if call.first is None and isinstance(seq, Generation):
@@ -323,46 +299,48 @@ class Gateway:
         call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
         if self.flow is not None:
             self.flow.began(call, client)
-        if seq.request.stream.retry is not None and isinstance(seq, Generation):
-            seq.request.tried = seq.request.tried or seq
         self._time_tries(call)
 
-    def moved(self, twin: Generation, target: Client) -> None:
+    def moved(self, stage: Generation, twin: Generation, target: Client) -> None:
         """Note that the KV of an attempt has arrived at another client, which goes on with it."""
         attempt = self._live.get(twin.attempt)
         if attempt is not None:
             if self.flow is not None:
                 self.flow.moved(attempt.call, attempt.client, target)
             attempt.seq, attempt.client = twin, target
-            self._columns["client"][attempt.id] = target.index
+            self.attempts.columns["client"][attempt.id] = target.index
 
-    def _call(self, request: Request, stage: Stage) -> _Call:
+    def _call(self, request: Request, stage: Stage) -> Call:
         call = self._calls.get(stage)
         if call is None:
             now = self.env._now
-            call = self._calls[stage] = _Call(request, stage, len(self._ways["request"]), len(self._places), now)
+            number = self.calls.add(request.id, 0, now, now, now, request.offered)
+            call = self._calls[stage] = Call(request, stage, number, len(self._places), now)
             self._of.setdefault(request, []).append(call)
-            for column, value in zip(self._ways.values(), (request.id, 0, now, now, now), strict=True):
-                column.append(value)
             if self.policy.timeout_ns is not None:
                 self.env.tick_at(self.env._now + self.policy.timeout_ns, EXPIRY, partial(self._call_late, call))
         return call
 
-    def _note(self, call: _Call, client: int, outcome: int) -> int:
+    def _note(self, call: Call, client: int, outcome: int) -> int:
         """Begin a row of the table of attempts; return its number."""
         now = self.env._now
-        row = (call.request.id, call.number, call.tries, client, now, -1 if outcome == RUNNING else now, outcome, 0)
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
-        return len(self._outcomes) - 1
+        return self.attempts.add(call.request.id, call.number, call.tries, client, now,
+                                 -1 if outcome == RUNNING else now, outcome, 0)
 
     # -- ends of attempts ------------------------------------------------------------------------------------------
 
+    def computed(self, seq: Stage) -> None:
+        """Note that a client has computed an attempt, which its front end sends."""
+        if seq.attempt in self._live:
+            self._live[seq.attempt].computed = True
+
     def ended(self, seq: Stage) -> bool:
-        """Note that a client has completed an attempt; return whether somebody waits for it."""
+        """Note that an attempt is answered in full; return whether somebody waits for it."""
         if seq.attempt < 0:
             return True   # of a service without attempts
-        attempt = self._live.pop(seq.attempt)
+        attempt = self._live.pop(seq.attempt, None)
+        if attempt is None:
+            return False   # it was cut off while the front end sent it
         if self.flow is not None:
             self.flow.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
@@ -394,9 +372,10 @@ class Gateway:
         first = attempt.first
         if first.start_ns >= 0 and isinstance(first, Generation):
             computed = first.prompt_tokens if first.first_token_ns >= 0 else first.num_computed
-            self._columns["computed"][attempt.id] = max(min(computed, first.prompt_tokens) - first.cached_tokens, 0)
+            computed = max(min(computed, first.prompt_tokens) - first.cached_tokens, 0)
+            self.attempts.columns["computed"][attempt.id] = computed
 
-    def cancel(self, request: Request) -> None:
+    def gave_up(self, request: Request) -> None:
         """Give up all that a request has asked for."""
         for call in list(self._of.get(request, ())):
             attempt = call.attempt
@@ -414,12 +393,12 @@ class Gateway:
         self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
-            self._again(attempt.call, reason, "failed", begun=self.book.answers(stage))
+            self._again(attempt.call, reason, "failed", begun=self.coordinator.answers(stage, attempt.client))
 
     def _close(self, attempt: _Attempt, outcome: int) -> None:
         self._outcomes[attempt.id], self._ends[attempt.id] = outcome, self.env._now
 
-    def _forget(self, call: _Call) -> None:
+    def _forget(self, call: Call) -> None:
         call.over, call.attempt = True, None
         if self._calls.pop(call.stage, None) is not None:
             mine = self._of[call.request]
@@ -432,9 +411,6 @@ class Gateway:
                     budget.active -= 1
         if call.waits:
             self._leaves(call)
-            self._queue.pop(call, None)   # it may be on its way out
-            if self.flow is not None:
-                self.flow.drop(call)
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -442,10 +418,14 @@ class Gateway:
         self.env.tick_at(self.env._now + self.policy.cancel_ns, ARRIVAL, partial(self._cancelled, attempt))
 
     def _cancelled(self, attempt: _Attempt, tick: Tick) -> None:
-        if attempt.id in self._live:
-            self.book.abort(attempt.client, attempt.seq)
+        if attempt.id not in self._live:
+            return
+        if attempt.computed:
+            self.left(attempt.seq)
+        else:
+            self.coordinator.abort(attempt.client, attempt.seq)
 
-    def _again(self, call: _Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
+    def _again(self, call: Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
         """Make another attempt at a call, or end its request. since: The innermost place that decides about it."""
         call.attempt = None
         call.turn += 1
@@ -471,12 +451,13 @@ class Gateway:
                 call.used[place] += 1
                 call.used[:place] = [0] * place
                 self._retried(call, place)
-                wait_ns = policy.wait_ns(call.used[place], partial(self._draw, call.request.id))
+                wait_ns = 0 if policy.alone and len(call.members) > 1 else policy.wait_ns(
+                    call.used[place], partial(self._draw, call.request.id))
                 self.env.tick_at(self.env._now + wait_ns, ARRIVAL, partial(self._retry, call, call.turn))
                 return
-        self._end(call, why, fate)
+        self.refuse(call, why, fate)
 
-    def _retried(self, call: _Call, place: int | None) -> None:
+    def _retried(self, call: Call, place: int | None) -> None:
         """Note whose retry of a call is under way."""
         budgets = self._budgets[call.stage.gateway]
         if call.retrying is not None:
@@ -485,29 +466,25 @@ class Gateway:
             budgets[place].retrying += 1
         call.retrying = place
 
-    def _retry(self, call: _Call, turn: int, tick: Tick) -> None:
+    def _retry(self, call: Call, turn: int, tick: Tick) -> None:
         if not call.over and call.turn == turn:
             if call.request.over:
                 self._forget(call)
             else:
-                self.book.dispatch(call.request, call.stage)
-
-    def _end(self, call: _Call, reason: str, fate: str) -> None:
-        """Answer a request with an error."""
-        self._forget(call)
-        if not call.request.over:
-            self.fates[call.request.id] = FATES.index(fate)
-            self.book.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
+                self.coordinator.dispatch(call.request, call.stage)
 
     # -- called by flow control --------------------------------------------------------------------------------------
 
-    def send(self, call: _Call) -> None:
+    def send(self, call: Call) -> None:
         """Dispatch a call that has left the queue of flow control."""
-        self.book.dispatch(call.request, call.stage)
+        self.coordinator.dispatch(call.request, call.stage)
 
-    def refuse(self, call: _Call, reason: str, fate: str) -> None:
-        """Answer a request with an error, of which a call would wait or has waited."""
-        self._end(call, reason, fate)
+    def refuse(self, call: Call, reason: str, fate: str) -> None:
+        """Answer the request of a call with an error."""
+        self._forget(call)
+        if not call.request.over:
+            self.fates[call.request.id] = FATES.index(fate)
+            self.coordinator.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
     def running(self) -> list[_Attempt]:
         """Return the attempts that a client has and somebody waits for, in order of their numbers."""
@@ -519,11 +496,11 @@ class Gateway:
         if self._outcomes[number] == RUNNING:   # the end of another may have ended its request
             self._close(attempt, REVOKED)
             self._send_cancel(attempt)
-            self._end(attempt.call, reason, "revoked")
+            self.refuse(attempt.call, reason, "revoked")
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def _time_tries(self, call: _Call) -> None:
+    def _time_tries(self, call: Call) -> None:
         """Limit the tries of each place that begin with this attempt."""
         for place, policy in enumerate(self._places):
             tries = tuple(call.used[place:])
@@ -531,42 +508,39 @@ class Gateway:
                 call.timed[place] = tries
                 self.env.tick_at(self.env._now + policy.per_try_ns, EXPIRY, partial(self._try_late, call, place, tries))
 
-    def _try_late(self, call: _Call, place: int, tries: tuple[int, ...], tick: Tick) -> None:
+    def _try_late(self, call: Call, place: int, tries: tuple[int, ...], tick: Tick) -> None:
         if call.over or tuple(call.used[place:]) != tries:
             return
         begun = self._stop(call)
         if call.waits:
             self._leaves(call)
-            self._queue.pop(call, None)
-            if self.flow is not None:
-                self.flow.drop(call)
         limit_ns = self._places[place].per_try_ns
         assert limit_ns is not None
         self._again(call, f"no answer within {limit_ns / 1e9:g} s", "timed out", begun=begun, since=place)
 
-    def _stop(self, call: _Call) -> bool:
+    def _stop(self, call: Call) -> bool:
         """End the attempt under way as timed out; return whether its user has a token."""
         attempt = call.attempt
         if attempt is None or self._outcomes[attempt.id] != RUNNING:
             return False
         self._close(attempt, TIMED_OUT)
-        self._blame(call, attempt.client)
+        self._blame(call, attempt.client, STATUS_OF_FATE["timed out"])
         self._send_cancel(attempt)
-        return self.book.answers(attempt.seq)
+        return self.coordinator.answers(attempt.seq, attempt.client)
 
-    def _call_late(self, call: _Call, tick: Tick) -> None:
+    def _call_late(self, call: Call, tick: Tick) -> None:
         if call.over:
             return
         if self._stop(call):
             call.request.begun = True
         assert self.policy.timeout_ns is not None
-        self._end(call, f"no answer within {self.policy.timeout_ns / 1e9:g} s", "timed out")
+        self.refuse(call, f"no answer within {self.policy.timeout_ns / 1e9:g} s", "timed out")
 
-    def _expire(self, call: _Call, tries: int, tick: Tick) -> None:
+    def _expire(self, call: Call, tries: int, tick: Tick) -> None:
         """End a call that has waited in the queue for too long."""
         if call.waits and call.tries == tries and not call.over:
             assert self.policy.queue_ns is not None
-            self._end(call, f"no replica was ready within {self.policy.queue_ns / 1e9:g} s", "expired")
+            self.refuse(call, f"no replica was ready within {self.policy.queue_ns / 1e9:g} s", "expired")
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -585,7 +559,7 @@ class Gateway:
             if call.over or call.request.over:
                 self._forget(call)
             elif members:
-                self.book.dispatch(call.request, call.stage)
+                self.send(call)
             else:
                 self._queue[call] = members
 
@@ -594,17 +568,20 @@ class Gateway:
         self.down.add(client.index)
         if self.flow is not None:
             self.flow.seen(client)
-        handoff = self.book.handoff
+        handoff = self.coordinator.handoff
         moving = set() if handoff is None else handoff.attempts_over(client)
         hit = [attempt for attempt in self._live.values() if attempt.client is client or attempt.id in moving]
-        begun = {attempt.id: self.book.answers(attempt.seq) for attempt in hit}
+        begun = {attempt.id: self.coordinator.answers(attempt.seq, attempt.client) for attempt in hit}
         waited = [attempt for attempt in hit if self._outcomes[attempt.id] == RUNNING]
         for attempt in waited:
             self._close(attempt, FAILED)
         if handoff is not None:
             handoff.lost(client)
+        for attempt in hit:
+            if attempt.computed:
+                self.left(attempt.seq)
         here = [attempt.seq for attempt in hit if attempt.client is client and attempt.id in self._live]
-        self.book.lose(client, here)
+        self.coordinator.lose(client, here)
         for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
@@ -624,9 +601,16 @@ class Gateway:
 
     def begun(self, request: Request) -> bool:
         """Whether the user of a request has a token, in what it asks for now."""
-        return request.begun or any(
-            call.begun or (call.attempt is not None and self.book.answers(call.attempt.seq))
-            for call in self._of.get(request, ()))
+        return request.begun or any(map(self._has_begun, self._of.get(request, ())))
+
+    def call_begun(self, stage: Stage) -> bool | None:
+        """Whether the user has a token of a call; None for one that is over."""
+        call = self._calls.get(stage)
+        return None if call is None else self._has_begun(call)
+
+    def _has_begun(self, call: Call) -> bool:
+        attempt = call.attempt
+        return call.begun or (attempt is not None and self.coordinator.answers(attempt.seq, attempt.client))
 
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
@@ -636,26 +620,14 @@ class Gateway:
 
     # -- record ------------------------------------------------------------------------------------------------------
 
-    def table(self) -> dict[str, IntArray]:
-        """Return the columns of the table of attempts."""
-        return _arrays(self._columns)
-
-    def calls(self) -> dict[str, IntArray]:
-        """Return the columns of the table of calls."""
-        return _arrays(self._ways)
-
     def queued(self) -> dict[str, IntArray]:
         """Return the columns of the table of waits for a ready client; none if none waited."""
-        return _arrays(self._waits) if self._waits["call"] else {}
+        return self._waits.arrays() if len(self._waits) else {}
 
     def offers(self) -> dict[str, IntArray]:
         """Return when requests were offered again for the last time; nothing if none was."""
         rows = np.array(sorted(self.offered_ns.items()), dtype=np.int64).reshape(-1, 2)
         return {"request": rows[:, 0].copy(), "offered_ns": rows[:, 1].copy()} if len(rows) else {}
-
-
-def _arrays(columns: dict[str, array[int]]) -> dict[str, IntArray]:
-    return {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
 
 
 def _output_tokens(stage: Stage) -> int:

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from hermes.core.common_prompt import CommonPrompt
     from hermes.core.request import Request
 
-__all__ = ["Embedding", "Generation", "Segments"]
+__all__ = ["Embedding", "Generation", "Segments", "token_delay_ns"]
 
 Segments = list[tuple[int, int, int]]
+
+
+def token_delay_ns(client: Client, step: int) -> int:
+    """Return how long after the end of a step of a client the user has its tokens."""
+    late = client.late_log
+    return client.after_ns + (late[step] if late and step < len(late) else 0)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -53,6 +59,8 @@ class Generation(Stage):
         decode_on: Decode client, if the router places both phases at once.
         hands_over: Whether another client goes on when the present one has computed the prompt.
         transferred, source: Whether its prompt's KV comes from another client, and that client.
+        is_read: False if another generation of the request follows, whose tokens its user reads.
+        prefill: The sequence whose prompt that client computed.
         given: Output tokens that another client has given before.
 
     Fields of branches (`hermes.core.branches`):
@@ -86,8 +94,10 @@ class Generation(Stage):
     decode_on: Client | None = None
     hands_over = False
     transferred = False
+    is_read = True
     given = 0
     source: Client | None = None
+    prefill: Generation | None = None
 
     branches: Branches | None = None
     branch = -1
@@ -110,6 +120,17 @@ class Generation(Stage):
     def all_outputs(self) -> int:
         """Output tokens of all branches while this sequence stands for them, otherwise its own."""
         return self.output_tokens if self.branches is None or self.width == 1 else sum(self.branches.outputs)
+
+    def is_read_by(self, now_ns: int, client: Client | None, prefill_gives: int) -> bool:
+        """Whether a user has its first token, which the front end of its client sends; that of a prompt which another
+        client decodes is for users only if `prefill_gives`."""
+        first = self
+        if self.given:   # by the client that computed its prompt
+            assert self.prefill is not None
+            first, client = self.prefill, self.source
+        if client is None or first.first_token_ns < 0 or (first is self and self.hands_over and not prefill_gives):
+            return False
+        return first.first_token_ns + token_delay_ns(client, first.first_step) <= now_ns
 
     def size(self, load: str) -> int:
         """Return what it adds to a load of a client, as heavy-light routing uses it."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
@@ -37,6 +37,9 @@ from hermes.core.generation import Generation
 from hermes.core.layerwise import LayerStream
 from hermes.core.network import Network
 from hermes.units import s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.core.coordinator import Coordinator
 
 __all__ = ["Handoff"]
 
@@ -62,56 +65,6 @@ class _Flight(NamedTuple):
     stop: Callable[[], int]
 
 
-class Bookkeeping(Protocol):
-    """Methods of the coordinator that the KV transfer calls."""
-
-    def route(self, stage: Generation) -> tuple[Client, str | None]:
-        """Choose the decode client that takes over a generation; or return one, and why none does."""
-        ...
-
-    def assign(self, client: Client, stage: Generation) -> None:
-        """Count a generation at this client from now on."""
-        ...
-
-    def unassign(self, client: Client, stage: Generation) -> None:
-        """Stop counting a generation that was given up."""
-        ...
-
-    def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
-        """A transfer from `source` has ended; `target` serves the generation as `twin`."""
-        ...
-
-    def given_up(self, client: Client, stage: Generation) -> None:
-        """A generation that was given up leaves the client that was to take it over."""
-        ...
-
-    def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
-        """No client takes over a generation whose prompt `source` has computed."""
-        ...
-
-
-class _NoBooks:
-    """Placeholder until the coordinator sets `Handoff.book`."""
-
-    def route(self, stage: Generation) -> tuple[Client, str | None]:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-    def assign(self, client: Client, stage: Generation) -> None:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-    def unassign(self, client: Client, stage: Generation) -> None:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-    def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-    def given_up(self, client: Client, stage: Generation) -> None:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-    def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
-        raise AssertionError("a KV transfer before the coordinator took over")
-
-
 class Handoff:
     """Moves KV between clients. Every LLM client must have `kv_bytes_per_token` and `num_layers`.
 
@@ -120,10 +73,9 @@ class Handoff:
         prefill_gives: Tokens of the prefill client that users get, 0 or 1.
         retry_s: Seconds after which each request tries again for memory at the destination (splitwise-sim: 1.0). With
             None requests wait first come first served, and try as memory becomes free.
-
-    Attributes:
-        book: The coordinator, which sets it.
     """
+
+    coordinator: Coordinator
 
     def __init__(
         self, env: Clock, clients: list[Client], network: Network, transfers: RowLog,
@@ -133,7 +85,6 @@ class Handoff:
         self.prefill_gives = prefill_gives
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
         self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
-        self.book: Bookkeeping = _NoBooks()
         self._decoders = [c for c in clients if "decode" in c.stages]
         # Per client: (source, what it has computed, its twin here) of those that wait for memory.
         self._intake: dict[int, deque[tuple[Client, Generation, Generation]]] = {
@@ -152,6 +103,10 @@ class Handoff:
         self._losing = False   # while a client goes down
         self._given_up: set[Generation] = set()   # of these twins: while the KV moves
 
+    def attach(self, coordinator: Coordinator) -> None:
+        """Join a coordinator; called once, before anything else."""
+        self.coordinator = coordinator
+
     def start(self, source: Client, stage: Generation) -> None:
         """Find a decode client for `stage`, whose prompt `source` has computed. If none takes it, its KV is freed."""
         ahead = self._ahead.get(stage)
@@ -161,10 +116,10 @@ class Handoff:
                 reason = self._turned_away.pop(stage, None)
             if reason is None:
                 twin = self._twin(source, stage)
-                target, reason = self.book.route(twin)
+                target, reason = self.coordinator.route(twin)
             if reason is not None:
                 source.forget(stage)
-                self.book.turned_away(source, stage, reason)
+                self.coordinator.turned_away(source, stage, reason)
                 return
             target.expect(twin)  # type: ignore[attr-defined]  # `TakingOver`
         else:
@@ -172,7 +127,7 @@ class Handoff:
         if ahead is not None and ahead.assigned:
             twin.assigned_ns = self.env._now
         else:
-            self.book.assign(target, twin)
+            self.coordinator.assign(target, twin)
         self._leaving[source.index][twin] = target
         self._twins[stage] = target, twin
         if self.retry_ns is not None:
@@ -196,7 +151,7 @@ class Handoff:
         twin.given = self.prefill_gives
         twin.num_tokens = stage.prompt_tokens + self.prefill_gives
         twin.num_computed = twin.num_tokens - 1
-        twin.source = source
+        twin.source, twin.prefill = source, stage
         twin.decode_on = stage.decode_on
         twin.branches, twin.width = stage.branches, stage.width
         return twin
@@ -219,14 +174,14 @@ class Handoff:
             if stage in self._turned_away:
                 return   # its prompt is computed in vain
             twin = self._twin(source, stage)
-            target, reason = self.book.route(twin)
+            target, reason = self.coordinator.route(twin)
             if reason is not None:
                 self._turned_away[stage] = reason
                 return
             target.expect(twin)  # type: ignore[attr-defined]  # `TakingOver`
             assigned = twin.decode_on is None   # otherwise the router that placed it has counted it
             if assigned:
-                self.book.assign(target, twin)
+                self.coordinator.assign(target, twin)
             stream = LayerStream(self.env, self.network, source.name, target.name, source.num_layers)
             ahead = self._ahead[stage] = _Ahead(stream, target, twin, assigned)
         per_token = source.kv_bytes_per_token
@@ -321,7 +276,7 @@ class Handoff:
         if self.retry_ns is None:
             queue.remove((source, stage, twin))
         self._gone(source, stage, target, twin)
-        self.book.given_up(target, twin)
+        self.coordinator.aborted(target, twin)
         if first:
             self._retry(target)   # one behind it may find memory
         return True
@@ -372,7 +327,7 @@ class Handoff:
                 continue
             self._stopped(source_of, stage, ahead.target)
             if ahead.assigned:
-                self.book.unassign(ahead.target, ahead.twin)
+                self.coordinator.unassign(ahead.target, ahead.twin)
             if source_of is not client:
                 self._turned_away[stage] = f"{client.name} went down"   # until the prefill is cancelled
         self._losing = False
@@ -389,10 +344,10 @@ class Handoff:
     def _drop(self, dead: Client, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """End a generation between two clients, one of which goes down."""
         del self._twins[stage]
-        self.book.moved(source, stage, target, twin)
+        self.coordinator.moved(source, stage, target, twin)
         if source is not dead:
             source.release(stage)
-        self.book.given_up(target, twin)
+        self.coordinator.aborted(target, twin)
 
     def left(self, source: Client, stage: Generation) -> None:
         """Drop a generation that was given up before `source` had computed its prompt."""
@@ -404,7 +359,7 @@ class Handoff:
         if sent:
             self._record(source, stage, ahead.target, sent, self.env._now)
         if ahead.assigned:
-            self.book.unassign(ahead.target, ahead.twin)
+            self.coordinator.unassign(ahead.target, ahead.twin)
 
     def _record(self, source: Client, stage: Generation, target: Client, num_bytes: int, asked: int) -> None:
         now = self.env._now
@@ -412,7 +367,7 @@ class Handoff:
 
     def _gone(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         del self._twins[stage]
-        self.book.moved(source, stage, target, twin)
+        self.coordinator.moved(source, stage, target, twin)
         source.release(stage)
 
     def _transfer(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
@@ -431,7 +386,7 @@ class Handoff:
             if self._given_up and twin in self._given_up:
                 self._given_up.remove(twin)
                 target.release(twin)
-                self.book.given_up(target, twin)
+                self.coordinator.aborted(target, twin)
             else:
                 target.submit(twin)
 

@@ -1,4 +1,4 @@
-"""Reasons why work waits: recorded where admission stops, counted by `hermes.results.binding_resource`.
+"""Reasons why work waits: recorded where admission stops, counted by `hermes.results.figures.binding_resource`.
 
 A scheduler leaves the reason for which its latest plan stopped admitting in `LLMScheduler.stopped`; the client writes
 it into the run's row (`stopped`, `stopped_ns`) if a sequence waits. Waits outside steps go to `RunRecord.stalls`.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["CAPACITY", "FLOW_CONTROL", "GAVE_UP", "NAMES", "NEVER_FITS", "NO_REPLICA", "Reason"]
+__all__ = [
+    "CAPACITY", "DEAD", "EARLY", "FLOW_CONTROL", "GAVE_UP", "LATE", "NAMES", "NEVER_FITS", "NO_REPLICA", "Reason",
+]
 
 GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
 # In the reason for which a request that never fits a client's KV memory is rejected.
@@ -16,6 +18,8 @@ NEVER_FITS = (" KV blocks of ", "the client's memory (")
 
 # What binds at a gateway: its capacity, the limits of flow control while the engines have room, no replica is ready.
 CAPACITY, FLOW_CONTROL, NO_REPLICA = "capacity", "flow control", "replicas"
+# What binds in a fleet: a replica that is down and still chosen, time-outs, and requests bound before others were free.
+DEAD, LATE, EARLY = "dead replica", "time-outs", "early binding"
 
 
 class Reason(IntEnum):

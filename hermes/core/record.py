@@ -16,15 +16,17 @@ from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
 __all__ = [
-    "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "CALL_FIELDS", "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT",
-    "GONE", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES", "QUEUED_FIELDS", "READY",
-    "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED",
-    "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo",
-    "TierInfo",
+    "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "DOWN", "DRAINING", "FATES",
+    "GATEWAY_WAIT", "GONE", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
+    "QUEUED_FIELDS", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING",
+    "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo",
+    "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
-
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
+BURSTS = "arrivals come in bursts"
+"""Why the rate of arrivals changes that change by chance: a longer run has more of them."""
+APART = "workloads begin or end at different times"
 STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
@@ -89,6 +91,7 @@ CALL_FIELDS = (   # the way of calls through a gateway, by the number of the cal
     "asked_ns",         # when its pipeline asked for it
     "served_ns",        # when its wait for the gateway's capacity was over; -1 if the gateway turned it away
     "passed_ns",        # when it had passed the gateway; -1 likewise
+    "offer",            # of its request by its client, from 1 on
 )
 QUEUED_FIELDS = (   # waits of calls for a ready client, where no flow control holds them
     "call", "asked_ns",
@@ -135,6 +138,10 @@ class ClientInfo:
     activation_bytes: int = 0
     engine_bytes: int = 0
     memory_source: str = ""
+    kv_tokens_printed: int = 0        # as the engine's log counts them; 0 where it is as `num_blocks` says
+    kv_concurrency: float = 0.0       # longest requests that fit at once; 0 without a longest
+    kv_low_bytes: int = 0             # least and most KV, whole client; 0 where blocks were given
+    kv_high_bytes: int = 0
     group: str = ""            # name of the entry under `clients` that made it with `count` equal ones
     prefix_caching: bool = False
     returns_together: bool = False   # static batches: no sequence joins or leaves a running batch
@@ -209,6 +216,23 @@ class SharingInfo:
 
 
 @dataclass
+class Offered:
+    """What a scenario says about its arrivals.
+
+    Attributes:
+        start_ns: When the first workload begins, if each has a `duration`; else -1.
+        until_ns: When the last `duration` ends (or the run was cut); -1 without any.
+        changes: Why the rate is not the same throughout; "" if it is, None where only the times tell.
+        more: What makes more arrivals: a key of the scenario, or words.
+    """
+
+    start_ns: int = -1
+    until_ns: int = -1
+    changes: str | None = ""
+    more: str = "workload.requests"
+
+
+@dataclass
 class RunRecord:
     """Columns of one simulation. Stage rows are in order of completion, requests by id.
 
@@ -243,6 +267,8 @@ class RunRecord:
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
     # Per client: delay from a step's end until the user has its tokens (`frontend`); empty for none.
     after_ns: list[int] = field(default_factory=list)
+    # Client -> what comes in addition by step, in ns, where API servers have a limit.
+    late_ns: dict[int, IntArray] = field(default_factory=dict)
     # column -> (code per request, names) for "workload", "pipeline" and "model"
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request that pipelines kept with `request.note`, NaN where there is none
@@ -275,6 +301,7 @@ class RunRecord:
     offers: dict[str, IntArray] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)   # of tenants that have another one than 1
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
+    offered: Offered = field(default_factory=Offered)
     # Rows of the stages that run in the background: their request completes without waiting for them.
     background: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
@@ -291,6 +318,35 @@ class RunRecord:
         done = self.attempts["outcome"] <= ATTEMPT_OUTCOMES.index("completed")
         mine = self.stage_attempts
         return np.asarray((mine < 0) | np.append(done, True)[mine])
+
+    @property
+    def asked_for(self) -> IntArray:
+        """A number for each stage that is equal for all attempts at the same call, the calls in its place in other
+        offers of its request included; -1 for stages that are no attempts. Shape (stages,)."""
+        if not self.attempts:
+            return np.full(len(self.stages["client"]), -1, dtype=np.int64)
+        request, offer = self.calls["request"], self.calls["offer"]
+        order = np.lexsort((offer, request))   # stable: in order of their numbers within an offer
+        begins = np.flatnonzero(np.diff(request[order], prepend=-1) | np.diff(offer[order], prepend=-1))
+        place = np.empty(len(request), dtype=np.int64)
+        place[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+        found = request * (place.max(initial=0) + 1) + place
+        return np.asarray(np.append(np.append(found, -1)[self.attempts["call"]], -1)[self.stage_attempts])
+
+    def sent_after(self, rows: IntArray | None = None, step: str = "first_step") -> IntArray:
+        """Return how long after the engine the users of stages (None: all) have the token of a step, in ns, shape
+        (rows,)."""
+        client, steps = (one if rows is None else one[rows] for one in (self.stages["client"], self.stages[step]))
+        sent = np.array(self.after_ns or [0] * len(self.clients), dtype=np.int64)[client]
+        for number, late in self.late_ns.items():
+            mine = (client == number) & (steps >= 0)
+            sent[mine] += late[steps[mine]]
+        return sent
+
+    def user_ends(self, client: int) -> IntArray:
+        """Return when users have the tokens of a client's steps, but for the same delay of all."""
+        late = self.late_ns.get(client)
+        return self.step_ends[client] if late is None else self.step_ends[client] + late
 
     def __post_init__(self) -> None:
         runs = self.runs

@@ -33,7 +33,7 @@ from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from hermes.core.client_retries import ClientRetries
+    from hermes.core.rows import Notes
 
 __all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 
@@ -48,10 +48,8 @@ S = TypeVar("S", bound=Stage)
 class Dispatcher(Protocol):
     """Methods of the coordinator that requests call."""
 
-    @property
-    def now(self) -> int:
-        """The simulated time in nanoseconds."""
-        ...
+    env: Clock
+    notes: Notes
 
     def start_stage(self, request: Request, stage: Stage) -> None:
         """Dispatch a stage while the request's pipeline continues."""
@@ -63,10 +61,6 @@ class Dispatcher(Protocol):
 
     def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
         """Return the present state of the clients that may serve a kind of stage of a model."""
-        ...
-
-    def note(self, request: Request, name: str, value: float, names: Sequence[str] = ()) -> None:
-        """Record a number about a request, or with `names` one of them by its position."""
         ...
 
 
@@ -88,6 +82,7 @@ class Request:
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
     answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
+    reads = False        # whether its user has a token of an offer before
     begun = False        # with a gateway: whether its user has a token of an attempt that is over
     tried: Generation | None = None   # its first sequence at an engine, if its client may offer it again
     offered = 1          # how often its client has offered it
@@ -111,7 +106,7 @@ class Request:
     @property
     def now(self) -> float:
         """The simulated time in seconds."""
-        return self.stream.coordinator.now / NS_PER_S
+        return self.stream.coordinator.env._now / NS_PER_S
 
     def start(self, stage: S) -> S:
         """Dispatch `stage` now and continue. `yield stage` later waits for it."""
@@ -161,7 +156,7 @@ class Request:
         """Record a number about this request: column `name` of the table of requests, NaN for requests without one. A
         second value replaces the first. With `names` the number is the position of one of them: results then show the
         share of the requests that have each."""
-        self.stream.coordinator.note(self, name, float(value), names)
+        self.stream.coordinator.notes.note(self.id, name, float(value), names)
 
 
 class Stream:
@@ -175,9 +170,6 @@ class Stream:
         self.closed = table.users is not None
         # Whether the end of one request may start another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
-        # when the client of a request gives up: without a first token, without the end
-        self.patience_ns: tuple[int | None, int | None] | None = None
-        self.retry: ClientRetries | None = None   # what its clients do after an error
         self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:

@@ -15,7 +15,7 @@ from hermes.core.collect import Describe, Labels, collect
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
-from hermes.core.record import RunRecord
+from hermes.core.record import Offered, RunRecord
 from hermes.core.request import Stream
 from hermes.errors import HermesError
 from hermes.units import NS_PER_S
@@ -52,7 +52,7 @@ class Simulation:
     def __init__(
         self, env: Clock, clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, *,
         stage_kinds: list[str], runs: RowLog, describe: list[Describe], labels: Labels, horizon_ns: int | None = None,
-        warnings: list[str], remarks: list[str], fleet: Members | None = None,
+        warnings: list[str], remarks: list[str], fleet: Members | None = None, offered: Offered,
     ) -> None:
         """
         Args:
@@ -62,33 +62,30 @@ class Simulation:
             describe: For each client a function from its rows of the table of runs to its record entry.
             labels: See `RunRecord.labels`.
             horizon_ns: Latest end of the run.
+            offered: See `RunRecord.offered`.
         """
         self.env, self.clients, self.streams = env, clients, streams
         self.network, self.coordinator = network, coordinator
         self.stage_kinds, self.warnings, self.remarks = stage_kinds, warnings, remarks
         self.interrupted = False
-        self._fleet = fleet
+        self.fleet, self._offered = fleet, offered
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
-    @property
-    def fleet(self) -> Members | None:
-        """What lets clients join and leave."""
-        return self._fleet
+    def run(self, progress: Progress | None = None, *, partial: bool = False) -> RunRecord:
+        """Run until every request is completed or rejected, or the horizon is reached.
 
-    def candidates(self, kind: str, model: str) -> list[Client]:
-        """Return the clients that may serve a kind of stage of a model ("" for any)."""
-        return self.coordinator.candidates(kind, model)
-
-    def run(self, progress: Progress | None = None) -> RunRecord:
-        """Run until every request is completed or rejected, the horizon is reached, or the user interrupts."""
+        partial: Whether an interrupt ends the run, with the record so far; otherwise it raises `KeyboardInterrupt`.
+        """
         env, coordinator, horizon = self.env, self.coordinator, self._horizon_ns
-        if self._fleet is not None:
-            self._fleet.start()
-        coordinator.start()
+        if self.fleet is not None:
+            self.fleet.start()
+        coordinator.arrivals.start()
         with _garbage_collection_paused():
             try:
                 env.drain(horizon, None if progress is None else self._watch(progress))
             except KeyboardInterrupt:
+                if not partial:
+                    raise
                 self.interrupted = True
         if coordinator.unfinished or env._queue:   # an engine may compute a step after its last answer
             if horizon is not None and not self.interrupted:
@@ -100,10 +97,12 @@ class Simulation:
                 raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
             for client in self.clients:
                 client.settle()
+        if self.interrupted:   # the rest of the period was not simulated
+            self._offered.until_ns = min(self._offered.until_ns, env._now)
         record = collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
-                         self._labels, self.stage_kinds)
-        if self._fleet is not None:
-            rows = [row for row in self._fleet.log if row[2] <= record.end_ns]
+                         self._labels, self.stage_kinds, self._offered)
+        if self.fleet is not None:
+            rows = [row for row in self.fleet.log if row[2] <= record.end_ns]
             record.membership = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
             record.membership_reasons = [row[4] for row in rows]
         return record

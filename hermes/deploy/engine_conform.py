@@ -26,6 +26,7 @@ from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
 from hermes.schedulers.adapters import adapter_of
+from hermes.schedulers.base import IN_STEP, PLANNED, RESULTS
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.in_flight import Batch, InFlightScheduler
@@ -97,10 +98,8 @@ class _Listener:
         self._victims: list[Generation] = []
         self._noted = False   # whether the steps of the plan being made are noted
         self._free_blocks = -1   # after the step took its own, before blocks of sequences that ended came back
-        self._enqueue = scheduler.enqueue
-        self._in_step, self._between, self._abort = scheduler.abort_in_step, scheduler.abort_between, scheduler.abort
-        scheduler.abort_in_step, scheduler.abort_between, scheduler.abort = (   # type: ignore[method-assign]
-            self.abort_in_step, self.abort_between, self.abort)
+        self._enqueue, self._leave = scheduler.enqueue, scheduler.leave
+        scheduler.leave = self.leave   # type: ignore[method-assign]
         if isinstance(scheduler, InFlightScheduler):
             self._schedule = scheduler.schedule
             scheduler.enqueue, scheduler.schedule = self.enqueue, self.schedule   # type: ignore[method-assign]
@@ -126,19 +125,14 @@ class _Listener:
             "adapter": adapter_of(seq)} | self._accepted(seq) | self._early.pop(seq, {}))
         self._enqueue(seq)
 
-    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
+    def leave(self, seq: Generation, when: int) -> bool:
         scheduler = self._scheduler
-        ahead = len(scheduler._batches) if isinstance(scheduler, InFlightScheduler) else 1
-        self._note_end(seq, abort_in_step=self._plans - ahead)
-        self._in_step(seq, finished)
-
-    def abort_between(self, seq: Generation) -> None:
-        self._note_end(seq, abort_step=self._plans + 1)   # the engine has scheduled the next step already
-        self._between(seq)
-
-    def abort(self, seq: Generation) -> None:
-        self._note_end(seq, abort_step=self._plans)
-        self._abort(seq)
+        if when in (IN_STEP, RESULTS):
+            ahead = len(scheduler._batches) if isinstance(scheduler, InFlightScheduler) else 1
+            self._note_end(seq, abort_in_step=self._plans - ahead)
+        else:   # PLANNED: the engine has scheduled the next step already
+            self._note_end(seq, abort_step=self._plans + (when == PLANNED))
+        return self._leave(seq, when)
 
     def _note_end(self, seq: Generation, **when: int) -> None:
         """Note when the engine cancels a request, unless that is noted."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.engines import vllm_engines
 
 __all__ = ["EngineWords", "engine_of_image", "of_command", "of_container", "simple_commands"]
 
@@ -111,7 +111,7 @@ def of_container(image: str | None, command: Sequence[str], args: Sequence[str],
 def engine_of_image(image: str) -> tuple[str | None, str | None]:
     """Return the engine that vLLM's own image runs, None if the image does not tell; and what to say of it."""
     repository, _, tag = image.partition("@")[0].rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "")
-    known = names_in("engines")
+    known = vllm_engines()
     version = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", tag)
     if version is None or not repository.endswith("vllm-openai"):
         newest = max(known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])

@@ -8,13 +8,15 @@ from typing import Any
 from hermes.config.yaml_document import Node, as_node
 from hermes.deploy.planner import PlannerRead
 from hermes.deploy.vllm import launches_of
-from hermes.errors import InputError, Verbatim
-from hermes.scenario import load_scenario
+from hermes.errors import InputError, Verbatim, warn_all
+from hermes.scenario import scenario_of
 from hermes.scenario.loading import find_scenario, load_document, moved, set_value
 
 __all__ = ["with_parts", "with_planner"]
 
 FLOW = {"flow_control", "admission"}
+EXCLUDED = {"flow_control": ("queue", "admission"), "admission": ("flow_control",)}
+"""Keys of a gateway -> those that it takes the place of."""
 
 
 def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dict[str, Any]:
@@ -27,6 +29,8 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
             and _at(root, "gateway.flow_control") is not None:   # a picker without the gate refuses instead
         parts = parts | {"gateway": parts.get("gateway", {}) | {"flow_control": None, "admission": {}}}
     there = Path() if output is None else output.parent
+    parts, replaced = _without_excluded(root, parts)
+    warn_all(replaced)
     for key, value in parts.items():
         path = key
         if key == "autoscaler":
@@ -47,9 +51,23 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
             if old is not None and isinstance(old.value, dict):
                 old.value.clear()   # of another kind: its keys do not fit
             root = set_value(root, whole, as_node(own), home, home)
-    load_scenario(root.plain())
+    scenario_of(as_node(root.plain()), home)
     document: dict[str, Any] = moved(root, home, there).plain()
     return document
+
+
+def _without_excluded(root: Node, parts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the parts with null for keys of the scenario's gateway that theirs exclude, and a line for each."""
+    gateway = {key for key, value in parts.get("gateway", {}).items() if value is not None}
+    nulls: dict[str, None] = {}
+    said: list[str] = []
+    for key, others in EXCLUDED.items():
+        for other in others if key in gateway else ():
+            if other not in parts["gateway"] and (old := _at(root, f"gateway.{other}")) is not None \
+                    and old.value is not None:
+                nulls[other] = None
+                said.append(f"gateway.{other}: left out of the scenario, since the objects' {key} takes its place")
+    return (parts | {"gateway": parts["gateway"] | nulls} if nulls else parts), said
 
 
 def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[str, Any]:
@@ -81,7 +99,7 @@ def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[
         if "" in names:
             raise InputError(Verbatim("the planner's groups need names; give them"), field="clients", file=scenario)
         root = _replaced(root, "autoscalers", [{"groups": names, "autoscaler": read.autoscaler}], home)
-    checked = load_scenario(root.plain())
+    checked = scenario_of(as_node(root.plain()), home)
     if read.devices:
         devices = {launch.name: launch.devices for launch in launches_of(checked)}
         for role, (count, node) in read.devices.items():

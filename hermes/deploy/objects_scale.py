@@ -33,7 +33,10 @@ def _metric(node: Node, path: str) -> str:
 
 
 def _behavior(node: Node | None, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return both sides, if there is a `behavior`: without one there are other rules."""
+    if node is None:
+        return {}
+    found: dict[str, Any] = {"scale_up": {}, "scale_down": {}}
     for side, rules in fields_of(node, path, ("scaleUp", "scaleDown")).items():
         here = f"{path}.{side}"
         own = fields_of(rules, here, ("stabilizationWindowSeconds", "policies", "selectPolicy"))
@@ -195,11 +198,11 @@ def _elsewhere(autoscaler: Any, path: str) -> list[str]:
 
 
 def _behavior_of(autoscaler: Any, path: str) -> dict[str, Any]:
-    """Return the sides that differ from the defaults, which are those of Kubernetes."""
-    found = {}
+    """Return both sides as they were simulated; nothing where no `behavior` was."""
+    found: dict[str, Any] = {}
     for field, key in (("scaleUp", "scale_up"), ("scaleDown", "scale_down")):
         side = getattr(autoscaler, key)
-        if side == type(side).model_validate({}):
+        if side is None:
             continue
         at = f"{path}.{key}"
         found[field] = {

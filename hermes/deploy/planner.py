@@ -23,7 +23,8 @@ NEWER = {"ttft_ms": "ttft", "itl_ms": "itl", "load_adjustment_interval_seconds":
          "throughput_adjustment_interval_seconds": "throughput_adjustment_interval"}
 WHOLE = {"load_adjustment_interval": "load_interval", "min_endpoint": "min_endpoint",
          "load_scaling_down_sensitivity": "sensitivity", "max_num_fpm_samples": "samples",
-         "fpm_sample_bucket_size": "buckets", "load_min_observations": "min_observations"}
+         "fpm_sample_bucket_size": "buckets", "load_min_observations": "min_observations",
+         "max_throughput_scaling_replicas": "max_change"}
 NOISE = {"kalman_q_level": "kalman_level", "kalman_q_trend": "kalman_trend", "kalman_r": "kalman_noise"}
 SWITCHES = ("enable_load_scaling", "enable_throughput_scaling")
 SAME: dict[str, tuple[Any, ...]] = {   # taken with the values that are simulated alone

@@ -28,6 +28,7 @@ from hermes.deploy.engine_conform import ClientResult, Served, as_list
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
+from hermes.schedulers.base import AT_REST
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.sglang import SglangScheduler
 from hermes.schedulers.sglang_config import SglangConfig
@@ -82,9 +83,9 @@ class _Listener:
         self._plans = 0
         self._in_flight = False
         self._given_up: dict[Generation, int] = {}   # and the plans made before the engine knows of it
-        self._enqueue, self._plan, self._give_up = scheduler.enqueue, scheduler.plan, scheduler.give_up
-        scheduler.enqueue, scheduler.plan, scheduler.give_up = (   # type: ignore[method-assign]
-            self.enqueue, self.plan, self.give_up)
+        self._enqueue, self._plan, self._leave = scheduler.enqueue, scheduler.plan, scheduler.leave
+        scheduler.enqueue, scheduler.plan, scheduler.leave = (   # type: ignore[method-assign]
+            self.enqueue, self.plan, self.leave)
 
     def enqueue(self, seq: Generation) -> None:
         number = self._numbers[seq] = len(self._numbers)
@@ -98,12 +99,12 @@ class _Listener:
             self.served.requests[number]["abort_step"] = self._given_up[seq]
         self._enqueue(seq)
 
-    def give_up(self, seq: Generation) -> None:
+    def leave(self, seq: Generation, when: int) -> bool:
         if seq not in self._given_up:
-            at = self._given_up[seq] = self._plans + self._scheduler.asynchronous
+            at = self._given_up[seq] = self._plans + (self._scheduler.asynchronous and when != AT_REST)
             if seq in self._numbers:
                 self.served.requests[self._numbers[seq]]["abort_step"] = at
-        self._give_up(seq)
+        return self._leave(seq, when)
 
     def plan(self, max_steps: int) -> Plan | None:
         plan = self._plan(1)

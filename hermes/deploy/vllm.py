@@ -14,17 +14,16 @@ from typing import Any, get_args
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.vllm_features import DRAFT_HEAD, MANY, SYNCHRONOUS, Features, Told, draft_config
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, canonical
-from hermes.errors import InputError, Verbatim, inside, printable, suggest
-from hermes.hardware.files import names_in, shipped_name
+from hermes.deploy.vllm_models import hub_name, precision_of, quantization_flag, simulated
+from hermes.errors import InputError, Verbatim, inside, printable
+from hermes.hardware.composed.term_sources import Backend
+from hermes.hardware.descriptions.checkpoints import Stored
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import hardware_info
-from hermes.hardware.models import load_model
-from hermes.hardware.term_sources import Backend
 from hermes.scenario import Scenario
 
 __all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of"]
 
-_ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
-_QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
 BLOCK_SIZE = 16   # vLLM's default on GPUs
@@ -73,7 +72,8 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     words = engine.words
     read = Read({}, engine=engine)
     named: list[str] = []
-    dtype, backend, lora, rank = None, _ALL2ALL[0], False, None
+    precision: dict[str, str] = {}
+    backend, lora, rank = _ALL2ALL[0], False, None
     features = Features()
     for name, value in _options(words, named):
         read.given.add(name.partition(".")[0].removeprefix("no-"))
@@ -83,6 +83,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
             named.append(value)
         elif name == "kv-cache-dtype" and value is not None:
             if value != "auto":
+                precision[name] = value
                 _set(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
         elif name == "all2all-backend" and value is not None:
             if value in _ALL2ALL:
@@ -92,7 +93,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         elif name == "max-lora-rank" and value is not None:
             rank = _rank(value)
         elif name in ("dtype", "quantization") and value is not None:
-            dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
+            precision[name] = value.lower()
         elif name.removeprefix("no-") == "enable-lora":
             lora = not name.startswith("no-")
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
@@ -103,13 +104,18 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
-    own, by_name = (model, None) if model is not None else _checkpoint(named[0], read)
+    own, how = (model, Stored()) if model is not None else _checkpoint(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
     if lora and rank is not None:
         _set(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
-    if dtype or by_name:
-        _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
+    dtype = precision_of(own, how, precision.get("quantization"), precision.get("dtype"))
+    if dtype is not None:
+        _set(read.client, "hardware", {"kind": "composed", "dtype": dtype})
+    if how.kv_dtype and "kv-cache-dtype" not in precision:
+        _set(read.client, "hardware", {"kind": "composed", "kv_dtype": how.kv_dtype})
+        read.notes.append(f"kv_dtype: the checkpoint asks for a KV cache in {how.kv_dtype.upper()}, which vLLM follows "
+                          "without --kv-cache-dtype")
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
         _set(read.client, "hardware", {"kind": "composed", "all2all": backend})
     _apply_features(read, features, told)
@@ -125,15 +131,11 @@ def _rest(read: Read, name: str) -> None:
     where.append(f"--{name}")
 
 
-def _checkpoint(name: str, read: Read) -> tuple[str, str | None]:
-    """Return the client's name of a checkpoint, and the precision that its name states; note the part that is lost."""
-    own, dtype = described(name)
-    if name in (own, hub_name(own)):
-        return own, dtype
-    if shipped_name("models", name) == own:
-        return name, dtype   # the checkpoint stays named, such as "-Instruct", so that it can be launched again
-    read.notes.append(f"model {name} is simulated as {own}; `hermes export` calls it {hub_name(own)}")
-    return own, dtype
+def _checkpoint(name: str, read: Read) -> tuple[str, Stored]:
+    """Return the client's name of a checkpoint, and how it is stored; note the part of the name that is lost."""
+    own, how, note = simulated(name)
+    read.notes += [note] if note is not None else []
+    return own, how
 
 
 def _apply_features(read: Read, features: Features, told: Told) -> None:
@@ -264,27 +266,6 @@ def _known(table: Mapping[str, str], name: str, value: str) -> str:
     return table[value]
 
 
-def described(name: str) -> tuple[str, str | None]:
-    """Return the description of a Hugging Face model by its name, and the precision that the name states.
-
-    Raises `InputError` for a model without one: its config.json has to be saved and named.
-    """
-    if Path(name).exists():
-        return name, None
-    known = names_in("models")
-    short = name.rsplit("/", 1)[-1].lower().removeprefix("meta-")
-    dtype = "fp8" if re.search(r"-fp8(-|$)", short) else None
-    short = re.sub(r"-fp8(-.*)?$", "", short)
-    while short not in known and _ENDINGS.search(short):
-        short = _ENDINGS.sub("", short)
-    short = shipped_name("models", short) or short
-    if short in known:
-        return short, dtype
-    raise InputError(
-        Verbatim(f"no description of {name}: save its config.json (from its page at Hugging Face), add --model PATH"),
-        field="command", suggestion=suggest(short, known))
-
-
 @dataclass(frozen=True)
 class Launch:
     """Launch of the engines of a group of LLM clients.
@@ -327,8 +308,9 @@ def launches_of(scenario: Scenario) -> list[Launch]:
             tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
             devices = tp * client.parallel.pp * client.parallel.dp
             out.append(Launch(
-                str(client.name), client.count, client.role, hub_name(client.model), tuple(_flags(client, tp)), devices,
-                client.device, client.scheduler.engine_version))
+                str(client.name), client.count, client.role, hub_name(client.model),
+                tuple(_flags(client, tp, scenario.source.base_dir)), devices, client.device,
+                client.scheduler.engine_version))
     if not out:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
     return out
@@ -354,8 +336,8 @@ def command_lines(scenario: Scenario) -> list[str]:
             for name, command in commands_of(scenario)]
 
 
-def _flags(client: Any, tp: int) -> list[str]:
-    scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
+def _flags(client: Any, tp: int, base_dir: Path | None) -> list[str]:
+    scheduler, memory, hardware, servers = client.scheduler, client.memory, client.hardware, client.api_servers
     words: list[str] = []
     for name, value in (
         ("tensor-parallel-size", tp if tp > 1 else None),
@@ -368,6 +350,8 @@ def _flags(client: Any, tp: int) -> list[str]:
         ("max-num-queued-tokens", scheduler.max_num_queued_tokens),
         ("prefill-schedule-interval",
          scheduler.prefill_schedule_interval if scheduler.prefill_schedule_interval > 1 else None),
+        ("api-server-count", servers and servers.count),
+        ("stream-interval", servers.stream_interval if servers and servers.stream_interval > 1 else None),
         ("max-loras", scheduler.max_loras),
         ("max-lora-rank", getattr(getattr(hardware, "lora", None), "rank", None)),
         ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
@@ -375,7 +359,7 @@ def _flags(client: Any, tp: int) -> list[str]:
         ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),
         ("watermark", scheduler.watermark or None),
         ("scheduling-policy", scheduler.policy if scheduler.policy != "fcfs" else None),
-        ("quantization", "fp8" if getattr(hardware, "dtype", "auto") == "fp8" else None),
+        ("quantization", quantization_flag(client.model, _dtype(client.hardware), base_dir)[0]),
         ("kv-cache-dtype", "fp8" if getattr(hardware, "kv_dtype", "auto") == "fp8" else None),
     ):
         if value is not None:
@@ -406,6 +390,10 @@ def _flags(client: Any, tp: int) -> list[str]:
     return words
 
 
+def _dtype(hardware: object) -> str:
+    return getattr(hardware, "dtype", None) or "auto"
+
+
 def _reserves(client: Any) -> bool | None:
     """Return the value of a flag that vLLM has from 0.19 on; None for its default."""
     has_flag = int(client.engine.rsplit(".", 1)[-1]) >= 19
@@ -420,14 +408,9 @@ def assumed_names(scenario: Scenario) -> list[str]:
                            *(one.draft_model for one in drafts if one.draft_model)])
     lines = [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
              "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
+    base_dir = scenario.source.base_dir
+    missing = (quantization_flag(client.model, _dtype(client.hardware), base_dir)[1] for client in engines)
+    lines += dict.fromkeys(line for line in missing if line is not None)
     heads = dict.fromkeys(one.method for one in drafts if draft_config(one, "").get("model") == DRAFT_HEAD)
     return lines + [f"write the checkpoint of the {method} head in place of {DRAFT_HEAD}; no command sets how many "
                     "drafts are accepted" for method in heads]
-
-
-def hub_name(model: str) -> str:
-    """Return the name of a model at Hugging Face, from the source of its description; else its path."""
-    if model.lower() not in names_in("models"):   # a name that another model's description stands for is not its own
-        return model
-    found = re.match(r"https://huggingface\.co/(\S+/\S+)", load_model(model).source or "")
-    return found[1] if found else model

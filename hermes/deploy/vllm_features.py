@@ -17,9 +17,9 @@ from typing import Any, get_args
 
 from hermes.clients.tier_config import HostOffloadConfig
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.composed import captured_sizes
-from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.engines import EngineDescription, device_class
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.engines import EngineDescription, device_class
+from hermes.hardware.engine_memory import captured_sizes
 from hermes.hardware.info import HardwareInfo
 from hermes.schedulers.chunked_config import Speculation
 from hermes.units import parse_duration

@@ -55,6 +55,8 @@ FLAGS = {
     "max-num-queued-reqs": Flag("scheduler.max_num_queued_reqs", "int"),
     "max-num-queued-tokens": Flag("scheduler.max_num_queued_tokens", "int"),
     "prefill-schedule-interval": Flag("scheduler.prefill_schedule_interval", "int", "1"),
+    "api-server-count": Flag("api_servers.count", "int"),
+    "stream-interval": Flag("api_servers.stream_interval", "int", "1"),
     "enable-lora": Flag("scheduler.max_loras", "switch"),   # without it vLLM ignores the next one
     "max-loras": Flag("scheduler.max_loras", "int"),
     "max-model-len": Flag("max_model_len", "int", "auto"),
@@ -86,7 +88,7 @@ SHORT = {
 _BESIDE = """
     aggregate-engine-logging* allow-credentials* allow-deprecated-quantization* allowed-headers
     allowed-local-media-path allowed-media-domains allowed-methods allowed-origins
-    anthropic-disabled-thinking-effort api-key api-server-count chat-template chat-template-content-format
+    anthropic-disabled-thinking-effort api-key chat-template chat-template-content-format
     code-revision cohere-format cohere-is-reasoning-model* collect-detailed-traces config-format
     cpu-distributed-timeout-seconds cudagraph-metrics* custom-histogram-buckets data-parallel-address
     data-parallel-backend data-parallel-external-lb* data-parallel-hybrid-lb*
@@ -143,7 +145,7 @@ _NOT_MODELLED = """
     offload-prefetch-step pooler-config prefill-context-parallel-size prefix-cache-retention-interval
     prefix-caching-hash-algo prefix-match-unit quantization-config reasoning-config replayssm-buffer-len
     return-sampling-mask* runner scheduler-cls skip-mm-profiling* sparse-indexer-topk-backend
-    specialize-active-lora* stream-interval structured-outputs-config swa-bounded-replay* ubatch-size
+    specialize-active-lora* structured-outputs-config swa-bounded-replay* ubatch-size
     use-fp64-gumbel* use-replayssm* video-pruning-method video-pruning-rate watermark-config worker-cls
     worker-extension-cls
 """   # `*`: a switch

@@ -15,9 +15,9 @@ from hermes.deploy.vllm_features import SYNCHRONOUS, Told, apply_mode
 from hermes.deploy.vllm_flags import FLAGS
 from hermes.engine.compatibility import OFFLOAD_VERSIONS
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.devices import load_device
-from hermes.hardware.engines import NEWEST_ENGINE, load_engine
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.descriptions.models import load_model
 from hermes.schedulers.chunked_config import is_since, newer_keys
 
 __all__ = ["Source", "read_source"]

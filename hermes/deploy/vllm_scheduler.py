@@ -24,7 +24,7 @@ from pydantic import Field
 from hermes.config.own_code import check_own_code
 from hermes.core.generation import Generation
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.hardware.engines import EngineDefaults
+from hermes.hardware.descriptions.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.adapters import adapter_of, count_adapters
 from hermes.schedulers.base import LLMScheduler
@@ -198,7 +198,6 @@ class VllmScheduler(LLMScheduler):
     """See the module's docstring. The engine has the queue and the blocks; `pool` only counts as many as are free."""
 
     takes_over_kv = False
-    aborts_first = True
     splits = False
 
     def __init__(self, config: VllmConfig, pool: BlockPool, version: str) -> None:
@@ -293,7 +292,7 @@ class VllmScheduler(LLMScheduler):
         self._stages[self._numbers.pop(seq)] = None
         self.pool.free_blocks = self._free_blocks   # the engine has the blocks back already
 
-    def abort(self, seq: Generation) -> None:
+    def leave(self, seq: Generation, when: int) -> bool:
         number = self._numbers.pop(seq)
         self._stages[number] = None
         self._bursts.forget(seq)
@@ -305,8 +304,9 @@ class VllmScheduler(LLMScheduler):
         seq.join_tick = self.group.clock   # no more tokens
         if any(one["id"] == number for one in self._arrived):   # the engine does not have it yet
             self._arrived = [one for one in self._arrived if one["id"] != number]
-            return
-        self._free_blocks = self._ask({"abort": number})["free_blocks"]   # from the next plan on
+        else:
+            self._free_blocks = self._ask({"abort": number})["free_blocks"]   # from the next plan on
+        return True
 
     def _admitted(self, seq: Generation, past: int) -> None:
         self._queue.remove(seq)

@@ -195,6 +195,9 @@ DP = _several("parallel.dp", "data-parallel ranks")
 TP = _several("parallel.tp", "tensor parallelism")
 ROLE = _is_not("role", "both", name="a role")
 DECODE = _is("role", "decode")
+SERVERS = _given("api_servers")
+FLEET = _given("fleet", "replicas that come and go")
+SHARED_SERVERS = _several("api_servers.engines", "api_servers.engines")
 ENGINE = _given("engine")
 ADAPTER_BYTES = _given("adapter_bytes")
 TIERS = _given("tiers", "tiers outside the engine")
@@ -315,6 +318,9 @@ OF_RANKS = (
 OF_LIMITS = (
     Row(INTERVAL, needs=RANKS_OR_0_33, rule="before 0.33 vLLM reads it with data-parallel ranks only",
         do="leave it out, or set `engine: vllm-0.33`"),
+    Row(SERVERS, excludes=ROLE, missing="the servers of two engines in the way of one answer", do="leave it out"),
+    Row(SHARED_SERVERS, excludes=FLEET, missing="servers that stay while their engines come and go",
+        do="give each replica its own (1)"),
     Row(ADAPTER_BYTES, needs=LORAS_NEEDED, rule="without it requests have no adapters", do="give it"),
     Row(LORA, needs=LORAS_NEEDED, rule="the adapters in one step", do="give it"),
 )
@@ -381,7 +387,6 @@ OF_SCHEDULERS = (
     Row(WINDOWS, excludes=VLLM, rule="vLLM's own scheduler is driven with full attention only",
         do="write `hybrid: false`"),
 )
-FLEET = _given("fleet", "replicas that come and go")
 OF_FLEETS = (
     Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
     Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),

@@ -7,7 +7,7 @@
 
     hermes sweep sweep.yaml -o out --workers 2            # the same on the command line
 
-Keys of a sweep (`hermes.explore.config.SweepConfig`):
+Keys of a sweep (`hermes.explore.sweep.config.SweepConfig`):
 
     scenario: batching/chunked            a file relative to the sweep, a built-in name, or the scenario itself
     cases:                                configurations that differ in more than one value; column `case`
@@ -28,12 +28,12 @@ ship are in a folder `sweeps` below scenarios/, or are named `...sweep.yaml`; ot
 scenarios.
 """
 
-from hermes.explore.config import Sweep, SweepConfig, load_sweep
-from hermes.explore.editor_schema import sweep_schema
-from hermes.explore.executor import Executor
-from hermes.explore.planning import Plan
-from hermes.explore.runner import plan_sweep, run_sweep
-from hermes.explore.sweep_results import SweepResults, open_sweep
+from hermes.explore.sweep.config import Sweep, SweepConfig, load_sweep
+from hermes.explore.sweep.editor_schema import sweep_schema
+from hermes.explore.sweep.executor import Executor
+from hermes.explore.sweep.planning import Plan
+from hermes.explore.sweep.results import SweepResults, open_sweep
+from hermes.explore.sweep.runner import plan_sweep, run_sweep
 
 __all__ = [
     "Executor", "Plan", "Sweep", "SweepConfig", "SweepResults", "load_sweep", "open_sweep", "plan_sweep", "run_sweep",

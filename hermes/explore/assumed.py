@@ -15,10 +15,10 @@ from typing import Any
 
 from hermes.api import simulate, simulate_again
 from hermes.config.yaml_document import as_node
-from hermes.explore.config import load_sweep
-from hermes.explore.points import points, scenario
 from hermes.explore.size import Sizing
-from hermes.explore.sweep_results import SweepResults
+from hermes.explore.sweep.config import load_sweep
+from hermes.explore.sweep.points import points, scenario
+from hermes.explore.sweep.results import SweepResults
 from hermes.results.assumes import assumed_lines
 from hermes.scenario import Overrides, scenario_of
 from hermes.scenario.alternatives import assumes_of
@@ -40,7 +40,7 @@ def assumes_of_document(document: Mapping[str, Any], base_dir: Path) -> list[dic
     scenario = scenario_of(as_node(document), base_dir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # `size` has said them
-        return assumes_of(scenario, simulate(scenario), partial(simulate_again, scenario), rows=math.inf)
+        return assumes_of(scenario, simulate(scenario, whole=True), partial(simulate_again, scenario), rows=math.inf)
 
 
 def assumes_of_first_point(source: str | Path, overrides: Overrides, results: SweepResults) -> list[str]:
@@ -55,5 +55,5 @@ def assumes_of_first_point(source: str | Path, overrides: Overrides, results: Sw
     first = points(sweep)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")   # the sweep has said them
-        found = assumed_lines(simulate(scenario(sweep, first)).summary["assumes"])
+        found = assumed_lines(simulate(scenario(sweep, first), whole=True).summary["assumes"])
     return [f"first point ({first.label}): {line}" for line in found or ["no default moves a headline by 5%"]]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
-from hermes.explore.executor import Executor, executor
-from hermes.explore.jobs import Job, Outcome, perform
+from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.jobs import Job, Outcome, perform
 
 __all__ = ["EXECUTORS", "Executor", "Job", "MakeExecutor", "Outcome", "local", "make_executor", "on_ray", "perform"]
 
@@ -39,6 +39,6 @@ def local(workers: int, modules: Sequence[str], address: str) -> Executor:
 
 def on_ray(workers: int, modules: Sequence[str], address: str) -> Executor:
     """A Ray cluster, with all of its cores."""
-    from hermes.explore.ray_executor import OnRay
+    from hermes.explore.sweep.ray_executor import OnRay
 
     return OnRay(address, modules)

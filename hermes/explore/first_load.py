@@ -18,12 +18,12 @@ from typing import Any
 from hermes.api import simulate
 from hermes.core.record import ClientInfo
 from hermes.errors import InputError, InputWarning, Verbatim
-from hermes.explore.capacity import capacity
-from hermes.explore.figures import figures
 from hermes.explore.objective import missed
+from hermes.explore.sweep.figures import figures
 from hermes.results.layout import format_s
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.scenario.starts import check_starts
 from hermes.sums import float_sum
 
 __all__ = ["Fitted", "Lone", "confirmed", "fit", "lone"]
@@ -33,8 +33,9 @@ LONE = 40              # requests of the simulation of a lone user
 FULL = 0.8             # share of a limit above which a lone request leaves no room for others
 SLACK = 2.0            # of a limit that is chosen, over a lone request
 MARGIN = 0.8           # of the highest rate that meets the SLO
-RUNS = 8               # simulations of the search
-PROBE = 400            # requests of each of them
+RUNS = 10              # simulations of the search
+FAR, NEAR = 4.0, 1.2   # of one rate to the next, and where it ends
+PROBE, PROBE_S, MOST_PROBE = 400, 20.0, 1000   # requests of each of them, and seconds of their arrivals
 TRIES = 6              # rates, and lengths of one rate, that are tried for the scenario that is written
 SHORTEST_S, FEWEST, MOST = 60.0, 500, 20_000   # its arrivals
 STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -108,11 +109,12 @@ def lone(document: Mapping[str, Any]) -> Lone:
     """Simulate one user at a time. Raises `InputError` for a scenario that cannot be built."""
     fitting = copy.deepcopy(dict(document))
     with _quietly():
+        check_starts(load_scenario(fitting))
         cut = _cut(fitting)
         alone = copy.deepcopy(fitting)
         for workload in _workloads(alone):
             workload |= {"requests": LONE, "arrivals": {"kind": "closed_loop", "users": 1}}
-        results = simulate(alone)
+        results = simulate(alone, whole=True)
     row = figures(results)
     values, over = {}, []
     for metric in ("ttft", "tpot"):
@@ -121,8 +123,7 @@ def lone(document: Mapping[str, Any]) -> Lone:
             values[metric] = value, limit
             over += [metric] if value > FULL * limit else []
     info = next(client for client in results.record.clients if client.kind == "llm")
-    table = results.requests
-    mean = float((table.prompt_tokens + table.output_tokens).mean())
+    mean = float((results.record.prompt_tokens + results.record.output_tokens).mean())   # without pandas
     return Lone(fitting, cut, tuple(over), values, info, mean)
 
 
@@ -175,15 +176,12 @@ def fit(alone: Lone, asked: float | None) -> Fitted:
             if what is None:
                 found.reasons["rate"] = "as asked: it meets the SLO"
                 return found
-        for workload in _workloads(found.document):
-            workload["requests"] = PROBE
-        answer = capacity(found.document, seeds=1, max_runs=RUNS, workers=0)
-        highest = answer.value or 0.0
+        highest, runs = _highest(found)
         wanted = _floor(MARGIN * highest) if highest else 0.0
         for _ in range(TRIES if highest else 0):
             if _try(found, wanted) is None:
                 found.reasons["rate"] = (f"{wanted / highest:.0%} of {highest:.3g}/s, the highest that met the SLO in "
-                                         f"{answer.runs} simulations")
+                                         f"{runs} short simulations")
                 if asked is not None:
                     found.notes.append(f"{asked:g}/s misses the SLO ({what}); the scenario has {wanted:g}/s")
                 return found
@@ -199,18 +197,31 @@ def confirmed(document: Document) -> Document:
     found = Fitted(copy.deepcopy(document))
     with _quietly():
         for _ in range(TRIES):
-            if missed(figures(simulate(found.document))) is None:
+            if missed(figures(simulate(found.document, whole=True))) is None:
                 return found.document
             scale(found.document, MARGIN * _rate(found.document))
     raise InputError(Verbatim("no rate meets the SLO; name another device or model, or more devices"), field="rate")
+
+
+def _highest(found: Fitted) -> tuple[float, int]:
+    """Return the highest rate that few requests do not miss, to `NEAR`, and the number of simulations; 0 for none."""
+    rate, low, high, runs = _rate(found.document), 0.0, math.inf, 0
+    while runs < RUNS and high > NEAR * low:
+        runs += 1
+        if _probe(found, rate) is None:
+            low = rate
+        else:
+            high = rate
+        rate = FAR * low if high == math.inf else math.sqrt(low * high) if low else high / FAR
+    return low, runs
 
 
 def _probe(found: Fitted, rate: float) -> str | None:
     """Return what few requests at a rate miss; None if it is worth a longer look."""
     scale(found.document, rate)
     for workload in _workloads(found.document):
-        workload["requests"] = PROBE
-    row = figures(simulate(found.document))
+        workload["requests"] = int(min(max(workload["arrivals"]["rate"] * PROBE_S, PROBE), MOST_PROBE))
+    row = figures(simulate(found.document, whole=True))
     return missed(row) if row.get("slo.pass") is False else None
 
 
@@ -221,7 +232,7 @@ def _try(found: Fitted, rate: float) -> str | None:
     for _ in range(TRIES):
         for workload in _workloads(found.document):
             workload["requests"] = int(min(max(workload["arrivals"]["rate"] * seconds, FEWEST), MOST))
-        row = figures(simulate(found.document))
+        row = figures(simulate(found.document, whole=True))
         what = missed(row)
         needed = row.get("settling.needed_s")   # a longer run, if this one is too short for a verdict
         if what is None or not isinstance(needed, float) or row.get("slo.pass") is False:

@@ -1,4 +1,4 @@
-"""Longer arrivals for simulations that have not settled (`hermes.results.settling`)."""
+"""Longer arrivals for simulations that have not settled (`hermes.results.figures.settling`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.results.settling import LATENCIES
+from hermes.explore.objective import Row, grows
+from hermes.results.figures.settling import LATENCIES
 from hermes.scenario import Scenario
 
 __all__ = ["MOST_REQUESTS", "Arrivals", "arrivals_of"]
-
-Row = Mapping[str, Any]
 
 MOST_REQUESTS = 400_000   # of a lengthened simulation
 LEAST = 1.05              # a smaller factor would change nothing
@@ -59,7 +58,7 @@ class Arrivals:
         """Return the figures of a trace's own rows as settled if the trace is long enough: a trace need not be steady,
         since the question is about this trace."""
         p99, had = row.get("latency.e2e_s.p99"), row.get("settling.arrivals_s")
-        if not self.fixed or row.get("settling.settled") is not False or row.get("headline.stable") is False:
+        if not self.fixed or row.get("settling.settled") is not False or grows(row):
             return row
         return {**row, "settling.settled": True} if p99 and had and had >= LATENCIES * p99 else row
 

@@ -13,8 +13,8 @@ from hermes.scenario import Scenario
 from hermes.units import parse_rate
 
 __all__ = [
-    "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo", "own_missed", "rate_option",
-    "settled", "slo_overrides",
+    "Row", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo", "own_missed",
+    "rate_option", "settled", "slo_overrides",
 ]
 
 Row = Mapping[str, Any]
@@ -69,23 +69,28 @@ def need_fixed_clients(fleets: Iterable[object]) -> None:
     for number, fleet in enumerate(fleets):
         if fleet is not None:
             raise InputError(Verbatim("its replicas come and go, and this command looks for what a fixed number "
-                                      "serves; leave it out"), field=f"clients.{number}.fleet")
+                                      "serves; leave it out, or take `hermes size SCENARIO --scale --minutes 10`"),
+                             field=f"clients.{number}.fleet")
+
+
+def grows(row: Row) -> bool:
+    """Whether the queue grows in a simulation in which nothing changes: a longer one would only have more of it."""
+    return row.get("headline.stable") is False and not row.get("headline.changes")
 
 
 def settled(row: Row) -> bool:
     """Whether a simulation is long enough for a verdict: it settled, or misses its SLO however long it is."""
-    return row.get("settling.settled") is not False or bool(row.get("settling.late_misses")) \
-        or row.get("headline.stable") is False
+    return row.get("settling.settled") is not False or bool(row.get("settling.late_misses")) or grows(row)
 
 
 def missed(row: Row) -> str | None:
     """Return what a simulation misses, in a few words, or None if it meets its SLO. row: Its flat figures.
 
-    A simulation that has not settled (`hermes.results.settling`) never meets its SLO.
+    A simulation that has not settled (`hermes.results.figures.settling`) never meets its SLO.
     """
     if row.get("requests.unfinished"):
         return f"{row['requests.unfinished']:,} requests unfinished at the horizon"
-    if row.get("headline.stable") is False:
+    if grows(row):
         return "the queue grows"
     verdict = row.get("slo.pass")
     if verdict is None:
@@ -138,7 +143,7 @@ def _own_text(slo: SloConfig) -> str:
     return ", ".join(parts)
 
 
-def nearest_to_limit(row: Mapping[str, Any]) -> tuple[str, float] | None:
+def nearest_to_limit(row: Row) -> tuple[str, float] | None:
     """Return the latency nearest to its limit, and its share of the limit; None without limits of latency."""
     shares = [(row[key] / row[key.replace("value_s", "limit_s")], key.split(".")[1]) for key in row
               if key.startswith("slo.") and key.endswith(".value_s") and row[key] is not None]

@@ -19,20 +19,20 @@ not change it, but say whether it is within noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes.explore.objective import missed, nearest_to_limit
+from hermes.explore.objective import Row, grows, missed, nearest_to_limit
 from hermes.explore.trials import Trials
 from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.explore.size import Kind, Sizing, Tried
 
-__all__ = ["Check", "Verdicts", "check_answer", "near_limit", "with_longer"]
+__all__ = ["ENOUGH", "ENOUGH_LONG", "Beyond", "Check", "Verdicts", "check_answer", "near_limit",
+           "pooled_beyond", "times_as_long", "with_longer"]
 
-Row = Mapping[str, Any]
 Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
 
 SEEDS = 3
@@ -157,19 +157,20 @@ def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: floa
 def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
     """Return the verdicts of longer simulations of a layout, with more seeds."""
     first = trials.scenario.seed + 1 + SEEDS
-    times = verdicts.times * _times(verdicts.tried, ENOUGH_LONG)
+    times = verdicts.times * times_as_long(verdicts.tried.row.get("requests.total"), ENOUGH_LONG)
     return _run(trials, verdicts.tried, changes, [range(first, first + SEEDS)], times)
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
     """Simulate a layout with the other seeds: with all of them, or with one after the other until one misses."""
     seeds = range(trials.scenario.seed + 1, trials.scenario.seed + 1 + SEEDS)
-    return _run(trials, tried, changes, [seeds] if all_seeds else [[seed] for seed in seeds], _times(tried, ENOUGH))
+    times = times_as_long(tried.row.get("requests.total"), ENOUGH)
+    return _run(trials, tried, changes, [seeds] if all_seeds else [[seed] for seed in seeds], times)
 
 
-def _times(tried: Tried, enough: int) -> float:
-    """Return how many times as long as those of a simulation arrivals are to be."""
-    return min(max(enough / float(tried.row.get("requests.total") or enough), 1.0), TIMES)
+def times_as_long(requests: float | None, enough: int) -> float:
+    """Return how many times as long as those of a simulation of so many requests arrivals are to be."""
+    return min(max(enough / float(requests or enough), 1.0), TIMES)
 
 
 def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Sequence[int]], times: float) -> Verdicts:
@@ -201,8 +202,22 @@ def _searched(sizing: Sizing, tried: Tried) -> Tried | None:
                 None)
 
 
-def near_limit(rows: Sequence[Row]) -> str | None:
-    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are."""
+class Beyond(NamedTuple):
+    """Share of the requests of several simulations beyond one limit; half: of its 95% interval."""
+
+    name: str
+    share: float
+    half: float
+    allowed: float
+
+    @property
+    def near(self) -> bool:
+        """Whether the share is too near to the allowed one for a verdict."""
+        return abs(self.share - self.allowed) < self.half
+
+
+def pooled_beyond(rows: Sequence[Row]) -> Iterator[Beyond]:
+    """Yield the pooled share of requests beyond each limit."""
     for key in rows[0]:
         name = key.removeprefix("settling.beyond.").removesuffix(".share")
         if key != f"settling.beyond.{name}.share":
@@ -210,9 +225,12 @@ def near_limit(rows: Sequence[Row]) -> str | None:
         mine = [row for row in rows if isinstance(row.get(key), float)]
         share = float_sum(row[key] for row in mine) / len(mine)
         half = math.sqrt(float_sum((row[f"settling.beyond.{name}.high"] - row[key]) ** 2 for row in mine)) / len(mine)
-        if abs(share - mine[0][f"settling.beyond.{name}.allowed"]) < half:
-            return name
-    return None
+        yield Beyond(name, share, half, mine[0][f"settling.beyond.{name}.allowed"])
+
+
+def near_limit(rows: Sequence[Row]) -> str | None:
+    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are."""
+    return next((one.name for one in pooled_beyond(rows) if one.near), None)
 
 
 def _more(now: Verdicts, max_devices: int) -> Tried | None:
@@ -247,7 +265,7 @@ def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:
     if found is None:
         return False
     row = found.row
-    if row.get("headline.stable") is False:
+    if grows(row):
         return True
     far = BY_FAR if row["requests.total"] < ENOUGH else 1.0
     return any(row[key] > far * row[key.removesuffix("low") + "allowed"] for key in row

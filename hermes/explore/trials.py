@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError
-from hermes.explore.config import load_sweep
-from hermes.explore.executor import Executor
 from hermes.explore.lengthening import Arrivals, arrivals_of
-from hermes.explore.planning import Progress
-from hermes.explore.runner import run_sweep
+from hermes.explore.objective import Row
+from hermes.explore.sweep.config import load_sweep
+from hermes.explore.sweep.executor import Executor
+from hermes.explore.sweep.planning import Progress
+from hermes.explore.sweep.runner import run_sweep
 from hermes.results.progress import Told
 from hermes.scenario import Scenario
 
 __all__ = ["MOST_TIMES", "Trials", "Wanted"]
 
-Row = Mapping[str, Any]
 Wanted = Mapping[str, tuple[Mapping[str, Any], int]]   # label -> (settings by dotted path, seed)
 
 MOST_TIMES = 4   # that one simulation is repeated with longer arrivals
@@ -29,9 +29,9 @@ class Trials:
     """See the module's docstring.
 
     Attributes:
-        left: How many further simulations there will be at most, for `told`; the search sets it. Repetitions with
+        left: About how many further simulations there will be, for `told`; the search sets it. Repetitions with
             longer arrivals are not counted.
-        most: At most so many simulations in all, by `left`.
+        most: So many simulations in all, by `left`.
         length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
             simulations that settled have needed.
         lengths: The same of each simulation, as it was at last.
@@ -86,7 +86,7 @@ class Trials:
         new = {names[label]: {"label": names[label], "set": dict(settings), "seed": seed}
                for label, (settings, seed) in wanted.items()}
         self.cases |= new
-        rows = self._sweep(new, self._progress(", ".join(new), fresh=not wanted.keys() & self.rows.keys()))
+        rows = self._sweep(new, self._progress("; ".join(new), fresh=not wanted.keys() & self.rows.keys()))
         return {label: rows[names[label]] for label in wanted}
 
     def _progress(self, what: str, *, fresh: bool) -> Progress:

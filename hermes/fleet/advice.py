@@ -19,9 +19,10 @@ from hermes.fleet.autoscalers import Autoscaler, GroupsAutoscaler, Pod, Traffic
 from hermes.fleet.replicas import Replicas
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["Advice", "Ask", "Noted", "Shadow", "Stretch", "act", "advice"]
+__all__ = ["NO_LIMIT", "Advice", "Ask", "Noted", "Shadow", "Stretch", "act", "advice"]
 
 DAY_NS = 86_400 * NS_PER_S
+NO_LIMIT = 100_000   # replicas: what an autoscaler wants has no limit but its own
 
 
 class Ask(NamedTuple):
@@ -58,6 +59,8 @@ class Advice(NamedTuple):
         recorded: Times, and the replicas from then on.
         differs_ns: Time in which it wanted another number than the recorded one.
         more_ns, fewer_ns: Replicas times ns that it wanted beyond, and below, the recorded ones.
+        slots: The group's `count`; None without one.
+        asked: What its metrics asked for at each look, whatever its limits of rate allowed.
     """
 
     group: str
@@ -67,6 +70,13 @@ class Advice(NamedTuple):
     differs_ns: int
     more_ns: int
     fewer_ns: int
+    slots: int | None = None
+    asked: Sequence[int] = ()
+
+    @property
+    def most(self) -> int:
+        """The most replicas that it wanted at a look; 0 without a decision."""
+        return max((row.wanted for row in self.decisions), default=0)
 
     @property
     def per_day(self) -> float | None:
@@ -80,13 +90,17 @@ class Noted:
     Attributes:
         name: Of the group.
         asked: What was asked for, looks that agree with the record included.
+        by_metrics: Times, and what the metrics asked for, at each look.
         beside: The views of the same process, this one included.
-        least: Fewest replicas that can be asked for.
+        least, most: Fewest and most replicas that can be asked for.
     """
+
+    most: int
 
     def __init__(self, name: str, least: int) -> None:
         self.name, self.least = name, least
         self.asked: list[Ask] = []
+        self.by_metrics: list[tuple[int, int]] = []
         self.beside: Sequence[Noted] = [self]
         self._now_wanted: int | None = None   # asked for at this look
         self._looked = False
@@ -99,10 +113,6 @@ class Noted:
     @property
     def recorded(self) -> int:
         """Replicas that take requests or start, as recorded."""
-        raise NotImplementedError
-
-    @property
-    def most(self) -> int:
         raise NotImplementedError
 
     def moment(self, seconds: float) -> Any:   # Any: a SimPy event
@@ -123,6 +133,10 @@ class Noted:
             view.end_look()
         return self.moment(seconds)
 
+    def asks(self, replicas: int | None) -> None:
+        if replicas is not None:
+            self.by_metrics.append((self.now_ns, replicas))
+
     def scale(self, replicas: int, reason: str) -> None:
         before = self.wanted
         self._now_wanted = min(max(replicas, self.least), self.most)
@@ -141,7 +155,13 @@ class Noted:
 
 
 class Shadow(Noted):
-    """View of a group in a simulation, with scrapers of its own, beside the group's autoscaler."""
+    """View of a group in a simulation, with scrapers of its own, beside the group's autoscaler.
+
+    Attributes:
+        most: Most replicas that can be asked for; the group may have fewer.
+    """
+
+    most = NO_LIMIT
 
     def __init__(self, replicas: Replicas) -> None:
         super().__init__(replicas.name, replicas.least)
@@ -177,7 +197,8 @@ class Shadow(Noted):
         return self._of.wanted
 
     @property
-    def most(self) -> int:
+    def slots(self) -> int:
+        """The group's `count`."""
         return self._of.most
 
     @property
@@ -206,6 +227,10 @@ class Shadow(Noted):
         if self._of.goes_on:
             super().scale(replicas, reason)
 
+    def asks(self, replicas: int | None) -> None:
+        if self._of.goes_on:
+            super().asks(replicas)
+
     def done(self, time_ns: int, replicas: int) -> bool:
         for time, _before, after, _reason in reversed(self._of.decided or ()):
             if time <= time_ns:
@@ -232,10 +257,11 @@ def refused(what: str) -> InputError:
                       field="autoscaler")
 
 
-def advice(view: Noted, recorded: Sequence[tuple[int, int]], end_ns: int) -> Advice:
+def advice(view: Noted, recorded: Sequence[tuple[int, int]], end_ns: int, slots: int | None = None) -> Advice:
     """Return the advice of a view.
 
     recorded: Times, and the replicas from then on; the first time is 0.
+    slots: The group's `count`; None without one.
     """
     asked = [ask for ask in view.asked if ask.time_ns <= end_ns]
     ends = [*(ask.time_ns for ask in asked[1:]), end_ns][:len(asked)]
@@ -260,4 +286,5 @@ def advice(view: Noted, recorded: Sequence[tuple[int, int]], end_ns: int) -> Adv
                 if at >= end:
                     break
         before = ask
-    return Advice(view.name, end_ns, decisions, list(recorded), differs, more, fewer)
+    return Advice(view.name, end_ns, decisions, list(recorded), differs, more, fewer, slots,
+                  [number for time, number in view.by_metrics if time <= end_ns])

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Duration
 from hermes.errors import InputError
-from hermes.fleet.aibrix_rules import Rates, Recommendations
+from hermes.fleet.aibrix_rules import Rates, Recommendations, Tolerance
 from hermes.fleet.autoscalers import Acts, Autoscaler, AutoscalerView, Beats
 from hermes.units import s_to_ns
 
@@ -46,6 +46,11 @@ class AibrixAutoscaler(Autoscaler):
     """Replicas rise to the highest number asked for within so long."""
     down_cooldown: Duration = Field(default=300.0, ge=0, le=86400)
     """Replicas fall to the lowest number asked for within so long; as intended, to the highest."""
+    up_tolerance: float = Field(default=0.1, ge=0, le=1e6)
+    """Replicas do not rise up to this share above the target (`up-fluctuation-tolerance`); `kpa` as documented has no
+    tolerances."""
+    down_tolerance: float = Field(default=0.1, ge=0, lt=1)
+    """Replicas do not fall up to this share below the target (`down-fluctuation-tolerance`)."""
     intended: bool = False
     """Whether the documented rules hold instead of those that are executed."""
 
@@ -58,6 +63,10 @@ class AibrixAutoscaler(Autoscaler):
     @property
     def rates(self) -> Rates:
         return Rates(self.max_scale_up_rate, self.max_scale_down_rate)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance(self.up_tolerance, self.down_tolerance)
 
     def check(self, most: int) -> None:
         for name, value in (("min", self.min), ("max", self.max)):
@@ -81,6 +90,7 @@ class AibrixAutoscaler(Autoscaler):
                 view.scale(min(max(current, self.min), most), "outside min and max")
             elif values:
                 asked = decider.asks(now, current, values)
+                view.asks(asked if self.max is None else min(asked, self.max))
                 replicas = min(max(settled.settled(now, current, asked), self.min), most)
                 if replicas != current:
                     view.scale(replicas, f"{self.metric} {'above' if replicas > current else 'below'} target")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hermes.sums import float_sum
 
-__all__ = ["Panic", "Rates", "Recommendations", "Window", "apa_replicas", "in_panic", "kpa_replicas"]
+__all__ = ["Panic", "Rates", "Recommendations", "Tolerance", "Window", "apa_replicas", "in_panic", "kpa_replicas"]
 
 
 class Rates(NamedTuple):
@@ -29,25 +29,40 @@ class Rates(NamedTuple):
         return math.floor(current / self.down)
 
 
+class Tolerance(NamedTuple):
+    """How far a value may be from its target without a change: shares above and below it."""
+
+    up: float = 0.1
+    down: float = 0.1
+
+    def holds(self, ratio: float) -> bool:
+        return 1 - self.down <= ratio <= 1 + self.up
+
+
 class Window:
-    """Values of so long, and their mean."""
+    """Values of so long, and their mean. One that is exactly as old still counts."""
 
     def __init__(self, length_ns: int) -> None:
         self._length_ns = length_ns
         self._values: list[tuple[int, float]] = []
 
     def add(self, now_ns: int, value: float) -> None:
-        self._values = [one for one in self._values if one[0] > now_ns - self._length_ns]
+        self._values = [one for one in self._values if one[0] >= now_ns - self._length_ns]
         self._values.append((now_ns, value))
 
     def mean(self) -> float:
         return float_sum(value for _, value in self._values) / len(self._values)
 
 
-def kpa_replicas(stable: float, panic: float, target: float, current: int, rates: Rates, *, panics: bool) -> int:
-    """Return what `kpa` asks for: by the mean of the long window, in a panic by the larger one."""
+def kpa_replicas(stable: float, panic: float, target: float, current: int, rates: Rates,
+                 tolerance: Tolerance | None = None, *, panics: bool) -> int:
+    """Return what `kpa` asks for: by the mean of the long window, in a panic by the larger one.
+
+    tolerance: Ratios to the target at which the present number is asked for; None for none, as documented.
+    """
     def bounded(value: float) -> int:
-        return min(max(math.ceil(value / target), rates.fewest(current)), rates.most(current))
+        near = tolerance is not None and tolerance.holds(value / target)
+        return current if near else min(max(math.ceil(value / target), rates.fewest(current)), rates.most(current))
 
     return max(bounded(stable), bounded(panic)) if panics else bounded(stable)
 
@@ -82,16 +97,13 @@ class Panic:
         return self._most
 
 
-def apa_replicas(use: float, target: float, current: int, up_tolerance: float, down_tolerance: float,
-                 rates: Rates) -> int:
+def apa_replicas(use: float, target: float, current: int, tolerance: Tolerance, rates: Rates) -> int:
     """Return what `apa` asks for: current x use / target, rounded up, unless the ratio is near to 1."""
     ratio = use / target
+    if tolerance.holds(ratio):
+        return current
     asked = math.ceil(current * ratio)
-    if ratio > 1 + up_tolerance:
-        return min(asked, math.ceil(rates.up * current))
-    if ratio < 1 - down_tolerance:
-        return max(asked, rates.fewest(current))
-    return current
+    return min(asked, math.ceil(rates.up * current)) if ratio > 1 else max(asked, rates.fewest(current))
 
 
 class Recommendations:

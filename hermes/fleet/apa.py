@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from hermes.fleet.aibrix import AibrixAutoscaler
 from hermes.fleet.aibrix_rules import Window, apa_replicas
 from hermes.fleet.autoscalers import AUTOSCALERS
@@ -24,10 +22,6 @@ class Apa(AibrixAutoscaler):
     """AIBrix's APA: replicas x use / target."""
 
     kind: Literal["apa"] = "apa"
-    up_tolerance: float = Field(default=0.1, ge=0, le=1e6)
-    """Replicas do not rise up to this share above the target (`up-fluctuation-tolerance`)."""
-    down_tolerance: float = Field(default=0.1, ge=0, lt=1)
-    """Replicas do not fall up to this share below the target (`down-fluctuation-tolerance`)."""
 
     def decider(self) -> _Apa:
         return _Apa(self)
@@ -42,5 +36,4 @@ class _Apa:
     def asks(self, now_ns: int, current: int, values: list[float]) -> int:
         config = self._config
         self._use.add(now_ns, float_sum(values) / len(values))
-        return apa_replicas(self._use.mean(), config.target, current, config.up_tolerance, config.down_tolerance,
-                            config.rates)
+        return apa_replicas(self._use.mean(), config.target, current, config.tolerance, config.rates)

@@ -131,7 +131,11 @@ class AutoscalerView(Protocol):
 
     def until(self, seconds: float) -> Any:   # Any: a SimPy event
         """Return the event of this time, to be yielded: it comes after step ends and changes of membership, and before
-        arrivals, of its instant. It never comes once all requests have ended."""
+        arrivals, of its instant. It never comes once all requests, and each `duration`, have ended."""
+        ...
+
+    def asks(self, replicas: int | None) -> None:
+        """Note what the metrics ask for at this look, before the autoscaler's limits of rate; None without a value."""
         ...
 
     def scale(self, replicas: int, reason: str) -> None:

@@ -21,7 +21,8 @@ class Crash(ConfigModel):
     """A crash of an engine: its process ends, its device stays."""
 
     at: Duration = Field(ge=0)
-    """Simulated time. The replica may be starting, ready or draining then; a crash of a free slot does nothing."""
+    """Simulated time. The replica may be starting, ready or draining then; a crash of a free slot does nothing.
+    A slot that never has a replica is refused."""
     replica: int = Field(default=0, ge=0, le=100_000)
     """Number of its slot in the group, from 0."""
 

@@ -4,10 +4,10 @@ The load loop looks each 5 s at the last step and the queue of each engine, and 
 the targets `throughput` and `latency` it compares them with fixed thresholds; with `sla` it estimates TTFT and ITL by
 regressions over the steps that it has seen. The throughput loop predicts each 180 s the traffic of the next interval,
 and asks for the workers that serve it within the limits; with the load loop it gives the fewest. Nothing is decided
-while workers start or drain. Prefill and decode workers share a budget of devices.
+while workers drain; while they start, they may be given up. Prefill and decode workers share a budget of devices.
 
-Source: ai-dynamo/dynamo 0c6da1ec, components/src/dynamo/planner (`hermes.fleet.dynamo_rules`,
-`hermes.fleet.dynamo_models`).
+Source: ai-dynamo 1.6.1, dynamo/planner, and ai-dynamo/dynamo 0c6da1ec, components/src/dynamo/planner
+(`hermes.fleet.dynamo_rules`, `hermes.fleet.dynamo_models`: the regressions are those of the latter).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hermes.fleet.dynamo_rules import (
     budgeted_pair,
     by_threshold,
     decode_load,
+    guarded_pair,
     prefill_load,
     uses,
 )
@@ -43,6 +44,9 @@ class DynamoPlanner(GroupsAutoscaler):
     """Dynamo's planner: prefill and decode workers, or workers that do both."""
 
     kind: Literal["dynamo_planner"] = "dynamo_planner"
+    rules: Literal["1.6.1", "0c6da1ec"] = "1.6.1"
+    """Release, or the older commit: there a worker goes although the others would then ask for it again, and nothing is
+    decided while workers start."""
     target: Literal["throughput", "latency", "sla"] = "throughput"
     """What it optimises (`optimization_target`). `throughput` and `latency`: fixed thresholds of queue and KV memory.
     `sla`: TTFT and ITL."""
@@ -58,6 +62,8 @@ class DynamoPlanner(GroupsAutoscaler):
     """Time between two looks of the load loop, and between two steps that the regressions see of an engine."""
     throughput_interval: Duration = Field(default=180.0, gt=0)
     """Time between two decisions of the throughput loop."""
+    max_change: int = Field(default=8, ge=1, le=100_000)
+    """Most workers of a group by which the throughput loop moves at once (`max_throughput_scaling_replicas`; 1.6.1)."""
     predictor: Literal["constant", "kalman"] = "constant"
     """Predictor of the traffic. Dynamo's default, `arima`, and `prophet` need libraries that HERMES does not have."""
     kalman_level: float = Field(default=1.0, gt=0, le=1e9)
@@ -161,6 +167,8 @@ class Planner:
         self._load = [self._predictor() for _ in range(3)]   # requests, tokens of a prompt, of an output
         self._served = [Traffic(0, 0, 0)] * len(views)
         self._least = [1] * len(views)   # by the throughput loop
+        self._newest = config.rules == "1.6.1"
+        self._fewer: tuple[list[int], list[int]] | None = None   # asked for at the look before, while workers start
 
     def _predictor(self) -> Predictor:
         config = self._config
@@ -172,53 +180,83 @@ class Planner:
         """Look at the engines and the traffic, and scale."""
         decided: list[int] | None = None
         reason = "load loop"
-        settled = self._settled()
+        starting = self._starting()
         if load:
             if self._config.target == "sla":
                 for view in self._views:
                     for one in view.engines():
                         self._models[view.role].observe(one.latest)
-            if self._config.by_load and settled:
-                decided = self._by_load()
+            if starting is None:
+                self._fewer = None
+            elif self._config.by_load:
+                decided = self._by_load(starting)
         if traffic:
             wanted = self._by_traffic()
             if wanted is not None and self._config.by_load:
                 self._least = wanted
-            elif wanted is not None and settled and decided is None:
-                decided, reason = self._budgeted(wanted), "throughput loop"
+            elif wanted is not None and starting is not None and decided is None:
+                decided, reason = self._decided(wanted, starting, [1] * len(wanted)), "throughput loop"
         for view, workers in zip(self._views, decided or (), strict=False):
             if workers != view.wanted:
                 view.scale(workers, reason)
 
-    def _settled(self) -> bool:
-        """Whether no worker starts or drains: all that are wanted are ready, and as many engines report."""
-        return all(view.ready == view.wanted == len(view.engines()) for view in self._views)
+    def _starting(self) -> list[int] | None:
+        """Return the workers of each group that start. None while some drain, or not as many engines report as are
+        ready; of the older rules also while any start: then nothing is decided."""
+        views = self._views
+        if not all(view.wanted >= view.ready == len(view.engines()) for view in views):
+            return None
+        starting = [view.wanted - view.ready for view in views]
+        return starting if self._newest or not any(starting) else None
 
     # -- the load loop -----------------------------------------------------------------------------------------------
 
-    def _by_load(self) -> list[int] | None:
+    def _by_load(self, starting: list[int]) -> list[int] | None:
         """Return the workers of each group by the load, None if nothing should change."""
         config = self._config
-        asked = [self._asked(view) for view in self._views]
-        alone = len(asked) == 1
-        if alone and asked[0] is None and (config.target != "sla" or self._views[0].role != "both"):
+        asked = [self._asked(view, more) for view, more in zip(self._views, starting, strict=True)]
+        both = self._views[0].role == "both"
+        bounded = (both and config.target == "sla") or (self._newest and not both)   # by min and budget
+        if len(asked) == 1 and asked[0] is None and not bounded:
+            self._fewer = None
             return None
-        workers = [view.ready if one is None else one for view, one in zip(self._views, asked, strict=True)]
-        if config.by_traffic:
-            workers = list(map(max, workers, self._least))
-        return self._budgeted(workers)
+        return self._decided(asked, starting, self._least if config.by_traffic else [1] * len(asked))
 
-    def _asked(self, view: AutoscalerView) -> int | None:
+    def _asked(self, view: AutoscalerView, starting: int) -> int | None:
         config, engines, workers, limits = self._config, view.engines(), view.ready, view.limits
         if config.target != "sla":
             context = config.context_length or limits.context_tokens or 1
             return by_threshold(view.role, config.target, uses(view.role, engines, context, limits.kv_tokens), workers,
-                                config.min_endpoint)
+                                config.min_endpoint, starting, holds=self._newest)
         if view.role == "prefill":
-            return prefill_load(self.prefill, engines, workers, limits.batched_tokens, self._sla)
+            return prefill_load(self.prefill, engines, workers, limits.batched_tokens, self._sla, starting)
         if view.role == "decode":
-            return decode_load(self.decode, engines, workers, limits.kv_tokens, self._sla)
-        return agg_load(self.agg, engines, workers, limits.batched_tokens, limits.kv_tokens, self._sla)
+            return decode_load(self.decode, engines, workers, limits.kv_tokens, self._sla, starting)
+        return agg_load(self.agg, engines, workers, limits.batched_tokens, limits.kv_tokens, self._sla, starting)
+
+    def _decided(self, asked: Sequence[int | None], starting: list[int], least: list[int]) -> list[int] | None:
+        """Return the workers of each group, None if nothing should change.
+
+        While workers start, those and one that is ready may be given up, if two looks ask for it with no change between
+        them.
+        """
+        views = self._views
+        if not any(starting):
+            return self._budgeted([max(view.ready if one is None else one, floor)
+                                   for view, one, floor in zip(views, asked, least, strict=True)])
+        fewest, fewer = self._config.min_endpoint, []
+        for view, one, floor in zip(views, asked, least, strict=True):
+            found = max(view.ready if one is None else one, floor, fewest)
+            if len(views) == 1:
+                found, = self._budgeted([found])
+            stays = found > view.ready or (found == view.ready if one is None else one > view.ready)
+            fewer.append(view.wanted if stays else found)
+        if any(found < fewest for found in fewer):   # as there: no ready one goes while another group lacks one
+            fewer = [max(found, view.ready) for view, found in zip(views, fewer, strict=True)]
+        before, self._fewer = self._fewer, (starting, fewer)
+        if fewer == [view.wanted for view in views]:
+            self._fewer = None
+        return fewer if before is not None and before == self._fewer else None
 
     # -- the throughput loop -----------------------------------------------------------------------------------------
 
@@ -235,6 +273,10 @@ class Planner:
         prompt, output = self._load[1].next(), self._load[2].next()
         found = [self._needed(view, rate, prompt, output) for view in self._views]
         workers = [one for one in found if one is not None]
+        if self._newest:
+            change = self._config.max_change
+            workers = [min(max(one, view.ready - change), view.ready + change)
+                       for view, one in zip(self._views, workers, strict=False)]
         return workers if len(workers) == len(found) else None
 
     def _needed(self, view: AutoscalerView, rate: float, prompt: float, output: float) -> int | None:
@@ -245,7 +287,8 @@ class Planner:
             if found is None:
                 return None
             engine, ttft = found
-            return max(math.ceil(rate / engine), math.ceil(ttft / config.ttft) if ttft > config.ttft else 1, least)
+            slow = 1 if self._newest or ttft <= config.ttft else math.ceil(ttft / config.ttft)
+            return max(math.ceil(rate / engine), slow, least)
         if view.role == "decode":
             each = self.decode.rate(prompt + output / 2, output, config.itl, limits.kv_tokens, limits.seqs)
         else:
@@ -254,12 +297,17 @@ class Planner:
         return None if each is None else max(math.ceil(rate / each), least)
 
     def _budgeted(self, workers: list[int]) -> list[int]:
-        """Return workers within the budget of devices."""
+        """Return workers within the budget of devices. None of them starts or drains."""
         budget, least = self._config.max_gpu_budget, self._config.min_endpoint
         if len(workers) == 1:
-            return [budgeted(workers[0], self._views[0].devices, budget, least)]
+            view, = self._views
+            over = self._newest and budget is not None and view.ready * view.devices > budget
+            return [budgeted(view.ready if over else workers[0], view.devices, budget, least)]
         pair = {view.role: i for i, view in enumerate(self._views)}
         p, d = pair["prefill"], pair["decode"]
-        found = budgeted_pair(workers[p], workers[d], (self._views[p].devices, self._views[d].devices), budget, least)
+        devices = self._views[p].devices, self._views[d].devices
+        wanted, ready = (workers[p], workers[d]), (self._views[p].ready, self._views[d].ready)
+        found = (guarded_pair(ready, wanted, devices, budget, least) if self._newest
+                 else budgeted_pair(*wanted, devices, budget, least))
         workers[p], workers[d] = found
         return workers

@@ -10,6 +10,7 @@ from hermes.config.streams import stream as random_stream
 from hermes.core.client import Client
 from hermes.core.clock import MEMBERSHIP, Acting, Clock
 from hermes.core.gateway import Gateway
+from hermes.core.kv_transfer import Handoff
 from hermes.core.router import Router
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, inside
@@ -17,7 +18,7 @@ from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig, Probe
 from hermes.fleet.observations import GroupFacts
 from hermes.fleet.replicas import Replicas
-from hermes.fleet.start_ups import EngineStart, Place
+from hermes.fleet.start_ups import FindsStart, Place
 from hermes.units import s_to_ns
 
 __all__ = ["Fleet", "Group"]
@@ -41,7 +42,7 @@ class Group(NamedTuple):
     config: FleetConfig
     clients: list[Any]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
-    engine: Callable[[str], EngineStart]
+    engine: FindsStart
     slow_first: Callable[[Any, int], None] | None
 
 
@@ -59,9 +60,8 @@ class Fleet:
     Args:
         groups: Those whose replicas come and go.
         shared: Autoscalers of several groups, and the groups' names.
-        kv_waits: Tokens of sequences whose KV waits for memory of a client.
-        holds: Whether KV of a client is still to move.
-        left: Returns the number of requests that have not ended.
+        handoff: Moves KV between them; None if none moves.
+        left: Returns whether the run goes on: the requests that have not ended, or 1 before the last `duration` ends.
         gateway: Makes attempts at what they serve; None if nothing can go wrong.
         seed: Of the scenario.
 
@@ -71,8 +71,8 @@ class Fleet:
     """
 
     def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
-                 holds: Callable[[Client], bool], kv_waits: Callable[[Client], int], left: Callable[[], int],
-                 gateway: Gateway | None, seed: int) -> None:
+                 handoff: Handoff | None, left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:
+        holds = (lambda client: False) if handoff is None else handoff.holds
         self._env, self._gateway, self._seed = env, gateway, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
@@ -93,7 +93,8 @@ class Fleet:
             if gateway is not None:
                 gateway.covered |= {client.index for client in clients if client.role == "service"}
             replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
-            replicas.kv_waits = kv_waits
+            if handoff is not None:
+                replicas.kv_waits = handoff.waiting_tokens
             self.replicas[group.name] = replicas
             if gateway is not None and gateway.policy.queue_ns is not None:
                 replicas.least = 0
@@ -126,6 +127,11 @@ class Fleet:
             raise InputError(Verbatim("it cannot follow clients that come and go (no `changed(members)`); take "
                                       "another, or leave out `fleet`"), field="router")
         self._seen.append(_Seen(members, list(members), router))
+
+    @property
+    def autoscalers(self) -> list[Any]:   # Any: see above
+        """Those that act, of one group and of several."""
+        return [autoscaler for autoscaler, _ in (*self._acting, *self._shared)]
 
     def start(self) -> None:
         """Show the routers who is ready, and start the autoscalers. Called once, before the first request."""
@@ -160,12 +166,8 @@ class Fleet:
             self._gateway.members_changed()
 
     def _down(self, client: Client, down: bool) -> None:
-        if self._gateway is None:
-            return
-        if down:
-            self._gateway.lost(client)
-        else:
-            self._gateway.back(client)
+        if self._gateway is not None:
+            (self._gateway.lost if down else self._gateway.back)(client)
 
     def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
         """Return what calls a function when a crash of a client is noticed."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes.core.fairness import Fairness, Held, Service
     from hermes.core.flow_control import FlowControl
     from hermes.core.flow_policy import Classes
-    from hermes.core.flow_pool import Sender
+    from hermes.core.gateway import Gateway
     from hermes.core.saturation import Saturation, Wake
 
 __all__ = ["AdmissionConfig", "BandConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig",
@@ -159,7 +159,7 @@ class LeastServiceFairness(ConfigModel):
     wait_weight: float = Field(default=0.2, ge=0, le=1e6)
     """Weight of the score of the wait, which is 1 for the longest and 0 for the shortest."""
     half_life: Duration = Field(default=60.0, gt=0)
-    """Time in which the service of a tenant without requests halves."""
+    """Time in which the service of a tenant halves, also while it has requests."""
     output_weight: float = Field(default=2.0, ge=0, le=1e6)
     """Prompt tokens that an output token counts for."""
 
@@ -334,7 +334,7 @@ def _check_names(own: Mapping[str, object], used: Sequence[str], field: str, wha
                                  field=field)
 
 
-def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Sequence[list[list[Client]]],
+def build_flow(env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[list[Client]]],
                requested: Requested, own: FlowControlConfig | AdmissionConfig, classes: Mapping[str, ClassConfig],
                tenants: Mapping[str, TenantConfig], gateways: int) -> FlowControl:
     """Return flow control, or admission, of one run. Raises `InputError` with the field within `gateway`.
@@ -375,7 +375,7 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
 
     policy = FlowPolicy(
         order=lambda held, classes: orders[held.priority](held, classes), fairness=fairness,
-        service=new_service, saturation=partial(own.detector.build, env, seed, down), holds=holds,
+        service=new_service, saturation=partial(own.detector.build, env, seed, gateway.down), holds=holds,
         cycle_ns=cycle_ns, scan_ns=max(1, s_to_ns(rule.scan)),
         limits={priority: (band.max or rule.max, band.max_bytes or rule.max_bytes)
                 for priority, band in bands.items()},
@@ -384,6 +384,6 @@ def build_flow(env: Clock, seed: int, sender: Sender, down: set[int], groups: Se
         budgets={place: Budget(limit.tokens, max(1, s_to_ns(limit.per))) for place, limit in limits.items()
                  if limit is not None},
     )
-    flow = FlowControl(env, sender, policy, known, groups, gateways)
+    flow = FlowControl(env, gateway, policy, known, groups, gateways)
     flow.weights = {name: tenants[name].weight for name in requested.tenants if name in tenants}
     return flow

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from hermes.config import ConfigModel, Duration, Name, Rate
 from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
-from hermes.core.retries import BreakerPolicy, RetryPolicy, breaker_of, policy_of
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.flow_control import (
     AdmissionConfig,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from hermes.core.flow_control import FlowControl
     from hermes.core.gateway import Gateway
     from hermes.core.hop import Hop
+    from hermes.core.retries import BreakerPolicy
 
 __all__ = ["GatewayConfig", "QueueConfig", "draws"]
 
@@ -128,8 +128,7 @@ class GatewayConfig(ConfigModel):
                 if self.value_of(key) != type(self).model_fields[key].default:
                     raise InputError(Verbatim(f"stands in `retry`; write `retry: {{kind: {self.retry.kind}, ...}}`, or "
                                               "leave one of them out"), field=key)
-        if self.router_retry is not None and self.retry is not None \
-                and breaker_of(self.retry) is not None and breaker_of(self.router_retry) is not None:
+        if len(self._breakers()) > 1:
             raise InputError(Verbatim("`retry` and `router_retry` both keep replicas out; write null for one of them"),
                              field="router_retry")
         if self.spread == "random" and self.replicas == 1:
@@ -140,6 +139,7 @@ class GatewayConfig(ConfigModel):
         """Return the gateway of one run."""
         from hermes.core.breakers import Breakers  # most scenarios have none
         from hermes.core.gateway import Gateway, GatewayPolicy
+        from hermes.core.retries import RetryPolicy, policy_of
 
         def ns(seconds: float | None) -> int | None:
             return None if seconds is None else s_to_ns(seconds)
@@ -162,8 +162,12 @@ class GatewayConfig(ConfigModel):
     @property
     def breaker(self) -> BreakerPolicy | None:
         """When replicas get no requests for a while."""
+        return next(iter(self._breakers()), None)
+
+    def _breakers(self) -> list[BreakerPolicy]:
+        from hermes.core.retries import breaker_of  # most scenarios have no gateway
         found = [breaker_of(config) for config in (self.retry, self.router_retry) if config is not None]
-        return next((breaker for breaker in found if breaker is not None), None)
+        return [breaker for breaker in found if breaker is not None]
 
     def _hop(self, seed: int) -> Hop | None:
         """Return what calls meet before the router, None if that is nothing."""
@@ -183,8 +187,7 @@ class GatewayConfig(ConfigModel):
         """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
         """
         return None if self.orders is None else build_flow(
-            env, seed, gateway, gateway.down, groups, requested, self.orders, self.classes, self.tenants,
-            self.replicas)
+            env, seed, gateway, groups, requested, self.orders, self.classes, self.tenants, self.replicas)
 
 
 def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:

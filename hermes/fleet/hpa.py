@@ -23,6 +23,7 @@ from hermes.fleet.hpa_rules import (
     Limits,
     PodValue,
     Stabiliser,
+    Unruled,
     milli,
     replicas_by_average,
     replicas_by_pods,
@@ -30,7 +31,7 @@ from hermes.fleet.hpa_rules import (
 )
 from hermes.units import s_to_ns
 
-__all__ = ["Behaviour", "Controller", "Done", "Hpa", "Metric", "ScaleDown", "ScaleUp", "Settling"]
+__all__ = ["Behaviour", "Controller", "Done", "Hpa", "Metric", "Ruled", "ScaleDown", "ScaleUp", "Settling"]
 
 Done = Callable[[int, int], bool]
 
@@ -77,7 +78,7 @@ class Metric(ConfigModel):
 
 
 class ScaleUp(ConfigModel):
-    """How fast replicas may rise. Left out, both limits: 4 pods or 100%; with one given, this one alone."""
+    """How fast replicas may rise. Without a limit, both: 4 pods or 100%; with one given, this one alone."""
 
     window: Duration = Field(default=0.0, ge=0, le=3600)
     """Stabilisation window: replicas rise to the lowest recommendation of so long."""
@@ -124,8 +125,26 @@ class ScaleDown(ConfigModel):
         return Limits(self.pods, self.percent, s_to_ns(self.period))
 
 
+class Ruled(Autoscaler):
+    """What a HorizontalPodAutoscaler may say of its speed (`behavior`): with one side written, the other has its
+    defaults; with none there are other rules."""
+
+    scale_up: ScaleUp | None = None
+    """How fast replicas may rise. Left out with `scale_down`: to max(2n, 4) at each sync."""
+    scale_down: ScaleDown | None = None
+    """How fast replicas may fall. Left out with `scale_up`: to the highest recommendation of 300 s."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _both_sides(cls, data: Any) -> Any:   # Any: what the user wrote
+        sides = ("scale_up", "scale_down")
+        if isinstance(data, dict) and any(data.get(side) is not None for side in sides):
+            return {**data, **{side: {} for side in sides if data.get(side) is None}}
+        return data
+
+
 @AUTOSCALERS.register("hpa")
-class Hpa(Autoscaler):
+class Hpa(Ruled):
     """Kubernetes' horizontal pod autoscaler (v2) on metrics of the engines."""
 
     kind: Literal["hpa"] = "hpa"
@@ -141,10 +160,6 @@ class Hpa(Autoscaler):
     """Time between two scrapes of a replica. When in it a replica is scraped is drawn once for each."""
     tolerance: float = Field(default=0.1, ge=0, lt=1)
     """Nothing changes if the ratio to the target is as near to 1."""
-    scale_up: ScaleUp = Field(default_factory=ScaleUp)
-    """How fast replicas may rise."""
-    scale_down: ScaleDown = Field(default_factory=ScaleDown)
-    """How fast replicas may fall."""
 
     @model_validator(mode="after")
     def _min_below_max(self) -> Self:
@@ -162,6 +177,7 @@ class Hpa(Autoscaler):
         view.watch(self.scrape)
         while True:
             replicas, reason = controller.decide(s_to_ns(view.now_s), view.wanted, view.pods(), view.done)
+            view.asks(controller.asked)
             if replicas != view.wanted:
                 view.scale(replicas, reason)
             rounds += 1
@@ -177,12 +193,12 @@ class Behaviour(Protocol):
         ...
 
     @property
-    def scale_up(self) -> ScaleUp:
-        """How fast replicas may rise."""
+    def scale_up(self) -> ScaleUp | None:
+        """How fast replicas may rise; None with `scale_down` without `behavior`."""
         ...
 
     @property
-    def scale_down(self) -> ScaleDown:
+    def scale_down(self) -> ScaleDown | None:
         """How fast replicas may fall."""
         ...
 
@@ -198,9 +214,15 @@ class Settling:
     def __init__(self, config: Behaviour, count: int, least: int) -> None:
         self._most, self._least = config.max or count, least
         up, down = config.scale_up, config.scale_down
-        self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), least,
-                                      self._most)
+        self._stabiliser: Stabiliser | Unruled
+        if up is None or down is None:
+            self._stabiliser = Unruled(least, self._most)
+        else:
+            self._stabiliser = Stabiliser(up.limits, down.limits, s_to_ns(up.window), s_to_ns(down.window), least,
+                                          self._most)
         self._last: tuple[int, int] | None = None   # time and replicas of the change before
+        self._max = config.max
+        self.asked: int | None = None   # by the metrics at the last look, up to its own `max`
 
     def settle(self, now_ns: int, current: int, asked: Sequence[tuple[int | None, str]], done: Done = always,
                ) -> tuple[int, str]:
@@ -210,6 +232,8 @@ class Settling:
         if self._last is not None and not done(*self._last):
             self._stabiliser.undo()
         self._last = None
+        most = max((replicas for replicas, _ in asked if replicas is not None), default=None)
+        self.asked = most if most is None or self._max is None else min(most, self._max)
         replicas, reason = self._wanted(now_ns, current, asked)
         if replicas != current:
             self._stabiliser.changed(now_ns, replicas - current)

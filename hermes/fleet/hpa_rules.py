@@ -4,7 +4,7 @@ how far a recommendation may move the number that there is.
 Source: kubernetes v1.33, pkg/controller/podautoscaler: replica_calculator.go
 (`calcPlainMetricReplicas`, `groupPods`, `getUsageRatioReplicaCount`, `GetExternalPerPodMetricReplicas`) and
 horizontal.go (`stabilizeRecommendationWithBehaviors`, `calculateScaleUpLimitWithScalingRules`,
-`calculateScaleDownLimitWithBehaviors`).
+`calculateScaleDownLimitWithBehaviors`; without `behavior`: `stabilizeRecommendation`, `calculateScaleUpLimit`).
 
 Values and targets are integers in thousandths, as the metrics API has them; a mean is rounded down.
 """
@@ -15,9 +15,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Limits", "PodValue", "Stabiliser", "milli", "replicas_by_average", "replicas_by_pods", "replicas_by_value"]
+from hermes.units import NS_PER_S
+
+__all__ = ["Limits", "PodValue", "Stabiliser", "Unruled", "milli", "replicas_by_average", "replicas_by_pods",
+           "replicas_by_value"]
 
 _ANY_NUMBER = 1 << 31
+_DOWN_WINDOW_NS = 300 * NS_PER_S   # --horizontal-pod-autoscaler-downscale-stabilization
 
 
 class PodValue(NamedTuple):
@@ -158,3 +162,30 @@ class Stabiliser:
     def _start(self, now_ns: int, current: int, period_ns: int) -> int:
         """Return the replicas at the start of the period that ends now."""
         return current - sum(more for at, more in self._changes if at > now_ns - period_ns)
+
+
+class Unruled:
+    """Moves the replicas where no `behavior` is written: to the highest recommendation of 300 s, in both directions,
+    and up to at most twice as many, or 4, at each sync. Its methods are those of `Stabiliser`."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._recommended: list[tuple[int, int]] = []   # time, replicas
+
+    def begin(self, now_ns: int, current: int) -> None:
+        """Take the present number as the first recommendation. Called at each sync; only the first one counts."""
+        if not self._recommended:
+            self._recommended.append((now_ns, current))
+
+    def moved(self, now_ns: int, current: int, recommended: int) -> int:
+        """Return the replicas from now on. A recommendation that is just 300 s old still counts."""
+        self._recommended = [(at, n) for at, n in self._recommended if at >= now_ns - _DOWN_WINDOW_NS]
+        self._recommended.append((now_ns, recommended))
+        wanted = min(max(n for _, n in self._recommended), max(2 * current, 4))
+        return max(min(wanted, self._most), self._least)
+
+    def changed(self, now_ns: int, more: int) -> None:
+        """No change is remembered: no limit counts them."""
+
+    def undo(self) -> None:
+        """There is none."""

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.autoscalers import AUTOSCALERS, Acts, Autoscaler, AutoscalerView, Beats, Pod
-from hermes.fleet.hpa import ScaleDown, ScaleUp, Settling
+from hermes.fleet.autoscalers import AUTOSCALERS, Acts, AutoscalerView, Beats, Pod
+from hermes.fleet.hpa import Ruled, Settling
 from hermes.fleet.hpa_rules import milli, replicas_by_average
 from hermes.sums import float_sum
 from hermes.units import s_to_ns
@@ -50,7 +50,7 @@ class Activity(NamedTuple):
 
 
 @AUTOSCALERS.register("keda")
-class Keda(Autoscaler):
+class Keda(Ruled):
     """KEDA: an HPA on sums of metrics, and the steps to and from no replica."""
 
     kind: Literal["keda"] = "keda"
@@ -74,10 +74,6 @@ class Keda(Autoscaler):
     """Time between two scrapes of a replica. When in it a replica is scraped is drawn once for each."""
     tolerance: float = Field(default=0.1, ge=0, lt=1)
     """The horizontal pod autoscaler changes nothing if the ratio to the target is as near to 1."""
-    scale_up: ScaleUp = Field(default_factory=ScaleUp)
-    """How fast replicas may rise."""
-    scale_down: ScaleDown = Field(default_factory=ScaleDown)
-    """How fast replicas may fall to 1, or to `min`."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -126,6 +122,7 @@ class Keda(Autoscaler):
                 asked = [(replicas_by_average(milli(value), round(trigger.target * 1000), current, self.tolerance),
                           trigger.metric) for value, trigger in zip(values, self.triggers, strict=True)]
                 replicas, reason = settling.settle(beats.now_ns, current, asked, view.done)
+                view.asks(settling.asked)
                 if replicas != current:
                     view.scale(replicas, reason)
             yield beats.next(self.polling, self.sync)

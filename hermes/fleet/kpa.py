@@ -51,7 +51,8 @@ class _Kpa:
         stable, panic = self._stable.mean(), self._short.mean()
         if not config.intended:
             panics = in_panic(stable, panic, config.panic_threshold)
-            return kpa_replicas(stable, panic, config.target, current, config.rates, panics=panics)
+            return kpa_replicas(stable, panic, config.target, current, config.rates, config.tolerance,
+                                panics=panics)
         panics = self._panic.look(now_ns, panic, config.target, current)
         asked = kpa_replicas(stable, panic, config.target, current, config.rates, panics=panics)
         return self._panic.held(asked) if panics else asked

@@ -92,7 +92,7 @@ class Replay(Noted):
 
     def __init__(self, env: Clock, dump: Dump, name: str, most: int) -> None:
         super().__init__(name, 0)
-        self._env, self._dump, self._most = env, dump, most
+        self._env, self._dump, self.most = env, dump, most
         self._sample = _partly(dump.metrics)
         self._counts = dump.counts()
         self._times = {name: rows.time_ns.tolist() for name, rows in dump.replicas.items()}
@@ -100,10 +100,6 @@ class Replay(Noted):
     @property
     def now_ns(self) -> int:
         return int(self._env._now)
-
-    @property
-    def most(self) -> int:
-        return self._most
 
     @property
     def ready(self) -> int:

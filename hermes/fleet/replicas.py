@@ -104,7 +104,7 @@ class Replicas(Observations):
         changed: Called when the replicas that routers choose have changed.
         down: Called with a client that goes down (True) or can be reached again (False).
         holds: Whether KV of a client is still to move.
-        left: Returns the number of requests that have not ended.
+        left: Returns whether the run goes on: the requests that have not ended, or 1 before the last `duration` ends.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
         seed: The scenario's, for the times of scrapes.
 
@@ -194,7 +194,7 @@ class Replicas(Observations):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a request has not ended."""
+        """Whether a request, or a `duration`, has not ended."""
         return bool(self._left())
 
     def until(self, seconds: float) -> Tick:
@@ -205,6 +205,9 @@ class Replicas(Observations):
         if not self._left():
             return self._env.pending()   # never happens: the simulation is at its end
         return self._env.moment(max(s_to_ns(seconds), self._env._now), priority)
+
+    def asks(self, replicas: int | None) -> None:
+        """Nobody notes it in a run; `hermes.fleet.advice` does."""
 
     def scale(self, replicas: int, reason: str) -> None:
         if not self._left():

@@ -17,9 +17,7 @@ from hermes.fleet.startup_times import Time, seconds
 from hermes.units import s_to_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hermes.fleet.start_ups import EngineStart
+    from hermes.fleet.start_ups import FindsStart
 
 __all__ = ["Spares", "Waker"]
 
@@ -36,9 +34,10 @@ class Spares(ConfigModel):
     """0: awake, KV kept. 1: asleep, the weights in host memory. 2: asleep, without weights."""
     wake: Time | None = None
     """Time from the decision until a spare takes requests. Left out: none at level 0; at level 1 the bytes of the
-    weights over the device's link to its host; at level 2 their loading from the page cache."""
+    weights over the device's link to its host (87% of a PCIe slot's rate); at level 2 their loading from the page
+    cache."""
 
-    def waker(self, engine: Callable[[str], EngineStart], seed: int) -> Waker:
+    def waker(self, engine: FindsStart, seed: int) -> Waker:
         """Return what knows how long waking takes.
 
         Args:

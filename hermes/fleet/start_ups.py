@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
-from hermes.config import ConfigModel, Duration, Registry
+from hermes.config import ConfigModel, Duration, Name, Registry
 from hermes.core.clock import MEMBERSHIP, Clock
 from hermes.units import s_to_ns
 
-__all__ = ["START_UPS", "EngineStart", "PhaseRow", "Place", "StartUp", "Starter", "Starting"]
+__all__ = ["START_UPS", "EngineStart", "FindsStart", "Host", "PhaseRow", "Place", "StartUp", "Starter", "Starting",
+           "WarmStart"]
 
 
 class EngineStart(NamedTuple):
@@ -25,9 +26,10 @@ class EngineStart(NamedTuple):
         weight_bytes: Of all devices.
         load_rate: Most bytes/s that all devices load.
         load_fixed_s: Of the loading, whatever the bytes.
-        host_rate: Bytes/s between all devices and their hosts.
+        host_rate: Bytes/s that copies between all devices and their hosts reach.
         image, weights, compiled: What a node keeps, by name: equal names are the same thing.
         source: Of the times.
+        spread: Lowest and highest of whole starts over these, as factors: cold and warm.
     """
 
     cold: Mapping[str, float]
@@ -40,6 +42,27 @@ class EngineStart(NamedTuple):
     weights: str
     compiled: str
     source: str
+    spread: tuple[tuple[float, float], tuple[float, float]]
+
+
+class WarmStart(ConfigModel):
+    """A warm start of any model on this host, with the group's device, parallelism and precision: from the start of the
+    process until the server answers."""
+
+    warm: Duration = Field(gt=0)
+    """How long it took."""
+    model: Name | None = None
+    """Its model. Left out, the group's."""
+
+
+Host = float | WarmStart | None
+"""What is known of a host: its factor, a warm start, or nothing."""
+
+
+class FindsStart(Protocol):
+    """Finds what the engine needs, by the name of its times; raises `InputError` if that is not known."""
+
+    def __call__(self, times: str, host: Host = None, /) -> EngineStart: ...
 
 
 class Starting(NamedTuple):
@@ -86,7 +109,7 @@ class Place(NamedTuple):
     Attributes:
         env: The clock.
         clients: The group's.
-        engine: Returns what the engine needs, by the name of its times; raises `InputError` if that is not known.
+        engine: Finds what the engine needs.
         slow_first: Makes the first step of a client longer by so many ns; None for clients that are no LLM engines.
         ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
         seed: Of the scenario.
@@ -94,7 +117,7 @@ class Place(NamedTuple):
 
     env: Clock
     clients: list[Any]
-    engine: Callable[[str], EngineStart]
+    engine: FindsStart
     slow_first: Callable[[Any, int], None] | None
     ready_ns: Callable[[str, int], int]
     seed: int
@@ -105,12 +128,16 @@ class Place(NamedTuple):
 
 
 class PhaseRow(NamedTuple):
-    """A phase for a table: seconds without and with what an earlier start has left, and where they come from."""
+    """A phase for a table: seconds without and with what an earlier start has left, and where they come from.
+
+    spread: Lowest and highest over these, as factors: cold and warm.
+    """
 
     phase: str
     cold_s: float
     warm_s: float
     source: str
+    spread: tuple[tuple[float, float], tuple[float, float]] = ((1.0, 1.0), (1.0, 1.0))
 
 
 class StartUp(ConfigModel):
@@ -120,7 +147,7 @@ class StartUp(ConfigModel):
         """Return what starts the replicas of a group. Called once for each simulation. Raises `InputError`."""
         raise NotImplementedError
 
-    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+    def rows(self, engine: FindsStart, probe: PhaseRow) -> Iterator[PhaseRow]:
         """Yield the phases for `hermes explain`, distributions with their median; nothing by default.
 
         Args:
@@ -145,7 +172,7 @@ class Fixed(StartUp):
     def build(self, place: Place) -> Starter:
         return _AfterTotal(place, self.total)
 
-    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+    def rows(self, engine: FindsStart, probe: PhaseRow) -> Iterator[PhaseRow]:
         yield PhaseRow("total", self.total, self.total, "given")
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name, NameOrFile
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.start_ups import START_UPS, EngineStart, PhaseRow, Place, Starter, StartUp
+from hermes.fleet.start_ups import START_UPS, EngineStart, FindsStart, PhaseRow, Place, Starter, StartUp, WarmStart
 from hermes.fleet.startup_times import ColdWarm, Phase, Spread, Time, form, seconds, text
 
 __all__ = ["OF_ENGINE", "PHASES", "Phases", "Pool", "Pull", "StockOut", "Storage"]
@@ -89,6 +89,10 @@ class Phases(StartUp):
     times: NameOrFile = "vllm-0.10"
     """Times of the engine's phases that are left out: a shipped name, or a file that `hermes calibrate start-up` has
     written."""
+    host: Annotated[Annotated[float, Field(gt=0, le=100), Tag("time")] | Annotated[WarmStart, Tag("mapping")],
+                    Discriminator(form)] | None = None
+    """What a start takes on this host over one on the host of `times`: the factor, or a warm start from which it
+    follows. It multiplies the phases that are left out."""
     node: Literal["platform", "own"] = "platform"
     """Which replicas share a node, with its caches and links: those of one `platform` (each its own without one), or
     none. Nodes of a `pool` have one replica each."""
@@ -140,7 +144,7 @@ class Phases(StartUp):
             raise InputError(Verbatim("these clients are no LLM engines and take no steps; leave it out"),
                              field="first_request")
 
-        return PhaseStarter(self, place, place.engine(self.times) if self.derived else None)
+        return PhaseStarter(self, place, place.engine(self.times, self.host) if self.derived else None)
 
     def seconds_of(self, phase: str, engine: EngineStart | None, share: float, *, cold: bool) -> float:
         """Return the seconds of a phase of `OF_ENGINE`, cold or warm, at a quantile if it is a distribution. Cold
@@ -153,7 +157,7 @@ class Phases(StartUp):
             given = given.cold if cold else given.warm
         return seconds(given, share)
 
-    def rows(self, engine: Callable[[str], EngineStart], probe: PhaseRow) -> Iterator[PhaseRow]:
+    def rows(self, engine: FindsStart, probe: PhaseRow) -> Iterator[PhaseRow]:
         if self.pool is not None:
             yield PhaseRow("node", *_both(self.pool.provisioning, cold_only=True), text(self.pool.provisioning))
         if isinstance(self.image, Pull):
@@ -161,7 +165,7 @@ class Phases(StartUp):
                            f"{self.image.size / 1e9:.3g} GB at {self.image.bandwidth / 1e9:.3g} GB/s, alone")
         elif self.image:
             yield PhaseRow("image", *_both(self.image, cold_only=True), text(self.image))
-        found = engine(self.times) if self.derived else None
+        found = engine(self.times, self.host) if self.derived else None
         for phase in OF_ENGINE:
             yield self._row(phase, found)
         yield probe if self.probe is None else PhaseRow("probe", *_both(self.probe), text(self.probe))
@@ -178,13 +182,15 @@ class Phases(StartUp):
         if engine is None or not (given is None or isinstance(given, Storage)):
             return PhaseRow(phase, cold, warm, text(given))
         if phase != "weights":
-            return PhaseRow(phase, cold, warm, engine.source)
+            return PhaseRow(phase, cold, warm, engine.source, engine.spread)
+        spread = engine.spread
         said = f"{engine.weight_bytes / 1e9:.3g} GB at {engine.load_rate / 1e9:.3g} GB/s from the page cache"
         if given is not None:
             rate = min(given.bandwidth, engine.load_rate)
             cold = engine.load_fixed_s + engine.weight_bytes / rate
             said += f", cold at {rate / 1e9:.3g} GB/s, alone"
-        return PhaseRow(phase, cold, warm, f"{said}; {engine.source}")
+            spread = ((1.0, 1.0), engine.spread[1])   # a disk is what it is
+        return PhaseRow(phase, cold, warm, f"{said}; {engine.source}", spread)
 
 
 def _both(time: float | Spread, *, cold_only: bool = False) -> tuple[float, float]:

@@ -50,7 +50,7 @@ class _Seen:
             known = [one for one in self._samples[pod.name] if one[0] > now_ns - self._window_ns]
             self._samples[pod.name] = known
             if known:
-                found.append(Replica(max(kv for _, kv, _ in known), max(queue for _, _, queue in known)))
+                found.append(Replica(max(kv for _, kv, _ in known), max(queue for _, _, queue in known), view.name))
         return found
 
     def forget(self, views: Sequence[AutoscalerView]) -> None:
@@ -176,5 +176,6 @@ class Wva(GroupsAutoscaler):
             return
         asked = None if desired is None else replicas_by_average(desired * 1000, 1000, current, self.tolerance)
         replicas, _ = settling.settle(now_ns, current, [(asked, "wva")], view.done)
+        view.asks(settling.asked)
         if replicas != current:
             view.scale(replicas, "saturated" if replicas > current else "spare capacity")

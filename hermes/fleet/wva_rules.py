@@ -23,10 +23,11 @@ class Thresholds(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """What a replica reports: the share of its KV blocks in use, and the length of its queue."""
+    """What a replica of a variant reports: the share of its KV blocks in use, and the length of its queue."""
 
     kv: float
     queue: float
+    variant: str = ""
 
 
 class Analysis(NamedTuple):
@@ -70,8 +71,8 @@ def analyse(replicas: Sequence[Replica], limits: Thresholds) -> Analysis:
         return Analysis(0, 0.0, 0.0, up=False, down=False)
     free = [one for one in replicas if one.kv < limits.kv and one.queue < limits.queue]
     n = len(free)
-    spare_kv = float_sum(limits.kv - one.kv for one in free) / n if n else 0.0
-    spare_queue = float_sum(limits.queue - one.queue for one in free) / n if n else 0.0
+    spare_kv = _mean([(one.variant, limits.kv - one.kv) for one in free])
+    spare_queue = _mean([(one.variant, limits.queue - one.queue) for one in free])
     up = spare_kv < limits.kv_spare or spare_queue < limits.queue_spare
     down = False
     if n >= 2:   # the load of one goes to the others
@@ -81,13 +82,27 @@ def analyse(replicas: Sequence[Replica], limits: Thresholds) -> Analysis:
     return Analysis(n, spare_kv, spare_queue, up, down)
 
 
+def _mean(values: Sequence[tuple[str, float]]) -> float:
+    """Return the mean over all variants of their own means, weighted by replicas: rounded as there, which decides where
+    a spare is just the threshold."""
+    if not values:
+        return 0.0
+    by_variant: dict[str, list[float]] = {}
+    for variant, value in values:
+        by_variant.setdefault(variant, []).append(value)
+    return float_sum(float_sum(own) / len(own) * len(own) for own in by_variant.values()) / len(values)
+
+
 def targets(found: Analysis, variants: Sequence[Variant]) -> dict[str, int]:
     """Return the number of replicas of each variant to be published.
 
-    While the Deployment of any variant has not come to the published number, or not all of its replicas report, nothing
-    changes. Up: one more of the cheapest variant, the first by name. Down: one fewer of the dearest, the last by name,
-    that has more than one.
+    Only variants of which a replica reports are looked at; without any, all stay as they are. While the Deployment of
+    one has not come to the published number, or not all of its replicas report, nothing changes. Up: one more of the
+    cheapest variant, the first by name. Down: one fewer of the dearest, the last by name, that has more than one.
     """
+    if not any(one.reporting for one in variants):
+        return {one.name: one.current for one in variants}
+    variants = [one for one in variants if one.reporting]
     moving = any((one.desired and one.desired != one.current) or one.reporting != one.current for one in variants)
     now = {one.name: (one.desired or one.current) if moving else one.reporting for one in variants}
     if moving:

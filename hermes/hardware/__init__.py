@@ -2,11 +2,11 @@
 
 from hermes.hardware.base import HARDWARE, HardwareModel, StepStats, VectorHardwareModel
 from hermes.hardware.config import HardwareConfig
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.files import find
+from hermes.hardware.descriptions.models import ModelDescription, load_model
+from hermes.hardware.fitted.profile import Profile, load_profile
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import ModelDescription, load_model
-from hermes.hardware.profile import Profile, load_profile
 
 __all__ = [
     "HARDWARE", "DeviceDescription", "HardwareConfig", "HardwareInfo", "HardwareModel", "ModelDescription", "Profile",

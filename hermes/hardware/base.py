@@ -22,10 +22,10 @@ __all__ = ["BATCH_STATS", "HARDWARE", "STEP_STATS", "HardwareModel", "StepStats"
 
 HARDWARE: Registry[HardwareConfig] = Registry("hardware", "a hardware model", {
     "composed": "hermes.hardware.composed:Composed",
-    "layerwise": "hermes.hardware.layerwise:Layerwise",
-    "polynomial": "hermes.hardware.polynomial:Polynomial",
+    "layerwise": "hermes.hardware.fitted.layerwise:Layerwise",
+    "polynomial": "hermes.hardware.fitted.polynomial:Polynomial",
     "roofline": "hermes.hardware.roofline:Roofline",
-    "table": "hermes.hardware.table:Table",
+    "table": "hermes.hardware.fitted.table:Table",
 }, base=HardwareConfig)
 
 BATCH_STATS: tuple[str, ...] = (

@@ -1,45 +1,36 @@
-"""KV capacity of a client: memory x utilisation - weights - activation peak - engine, as vLLM computes it.
+"""KV capacity of a client: what an engine's own sum leaves of its devices' memory.
 
-vLLM runs one step of the largest batch (`max_num_batched_tokens` tokens, `max_num_seqs` sampled rows) and measures its
-peak. KV blocks get the rest of `gpu_memory_utilization` x total memory (vllm/v1/worker/gpu_worker.py,
-determine_available_memory). Without a measurement this module estimates the peak from the shapes of that step. All
-bytes are of one device; tensor parallelism and pipeline stages divide the model over devices.
+- vLLM runs one step of the largest batch (`max_num_batched_tokens` tokens, `max_num_seqs` sampled rows) and measures
+  its peak. KV gets `gpu_memory_utilization` x memory - weights - peak - engine (`determine_available_memory` of
+  vllm/v1/worker/gpu_worker.py).
+- SGLang: `mem_fraction_static` x what was free before the weights came - weights; the rest of the memory is for
+  activations and graphs.
+- TensorRT-LLM: `free_gpu_memory_fraction` x what is free beside weights, activations and engine.
+
+Without a measurement this module estimates the peak from the shapes of that step. All bytes are of one device; tensor
+parallelism and pipeline stages divide the model over devices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.models import ModelDescription, precision
+from hermes.hardware.descriptions.models import ModelDescription, precision
+from hermes.hardware.engine_memory import FILTER_ROWS, NEWEST_RULES, MemoryRules, Part, SamplerRows
+from hermes.sums import float_sum
 
-__all__ = ["ENGINE_BYTES", "SAMPLER_BYTES", "KvBudget", "Part", "activation_peak_bytes", "engine_bytes",
-           "stage_kv_bytes_per_token", "stage_weight_bytes"]
-
-ENGINE_BYTES = 664 * 2**20
-"""Memory outside PyTorch's allocator that vLLM counts: libraries' workspaces, loaded kernels, CUDA graphs (from 0.21).
-Chosen so that the estimate meets one server's recorded block count (RTX 4090, vLLM 0.19.0, Llama-3.1-8B); that of
-another (H100, vLLM 0.23.0, Qwen3-14B) comes out 0.7% lower."""
-NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
-"""Buffers of NCCL by tensor parallelism (from the system files of aiconfigurator-core 0.12.0, Apache-2.0)."""
-SAMPLER_BYTES = 2 + 4 + 4 + 4
-"""Of each sampled row and word of the vocabulary while vLLM samples with top-k and top-p: logits in 16 and in 32
-bits, probabilities, noise (vllm/v1/sample, 0.19 to 0.32). Engines that sort say more (`sampling_bytes`)."""
-# the kernel that filters by top-k and top-p has a buffer of a row for each multiprocessor
-_FILTER_ROWS, _FILTER_BYTES = 128, 4
-
-
-@dataclass(frozen=True)
-class Part:
-    """A number of bytes and its source."""
-
-    bytes: int
-    source: str
-
+__all__ = ["KvBudget", "Part", "activation_peak", "cut_blocks", "stage_kv_bytes_per_token", "stage_weight_bytes"]
 
 NOTHING = Part(0, "not given")
+PRINTS_LONGEST = (0, 20)
+LEAST, MOST = 0.7, 1.3     # range of an estimated peak
+LEAST_SORTED = 0.28        # where FlashInfer samples, as images of vLLM do until 0.10 and others may
+MOST_SHARE = 0.97   # of the memory, that an engine may be told to take
+AGAIN = 1000 * 2**20   # bytes by which the same command differs from start to start
 
 
 def stage_layers(model: ModelDescription, pp: int) -> int:
@@ -67,30 +58,49 @@ def stage_kv_bytes_per_token(model: ModelDescription, value_bytes: float, tp: in
     return model.kv_bytes_per_token(value_bytes, tp) / tp * stage_layers(model, pp) / model.num_layers
 
 
-def activation_peak_bytes(
-    model: ModelDescription, *, tp: int = 1, dtype: str = "bf16", max_num_batched_tokens: int = 2048,
-    max_num_seqs: int = 256, sampler_bytes: int = SAMPLER_BYTES,
-) -> int:
-    """Estimate the peak of one device's activations in a step of `max_num_batched_tokens` tokens.
+def activation_peak(
+    model: ModelDescription, sampler: SamplerRows, *, tp: int = 1, dp: int = 1, ep: bool = False, dtype: str = "bf16",
+    tokens: int = 2048, seqs: int = 256, latent: int = 0,
+) -> Part:
+    """Estimate the peak of one device's activations in a step of so many tokens.
 
-    The peak is the larger of two: one layer (residual, and the widest pair of an operator's input and output), and
-    sampling of `max_num_seqs` rows (`sampler_bytes` per word of the vocabulary; with tensor parallelism every device
-    gathers all words) beside the step's final hidden states.
+    The peak is the largest of three: one layer (residual, and the widest pair of an operator's input and output; of a
+    mixture what `fused_experts` of vllm/model_executor/layers/fused_moe/fused_moe.py holds for all ranks' tokens; of
+    latent attention keys and values of `latent` tokens), sampling of `seqs` rows (with tensor parallelism every device
+    gathers all words) beside the final hidden states, and the vision tower's pictures.
     """
-    act, tokens = precision(dtype).other_bytes, max_num_batched_tokens
+    act, hidden = precision(dtype).other_bytes, model.hidden_size
     heads = (model.num_heads + 2 * model.num_kv_heads) / tp * model.head_dim
-    inner = model.intermediate_size / tp * max(1, model.experts_per_token)
-    widest = max(heads + model.num_heads / tp * model.head_dim, (3 if model.gated_ffn else 2) * inner)
-    layer = tokens * (model.hidden_size + widest) * act
+    widest = heads + model.num_heads / tp * model.v_dim
+    if model.num_experts:
+        inner = model.intermediate_size / (1 if ep else tp)
+        routed = model.experts_per_token * (max((2 if model.gated_ffn else 1) * inner, hidden) + inner)
+        widest = max(widest, dp * (hidden + routed))
+    else:
+        widest = max(widest, (3 if model.gated_ffn else 2) * model.intermediate_size / tp)
+    layer = tokens * (hidden + widest) * act
+    if model.mla is not None:
+        layer += latent * model.num_heads / tp * (model.mla.qk_nope_head_dim + model.mla.v_head_dim) * act
     words = model.vocab_size if model.output_head != "none" else 0
-    rows = min(max_num_seqs, tokens)
-    sampling = words * (rows * sampler_bytes + min(rows, _FILTER_ROWS) * _FILTER_BYTES)
-    return math.ceil(max(layer, sampling + tokens * model.hidden_size * act))
+    rows = min(seqs, tokens)
+    sampling = words * (rows * sampler.word + min(rows, FILTER_ROWS) * sampler.filtered) + tokens * hidden * act
+    sizes = {"a layer": layer, f"sampling ({sampler.source})": sampling,
+             "pictures": 0.0 if model.vision is None else model.vision.profiled_bytes(tokens)}
+    what = max(sizes, key=lambda name: sizes[name])
+    peak, low = math.ceil(sizes[what]), LEAST_SORTED if sampler.sorts and what.startswith("sampling") else LEAST
+    return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step: {what}", round(peak * low),
+                round(peak * MOST))
 
 
-def engine_bytes(tp: int = 1) -> int:
-    """Estimate the memory of one device that is neither weights, activations nor KV."""
-    return ENGINE_BYTES + NCCL_BYTES[max(n for n in NCCL_BYTES if n <= tp)]
+class Windows(Protocol):
+    """Groups of layers with and without a window (`hermes.memory.windows.WindowGroups`)."""
+
+    @property
+    def windowed(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def ahead(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -107,16 +117,55 @@ class KvBudget:
     activations: Part = field(default=NOTHING)
     engine: Part = field(default=NOTHING)
     source: str = "num_blocks given"
+    rules: MemoryRules = NEWEST_RULES
+    terms: Mapping[str, Part] = field(default_factory=dict)   # of `engine`
+    windows: Windows | None = None   # groups of layers that share the blocks; None for one
 
     @property
     def tokens(self) -> int:
         """Tokens that fit."""
         return self.num_blocks * self.block_size
 
+    def fits(self, longest: int) -> float:
+        """Return how many requests of so many tokens fit at once ("Maximum concurrency"), as vLLM counts them: layers
+        with a window hold it, a step's tokens, and one block more (`SlidingWindowSpec.max_memory_usage_bytes`)."""
+        blocks = math.ceil(longest / self.block_size)
+        if (groups := self.windows) is not None:
+            held = min(groups.window - 1 + groups.ahead, longest)
+            blocks += groups.windowed * (math.ceil(held / self.block_size) + 1)
+        return self.num_blocks / blocks
+
+    def printed(self, longest: int | None) -> int:
+        """Return the tokens that the engine prints ("GPU KV cache size"): until vLLM 0.20 those of one group of layers,
+        since then those of the longest requests that fit."""
+        if self.windows is None:
+            return self.tokens
+        if longest is None or self.rules.version < PRINTS_LONGEST:
+            return self.num_blocks // (self.windows.windowed + 1) * self.block_size
+        return int(self.fits(longest) * longest)
+
     @property
     def bytes(self) -> int:
         """Bytes of all blocks on the whole client."""
         return round(self.tokens * self.kv_bytes_per_token)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the blocks on one device."""
+        return round(self.bytes / self.devices)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Least and most KV bytes of one device: how far the terms may be off, and what two starts differ by."""
+        if self.source != "computed":
+            return self.device_bytes, self.device_bytes
+        parts = [self.weights, *([self.activations] if self.rules.counts_activations else []),
+                 *(self.terms or {"": self.engine}).values()]
+        again = 0 if all(part.low is None for part in parts) else AGAIN
+        less, more = ([part.ends[1] - part.bytes for part in parts], [part.bytes - part.ends[0] for part in parts])
+        share = self.utilization if self.rules.sums == "trtllm" else 1.0
+        down, up = (share * math.hypot(again, *those) for those in (less, more))
+        return max(0, round(self.device_bytes - down)), round(self.device_bytes + up)
 
     @property
     def unreserved_tokens(self) -> int | None:
@@ -128,7 +177,8 @@ class KvBudget:
 
 def cut_blocks(
     block_size: int, kv_bytes_per_token: float, devices: int, utilization: float, capacity: Part, weights: Part,
-    activations: Part, engine: Part, weights_total: float | None = None,
+    activations: Part, engine: Part, weights_total: float | None = None, rules: MemoryRules = NEWEST_RULES,
+    terms: Mapping[str, Part] | None = None,
 ) -> KvBudget:
     """Return the blocks that fit beside weights, activations and engine in all devices' memory.
 
@@ -136,37 +186,52 @@ def cut_blocks(
     a single block fits; its message states what does not fit, and what to change.
     """
     taken = devices * weights.bytes if weights_total is None else weights_total
-    left = devices * capacity.bytes * utilization - taken - devices * activations.bytes - devices * engine.bytes
-    block = block_size * kv_bytes_per_token
+    before, beside = devices * engine.bytes, devices * (activations.bytes + engine.bytes)
+    usable, block = devices * capacity.bytes * utilization, block_size * kv_bytes_per_token
+    needs = [("the weights", taken), ("activations", devices * activations.bytes), ("the engine", before)]
+    if rules.sums == "sglang":
+        usable, needs = usable - utilization * before, needs[:1]
+    left, room, share = usable - float_sum(size for _, size in needs), usable, 1.0
+    if rules.sums == "trtllm":   # its share is of what they leave
+        left, room, share = usable - utilization * (taken + beside), devices * capacity.bytes, utilization
     num_blocks = int(left // block)
+    budget = KvBudget(block_size, num_blocks, kv_bytes_per_token, devices, utilization, capacity, weights, activations,
+                      engine, "computed", rules, terms or {})
     if num_blocks < 1:
-        others = (("activations", devices * activations.bytes), ("the engine", devices * engine.bytes),
-                  ("a KV block", block))
-        missing = math.ceil(block - left)
-        raise InputError(_no_room(devices, utilization, capacity, taken, others, missing), field="memory.capacity")
-    return KvBudget(block_size, num_blocks, kv_bytes_per_token, devices, utilization, capacity, weights, activations,
-                    engine, "computed")
+        missing = math.ceil((block - left) / share)   # in the error too, for searches
+        raise InputError(_no_room(budget, room, [*needs, ("a KV block", block)], missing), missing,
+                         field="memory.capacity")
+    return budget
 
 
-def _no_room(
-    devices: int, utilization: float, capacity: Part, weights: float, others: Sequence[tuple[str, float]], missing: int
-) -> Verbatim:
+def _no_room(budget: KvBudget, usable: float, needs: Sequence[tuple[str, float]], missing: int) -> Verbatim:
     """Return one line: what does not fit into how much memory, how much is missing, and what helps.
 
     Where the weights alone do not fit, the others are left out, and what is missing is what the weights lack.
     """
+    devices, capacity, utilization = budget.devices, budget.capacity, budget.utilization
     room = f"{devices} x {_size(capacity.bytes)}" if devices > 1 else _size(capacity.bytes)
     source = "" if capacity.source == "given" else f", {capacity.source}"
-    usable = devices * capacity.bytes * utilization
-    if utilization < 1:
-        room = f"{_size(usable)} (gpu_memory_utilization {utilization:g} of {room}{source})"
+    if utilization < 1 and budget.rules.sums != "trtllm":
+        room = f"{_size(usable)} ({budget.rules.flag} {utilization:g} of {room}{source})"
     elif source:
         room += f" ({capacity.source})"
-    if weights > usable:
-        others, missing = (), math.ceil(weights - usable)
-    what = " + ".join(f"{name} ({_size(size)})" for name, size in (("the weights", weights), *others) if size)
-    return Verbatim(f"{what} do not fit in {room}: {_size(missing)} are missing; take more devices (tp), a larger one, "
-                    "or fewer bits per weight")
+    if needs[0][0] == "the weights" and needs[0][1] > usable:
+        needs, missing = needs[:1], math.ceil(needs[0][1] - usable)
+    what = " + ".join(f"{name} ({_size(size)})" for name, size in needs if size)
+    return Verbatim(f"{what} do not fit in {room}: {_size(missing)} are missing; {_helps(budget, missing, len(needs))}")
+
+
+def _helps(budget: KvBudget, missing: int, needs: int) -> str:
+    """Return the flags that would help, the cheapest first."""
+    more, found = "take more devices (tp), a larger one, or fewer bits per weight", []
+    if needs > 1 and budget.capacity.source != "given" and budget.rules.sums != "trtllm":
+        raised = budget.utilization + missing / max(1, budget.devices * budget.capacity.bytes)
+        if raised <= MOST_SHARE:
+            found.append(f"--{budget.rules.flag.replace('_', '-')} {math.ceil(raised * 100) / 100:g}")
+        if missing < budget.devices * budget.activations.bytes and budget.rules.sums == "vllm":
+            found.append("a lower --max-num-seqs or --max-num-batched-tokens (activations)")
+    return f"{', '.join(found)} would help; or {more}" if found else more
 
 
 def _size(size: float) -> str:

@@ -26,6 +26,8 @@ class ClientTerms(NamedTuple):
     dp: int = 1
     ep: int = 1
     pp: int = 1
+    kernels: str = ""
+    """Engine whose kernels' times count, where that is another than vLLM."""
     adapters: bool = False
     """Whether its requests may have LoRA adapters."""
 

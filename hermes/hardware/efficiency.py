@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError
-from hermes.hardware.files import find
+from hermes.hardware.descriptions.files import find
 from hermes.sums import float_sum
 
 __all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]

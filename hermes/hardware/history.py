@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hermes.hardware.base import StepStats
-from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.operators import Work
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
@@ -37,9 +37,9 @@ class Arithmetic:
     @classmethod
     def of(cls, work: Work, device: DeviceDescription) -> Arithmetic:
         """The arithmetic of one model on one device."""
-        layers, wide = NS_PER_S / device.peak(work.compute), NS_PER_S / device.peak(work.wide)
-        return cls(2 * float_sum(linear.weights for linear in work.linears) * layers, work.pair_flops * wide,
-                   work.head_flops * wide)
+        wide = NS_PER_S / device.peak(work.wide)
+        layers = float_sum(flops * (NS_PER_S / device.peak(compute)) for compute, flops in work.token_flops.items())
+        return cls(layers, work.pair_flops * wide, work.head_flops * wide)
 
     def ns(self, stats: StepStats) -> float:
         """Of one step."""

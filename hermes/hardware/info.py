@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.config import name_of
-from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.models import PRECISIONS
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.models import PRECISIONS
+from hermes.hardware.fitted.profile import ProfileMemory, ProfilePower, Provenance
 from hermes.hardware.operators import Work
-from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
-from hermes.site import page_url
 
 if TYPE_CHECKING:
-    from hermes.hardware.boxes import AssumedLink
+    from hermes.hardware.composed.boxes import AssumedLink
 
 __all__ = ["HardwareInfo", "hardware_info", "measured_info"]
 
@@ -43,14 +42,19 @@ class HardwareInfo:
     power: ProfilePower | None = None
     work: Work | None = None
     dp: int = 1                      # data-parallel ranks of the engine; `devices` are those of one
+    whole_experts: bool = False      # on each device, not parts of all
     assumed_links: tuple[AssumedLink, ...] = ()   # links that neither the scenario nor the device names
     uncompared: tuple[str, ...] = ()   # properties with which no times were compared with a server's
     hardware: str = ""               # hardware that the profile or table was measured on, as its text says
 
     def remarks(self) -> list[str]:
         """Return what to know of times with these properties; docs/background/ranks.md has the comparisons."""
+        if not self.uncompared:
+            return []
+        from hermes.site import page_url
+
         return [f"times with {' and '.join(self.uncompared)} were never compared with a server's "
-                f"({page_url('background/ranks')})"] if self.uncompared else []
+                f"({page_url('background/ranks')})"]
 
 
 def _dtype(text: str) -> str | None:

@@ -14,6 +14,10 @@ For R rows of N distinct adapters, in each layer and for each projection with ou
 The buffer between the two holds 32-bit values. Each kernel takes its launch plus the larger of its arithmetic and its
 traffic. With tensor parallelism the inputs of o and down and the outputs of the others are divided by the devices, as
 vLLM does without `fully_sharded_loras`: matrices A of q, k, v, gate and up, and B of o and down, are whole on each.
+
+`Adapter` is what embedding tokens take beside the transformer: an adapter on all seven projections, as e5-mistral's
+has, and pooling, which reads each token's last hidden state once and keeps one vector per embedding. Unmerged, in a
+batch with tokens without an adapter, shrink and expand are separate kernels, too.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError
-from hermes.hardware.models import ModelDescription
+from hermes.hardware.descriptions.models import ModelDescription
 from hermes.sums import float_sum
 
-__all__ = ["ATTENTION", "BUFFER_BYTES", "MODULES", "Lora", "LoraWork", "Projection", "Rates", "named", "projections"]
+__all__ = ["ATTENTION", "BUFFER_BYTES", "MODULES", "Adapter", "Lora", "LoraWork", "Projection", "Rates", "named",
+           "projections"]
 
 Module = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ATTENTION: tuple[Module, ...] = ("q", "k", "v", "o")
@@ -136,3 +141,35 @@ class LoraWork:
 def named(modules: Sequence[Module]) -> str:
     """Return the modules in words."""
     return "all matrices" if set(modules) == set(MODULES) else ", ".join(modules)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Work of the embedding tokens of a step on one device, all layers together.
+
+    Attributes:
+        flops, token_bytes: Per token.
+        weight_bytes, kernels: Per step with embedding tokens.
+    """
+
+    flops: float
+    token_bytes: float
+    weight_bytes: float
+    kernels: int
+
+    @classmethod
+    def of(cls, model: ModelDescription, rank: int, tp: int, value_bytes: float) -> Adapter:
+        """Return an adapter of `rank` (0: none, or merged into the weights) and pooling. Raises `InputError` for
+        mixtures of experts, where each expert would need an adapter."""
+        pooling = model.hidden_size * value_bytes
+        if not rank:
+            return cls(model.hidden_size, pooling, 0.0, 1)
+        if model.num_experts:
+            raise InputError("0 for a mixture of experts", rank, field="embed_lora_rank")
+        layers = projections(model, tp)
+        weights = float_sum(rank * (inputs + out) for _, inputs, outputs in layers for out in outputs)
+        moved = float_sum(inputs + 2 * float_sum(outputs) for _, inputs, outputs in layers)
+        return cls(
+            2 * weights * model.num_layers + model.hidden_size, moved * value_bytes * model.num_layers + pooling,
+            weights * value_bytes * model.num_layers, 2 * len(layers) * model.num_layers + 1,
+        )

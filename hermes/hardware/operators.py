@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hermes.hardware.models import ModelDescription, Precision, precision
+from hermes.hardware.descriptions.models import ModelDescription, Precision, precision
 from hermes.sums import float_sum
 
 __all__ = ["Linear", "Work", "kv_value_bytes"]
@@ -39,6 +39,7 @@ LinearKind = Literal["qkv_o", "ffn", "experts"]
 # kernels; E. Frantar et al., arXiv 2408.11743), with two vector operations each (subtract zero point, scale)
 DEQUANT_TILE = 128
 DEQUANT_FLOPS = 2
+NARROW = ("fp8", "int8", "fp4")   # arithmetic whose inputs a kernel scales and narrows first
 
 
 def kv_value_bytes(kv_dtype: str, dtype: str) -> float:
@@ -60,6 +61,10 @@ class Linear(NamedTuple):
     token_bytes: float
     """Activation bytes read and written per token."""
     kernels: int
+    compute: str
+    """Arithmetic of the products, by what these weights are stored in: routed experts may differ from the layers."""
+    dequantised: bool
+    """Whether the kernel widens the weights before it multiplies them."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,9 @@ class Work:
     experts: int                  # 0: dense
     ranks: int                    # data-parallel ranks, whose tokens the experts compute together
     idle_chance: float            # probability that a token does not use a given expert
-    compute: str                  # arithmetic of the layers' matrices
-    wide: str                     # arithmetic of attention and output head
-    dequantised: bool             # weights are widened before they are multiplied
+    compute: str                  # arithmetic of the layers' matrices, but routers and experts (`Linear.compute`)
+    wide: str                     # arithmetic of attention, routers and output head
+    dequantised: bool             # those of `compute` are widened before they are multiplied
     causal: bool
     layers: int
     pair_flops: float             # per pair of a new and an earlier token of a prompt
@@ -101,10 +106,35 @@ class Work:
         """Bytes per token of all element-wise kernels."""
         return float_sum(size * count for size, count in self.elementwise)
 
+    @cached_property
+    def token_flops(self) -> dict[str, float]:
+        """Operations of the linear layers for a token (of each rank), by arithmetic."""
+        kinds = dict.fromkeys(linear.compute for linear in self.linears)
+        return {kind: 2 * float_sum(one.weights * self.calls(one) for one in self.linears if one.compute == kind)
+                for kind in kinds}
+
     @property
     def elementwise_kernels(self) -> int:
         """Their number, without that of the embedding."""
         return sum(count for _, count in self.elementwise) - 1
+
+    def on(self, computes: Callable[[str], bool]) -> Work:
+        """Return the same on a device that may lack an arithmetic: it widens such weights, multiplies them in 16 bits,
+        and narrows no inputs."""
+        def own(compute: str, dequantised: bool) -> tuple[str, bool]:
+            return (compute, dequantised) if computes(compute) else ("bf16", True)
+
+        compute, dequantised = own(self.compute, self.dequantised)
+        linears = []
+        for one in self.linears:
+            arithmetic, widened = own(one.compute, one.dequantised)
+            linears.append(one._replace(compute=arithmetic, dequantised=widened))
+        found = replace(self, linears=tuple(linears), compute=compute, dequantised=dequantised)
+        if compute not in NARROW:
+            found = replace(found.without(self.narrowing), narrowing=())
+        if not any(one.kind == "experts" and one.compute in NARROW for one in linears):
+            found = replace(found.without(self.narrowing_experts), narrowing_experts=())
+        return found
 
     def without(self, parts: tuple[tuple[float, int], ...]) -> Work:
         """Return the same without some of the element-wise kernels."""
@@ -121,6 +151,7 @@ class Work:
         model.check_pp(pp)
         kind, routed = precision(dtype), precision(model.expert_dtype or dtype)
         act, layers, hidden = kind.other_bytes, model.num_layers, model.hidden_size
+        wide = "fp32" if dtype == "fp32" else "bf16"
         heads, kv_heads = model.num_heads / tp, max(model.num_kv_heads / tp, 1.0)
         hd, matrices = model.head_dim, 3 if model.gated_ffn else 2
 
@@ -128,7 +159,7 @@ class Work:
                    share: float = 1.0, store: Precision = kind) -> Linear:
             return Linear(name, kind_, weights * times * share * count, weights * share * count,
                           weights * share * store.layer_bytes * count, width * act * times * share * count,
-                          kernels * count)
+                          kernels * count, store.compute, store.dequantised)
 
         if model.mla is None:
             qkv = (heads + 2 * kv_heads) * hd
@@ -143,7 +174,7 @@ class Work:
         if sparse:  # the router is kept in 16 bits and copied to every device
             router = hidden * model.num_experts
             linears.append(Linear("router", "qkv_o", router * sparse, router * sparse, router * act * sparse,
-                                  (hidden + model.num_experts) * act * sparse, sparse))
+                                  (hidden + model.num_experts) * act * sparse, sparse, wide, False))
         # the matrices of the feed-forward network run one after the other; gate and up are one kernel
         for name, inner, count in (
             ("ffn", model.intermediate_size if not sparse else model.dense_intermediate_size, layers - sparse),
@@ -170,11 +201,12 @@ class Work:
         active = [(matrices * inner * act, count) for inner, count in chosen]
         # norms of query and key heads are in the rotation's kernel: compiled engines launch and read nothing more
         narrowing, chosen_narrowing = [], []
-        if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
+        if kind.compute in NARROW:  # inputs of the four linear layers are scaled and narrowed: read, written
             narrowed = (act + kind.layer_bytes)
             narrowing = [(hidden * narrowed, 2 * layers), (out * narrowed, layers)]
             narrowing += [(inner * narrowed, count) for inner, count in inners]
-            chosen_narrowing = [(inner * narrowed, count) for inner, count in chosen]
+        if routed.compute in NARROW:
+            chosen_narrowing = [(inner * (act + routed.layer_bytes), count) for inner, count in chosen]
         elementwise = [(float(size), count) for size, count in (*parts, *active, *narrowing, *chosen_narrowing)]
         elementwise.append((2.0 * hidden * act, 1))    # embedding
         shared = 2 * (tp - 1) / tp * hidden * act
@@ -190,7 +222,7 @@ class Work:
         return cls(
             linears=tuple(linears), experts=model.num_experts, ranks=dp,
             idle_chance=1 - times / model.num_experts if model.num_experts else 0.0,
-            compute=kind.compute, wide="fp32" if dtype == "fp32" else "bf16", dequantised=kind.dequantised,
+            compute=kind.compute, wide=wide, dequantised=kind.dequantised,
             causal=model.causal, layers=layers, pair_flops=pair * layers, context_flops=context * layers,
             windowed=(model.window_layers / layers, model.window),
             kv_bytes=cached * values * layers,
@@ -219,8 +251,7 @@ class Work:
         return pairs if not window else (1.0 - share) * pairs + share * minimum(pairs, window * tokens)
 
     def experts_read(self, tokens: Any) -> Any:
-        """Return the expected number of distinct experts that `tokens` tokens of each rank choose independently and
-        evenly."""
+        """Return the expected number of distinct experts that `tokens` tokens of each rank choose evenly, alone."""
         return self.experts * (1 - self.idle_chance ** (self.ranks * tokens))
 
     def calls(self, linear: Linear) -> int:
@@ -241,7 +272,7 @@ class Work:
         tokens = stats.prefill_tokens + stats.decode_seqs
         decoded = self.within(stats.decode_ctx + stats.decode_seqs, stats.decode_seqs, least)
         context = self.within(stats.prefill_past + stats.prefill_tokens, stats.prefill_tokens, least) + decoded
-        layer_flops = 2 * float_sum(linear.weights * self.calls(linear) for linear in self.linears) * tokens
+        layers_s = float_sum(flops * tokens / peak(compute) for compute, flops in self.token_flops.items())
         wide_flops = self.pair_flops * self.pairs(stats, least) + self.context_flops * decoded
         wide_flops = wide_flops + self.head_flops * stats.sampled
         moved = self.elementwise_bytes * tokens + self.kv_bytes * context + self.query_bytes * tokens
@@ -249,4 +280,4 @@ class Work:
             moved = moved + self.read_bytes(linear, tokens) + linear.token_bytes * self.calls(linear) * tokens
         moved = moved + (stats.sampled > 0) * self.head_bytes + self.head_row_bytes * stats.sampled
         sent = (self.all_reduce_bytes + self.hop_bytes) * tokens
-        return layer_flops / peak(self.compute) + wide_flops / peak(self.wide), moved / bandwidth, sent / link
+        return layers_s + wide_flops / peak(self.wide), moved / bandwidth, sent / link

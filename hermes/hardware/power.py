@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
-from hermes.hardware.devices import DeviceDescription, DevicePower
+from hermes.hardware.descriptions.devices import DeviceDescription, DevicePower
 from hermes.hardware.operators import Work
 from hermes.hardware.trust import Trust
 from hermes.units import NS_PER_S
@@ -157,8 +157,7 @@ def utilisation(
     """Return the shares of the peak arithmetic, memory and link rates in runs, each of shape (runs,), at most 1.
 
     stages: Of a pipeline, which take turns (`UtilisedPower`): each device has their mean.
-    Within a run only contexts grow, by one token a step, and work is linear in them: a run's mean step is the step with
-    its mean context.
+    Within a run contexts alone grow, by a token a step, and work is linear in them: its mean step has their mean.
     """
     steps = runs["num_steps"]
     seconds = (runs["end_ns"] - runs["start_ns"]) / NS_PER_S / steps

@@ -30,24 +30,25 @@ from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel, Duration, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import StepStats
 from hermes.hardware.config import HardwareConfig
-from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.files import find
+from hermes.hardware.descriptions.models import ModelDescription, load_model, precision
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
-from hermes.hardware.files import find
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import ModelDescription, load_model, precision
+from hermes.hardware.lora import Adapter
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.hardware.trust import GUESS, NEAR, Trust
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from hermes.hardware.boxes import AssumedLink
+    from hermes.hardware.composed.boxes import AssumedLink
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
-Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "int4-awq", "int4", "mxfp4", "nvfp4"]
+Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "int4-awq", "int4", "mxfp4", "mxfp4-w4a4",
+                "nvfp4"]
 KvDtype = Literal["auto", "bf16", "fp16", "fp32", "fp8"]
 Reference = Annotated[str, Field(max_length=4096)]
 
@@ -183,8 +184,8 @@ class RooflineModel:
             raise InputError(Verbatim(f"{device.name} has no bf16; write fp16, or leave it out"), field="dtype")
         self.options, self.model, self.device, self.factors_file = options, model, device, file
         self.work = Work.of(model, tp=options.tp, pp=options.pp, dp=options.dp, dtype=options.dtype,
-                            kv_dtype=options.kv_dtype)
-        self.efficiency = factors = file.of(self.work.compute if device.computes(self.work.compute) else "bf16")
+                            kv_dtype=options.kv_dtype).on(device.computes)
+        self.efficiency = factors = file.of(self.work.compute)
         pp = f"-pp{options.pp}" if options.pp > 1 else ""
         self.name = f"{model.name}-{device.name}-tp{options.tp}{pp}-{options.dtype}"
         self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
@@ -204,7 +205,7 @@ class RooflineModel:
         wide, byte = NS_PER_S / device.peak(work.wide), NS_PER_S / device.memory_bandwidth
         latency = factors.kernel_latency * NS_PER_S
         self._hidden = 1 - factors.overlap
-        self._linears = [(one.name, *self._linear(one, factors)) for one in work.linears]
+        self._linears = [(one.name, *self._linear(one, self.factors_file.of(one.compute))) for one in work.linears]
         # output head, on sampled rows
         head = factors.lm_head
         self._head_flop = work.head_flops * wide / head.compute
@@ -241,8 +242,8 @@ class RooflineModel:
             self._link_fixed += work.hops * share.latency * NS_PER_S
 
     def _cross_boxes(self, factors: Efficiency) -> None:
-        """Set the rates of collectives that cross boxes (`hermes.hardware.boxes`): formulas, two points of a line."""
-        from hermes.hardware.engine_links import EngineLinks
+        """Set rates of collectives across boxes (`hermes.hardware.composed.boxes`): formulas, two points of a line."""
+        from hermes.hardware.composed.engine_links import EngineLinks
 
         options, work = self.options, self.work
         links = EngineLinks(self.device, factors, None, None, None, None, False, options.tp, options.pp, 1)
@@ -271,10 +272,10 @@ class RooflineModel:
         """Return (experts?, arithmetic ns per token and per step, weight ns, activation ns per token, latency)."""
         work, device = self.work, self.device
         shares = getattr(factors, linear.kind)
-        flop = NS_PER_S / (device.peak(work.compute) * shares.compute)
+        flop = NS_PER_S / (device.peak(linear.compute) * shares.compute)
         byte = NS_PER_S / (device.memory_bandwidth * shares.memory)
         per_token, fixed = 2 * linear.weights * flop, 0.0
-        if work.dequantised or not device.computes(work.compute):  # weights are widened once per tile of tokens
+        if linear.dequantised:  # weights are widened once per tile of tokens
             vector = DEQUANT_FLOPS * NS_PER_S / (device.peak("fp32") * shares.compute)
             fixed = linear.stored * vector
             per_token += linear.weights / DEQUANT_TILE * vector
@@ -328,7 +329,9 @@ class RooflineModel:
     def sources_of(self) -> dict[str, str]:
         """Return where each term comes from, by its name in `terms_ns`."""
         text = f"roofline of {self.device.name}, factors {self.device.efficiency or 'given'}"
-        return dict.fromkeys(self.operators_ns(StepStats(prefill_tokens=1)), text)
+        widened = {one.name: f"{text}: weights widened, multiplied in 16 bits"
+                   for one in self.work.linears if one.dequantised}
+        return dict.fromkeys(self.operators_ns(StepStats(prefill_tokens=1)), text) | widened
 
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""

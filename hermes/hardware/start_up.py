@@ -14,9 +14,12 @@ from pydantic import Field
 
 from hermes.config import Bandwidth, ConfigModel, Duration, Name
 from hermes.config.validation import load
-from hermes.hardware.files import find
+from hermes.hardware.descriptions.files import find
+from hermes.sums import float_sum
 
-__all__ = ["LayerTime", "Loading", "StartUpTimes", "Started", "Tokenizing", "load_start_up"]
+__all__ = ["Elsewhere", "LayerTime", "Loading", "StartUpTimes", "Started", "Tokenizing", "load_start_up"]
+
+Ends = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
 
 
 class LayerTime(ConfigModel):
@@ -59,6 +62,18 @@ class Capturing(ConfigModel):
         """Return the seconds. flops_per_token: Of one device in the captured layers. sizes: Tokens of the graphs."""
         launched = self.per_layer * layers * len(sizes)
         return self.fixed + launched + sum(sizes) * flops_per_token / (peak_flops * self.efficiency)
+
+
+class Elsewhere(ConfigModel):
+    """Whole starts on other hosts, over what the times say: lowest and highest."""
+
+    warm: Ends = [1.0, 1.0]
+    cold: Ends = [1.0, 1.0]
+    known_warm: Ends = [1.0, 1.0]
+    """The same, over the times multiplied by the factor of one warm start on that host."""
+    known_cold: Ends = [1.0, 1.0]
+    capture_first: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of `capture_first` that a host takes whose factor is known."""
 
 
 class Started(NamedTuple):
@@ -105,23 +120,39 @@ class StartUpTimes(ConfigModel):
     profiling_first: LayerTime
     capture: Capturing
     capture_first: LayerTime
+    elsewhere: Elsewhere = Elsewhere()
     sources: list[str]
 
-    def phases(self, of: Started) -> dict[str, tuple[float, float]]:
-        """Return by phase the seconds with cold and with warm caches, of weights both from the page cache."""
+    def phases(self, of: Started, host: float | None = None) -> dict[str, tuple[float, float]]:
+        """Return by phase the seconds with cold and with warm caches, of weights both from the page cache.
+
+        host: What a start takes on another host, over one here; None on this one.
+        """
+        factor, first = (1.0, 1.0) if host is None else (host, self.elsewhere.capture_first)
         traced, layers = self.trace.of(of.layers), of.layers
         capture = self.capture.of(layers, of.flops_per_token, of.peak_flops, of.sizes) if of.sizes else 0.0
         profiling = self.profiling.of(layers)
         words = self.tokenizer.fixed + self.tokenizer.per_word * of.vocabulary
         weights = self.weights.fixed + of.weight_bytes / self.weights.rate
-        return {
+        found = {
             "process": (self.process, self.process),
             "tokenizer": (words, words),
             "weights": (weights, weights),
             "compile": (traced + self.compile.of(layers), traced + self.load_compiled.of(layers)),
             "profiling": (profiling + self.profiling_first.of(layers), profiling),
-            "capture": (capture + self.capture_first.of(layers), capture) if of.sizes else (0.0, 0.0),
+            "capture": (capture + first * self.capture_first.of(layers), capture) if of.sizes else (0.0, 0.0),
         }
+        return {phase: (factor * cold, factor * warm) for phase, (cold, warm) in found.items()}
+
+    def host_of(self, warm_s: float, of: Started) -> float:
+        """Return the factor of a host on which a warm start took so long."""
+        return warm_s / float_sum(warm for _, warm in self.phases(of).values())
+
+    def spread(self, *, known: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return lowest and highest of whole starts over `phases`: cold and warm."""
+        other = self.elsewhere
+        cold, warm = (other.known_cold, other.known_warm) if known else (other.cold, other.warm)
+        return (cold[0], cold[1]), (warm[0], warm[1])
 
 
 def load_start_up(name: str, base_dir: Path | None) -> StartUpTimes:

@@ -54,7 +54,8 @@ class Grounds:
 
 def term_trust(names: Mapping[str, object], grounds: Grounds) -> dict[str, Trust]:
     """Return class and range of each term of `names`. Named and assumed links have their own (`Sources.links`)."""
-    own = grounds.of_card and grounds.compared_card and grounds.compared_model
+    alone = grounds.devices == 1   # all-reduces are the site's, and what waits for them
+    own = grounds.of_card and grounds.compared_card and grounds.compared_model and alone
     table, roof = MEASURED if own else NEAR, NEAR if grounds.fitted else GUESS
     found = {name: table if name in grounds.tabled else roof for name in names}
     special = {

@@ -274,8 +274,12 @@ class FlowEngine:
 
     def uses(self, names: Sequence[str], bandwidths: Sequence[float]) -> list[LinkUse]:
         """Return the use of each link so far; `names` and `bandwidths` are those of reports."""
-        now = int(self.env._now)
-        samples = [*self._samples, (now, self._work(now))] if self.num_events else []
+        now, last = int(self.env._now), self._settled_ns
+        samples = [*self._samples]
+        if samples and not any(self._active) and samples[-1][0] < last < now:   # nothing has moved since
+            samples.append((last, self._work(now)))
+        if self.num_events:
+            samples.append((now, self._work(now)))
         times = tuple(time for time, _ in samples)
         level, whole = self.share.level, self.bytes_on()
         alone = [0] * len(level)

@@ -101,6 +101,17 @@ class Graph:
                                  field=f"{name}.input_bytes")
 
     @property
+    def generates(self) -> bool:
+        """Whether the request waits for a generation of it."""
+        return any(map(self.is_generation, self.nodes))
+
+    def is_generation(self, name: str) -> bool:
+        """Whether a node is a generation that the request waits for, or a loop with one."""
+        node = self.nodes[name]
+        return self.loops[name].generates if isinstance(node, LoopNode) else (
+            isinstance(node, GenerateNode) and not node.background)
+
+    @property
     def random(self) -> bool:
         """Whether random choices make two requests differ."""
         return bool(self.choices) or any(node.probability < 1 or _draws(node) for node in self.nodes.values())
@@ -119,9 +130,10 @@ class _Execution:
 
     def __init__(
         self, graph: Graph, run: _Run, done: Callable[[list[Any]], None], inputs: list[Any],
-        rng: random.Random | None,
+        rng: random.Random | None, *, goes_on: bool = False,
     ) -> None:
-        self.graph, self.run, self.done = graph, run, done
+        """goes_on: Whether a generation comes after this pass."""
+        self.graph, self.run, self.done, self.goes_on = graph, run, done, goes_on
         self.inputs = inputs                          # stages that the graph's first nodes read
         self.left = graph.waits.copy()
         self.alive: dict[str, bool] = {}              # finished nodes: whether the nodes after may run
@@ -193,6 +205,19 @@ class _Execution:
         for stage in stages:
             run.start(stage, one_done)
 
+    def _generates_after(self, name: str) -> bool:
+        """Whether a generation runs after a node, so that the user reads nothing of what the node gives. Another round
+        of a loop is not known yet."""
+        graph, waiting, seen = self.graph, [name], self.dead.copy()
+        while waiting:
+            for child in graph.children[waiting.pop()]:
+                if child not in seen:
+                    if child not in self.skipped and graph.is_generation(child):
+                        return True
+                    seen.add(child)
+                    waiting.append(child)
+        return self.goes_on
+
     def _stages(self, name: str, node: StageNode, inputs: list[Any]) -> list[Any]:
         """Return the copies of a node's stage. Raises `InputError` for amounts that are invalid for this request."""
         run, amounts = self.run, self.graph.amounts[name]
@@ -204,6 +229,9 @@ class _Execution:
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
+        if self._generates_after(name):
+            for stage in stages:
+                stage.is_read = False
         if node.branches != 1:
             count = limited("branches", amounts["branches"](run.values))
             for stage in stages:
@@ -228,7 +256,8 @@ class _Execution:
 
         while True:
             over = False
-            _Execution(self.graph.loops[name], self.run, done, inputs, random.Random(rng.getrandbits(64))).begin()
+            _Execution(self.graph.loops[name], self.run, done, inputs, random.Random(rng.getrandbits(64)),
+                       goes_on=self._generates_after(name)).begin()
             if not over:
                 waiting = True
                 return

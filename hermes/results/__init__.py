@@ -1,6 +1,6 @@
 """Results of a simulation: metrics, tables, files, plots and comparisons computed from its `RunRecord`.
 
-`hermes.results.stored` reads results from a folder, `hermes.results.export` writes them.
+`hermes.results.files.stored` reads results from a folder, `hermes.results.files.export` writes them.
 """
 
 from hermes.core.record import ClientInfo, RunRecord

@@ -58,6 +58,8 @@ class Assumed:
     turns_verdict: bool = False
     method: str = "first order"
     within_noise: tuple[str, ...] = ()
+    listed: bool = False
+    """Whether it is listed whatever its alternative changes."""
 
     @property
     def largest(self) -> float:
@@ -68,7 +70,8 @@ class Assumed:
         """Return the entry of summary.json."""
         return {"name": self.name, "default": self.default, "alternative": self.alternative,
                 "effect": dict(self.effect), "turns_verdict": self.turns_verdict, "method": self.method,
-                **({"within_noise": list(self.within_noise)} if self.within_noise else {})}
+                **({"within_noise": list(self.within_noise)} if self.within_noise else {}),
+                **({"listed": True} if self.listed else {})}
 
 
 def headlines(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -108,7 +111,7 @@ def changes_of_runs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 
 def decides(entry: Mapping[str, Any]) -> bool:
     """Whether a default belongs into the block."""
-    return bool(entry["turns_verdict"]) or _largest(entry) >= LISTED
+    return bool(entry["turns_verdict"] or entry.get("listed")) or _largest(entry) >= LISTED
 
 
 def ordered(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes.core.reasons import CAPACITY, FLOW_CONTROL, GAVE_UP, NO_REPLICA
+from hermes.core.reasons import CAPACITY, DEAD, EARLY, FLOW_CONTROL, GAVE_UP, LATE, NO_REPLICA
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
-from hermes.results.layout import WIDTH, Part, format_s, gibibytes, labelled, percent, shortened, to_html
-from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
+from hermes.results.figures.tenants import gateway_line
+from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, shortened, to_html
+from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
 from hermes.results.slo import own_limits_missed
-from hermes.results.tenants import gateway_line
 
-__all__ = ["brief", "headline", "html", "parts"]
+__all__ = ["brief", "grows", "headline", "html", "parts"]
 
 LABEL = 10       # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
@@ -25,6 +25,8 @@ FACTOR = 2.0     # ends beyond which a range is written as factors
 OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 WAITING = 0.25   # of the time, from which on the option of the scheduler that work waits for is named
 OPTIONS = {"slots": "max_num_seqs", "token budget": "max_num_batched_tokens"}
+LATENESS = {"patience": "of the requests are given up", LATE: "of the requests have no answer in time"}
+LONGER = {"the trace": "give a longer trace"}
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
@@ -134,12 +136,14 @@ def _ranges(summary: Mapping[str, Any]) -> str:
     """Return between what the latencies are expected, as factors or percent of them; "" where the queue grows, of which
     nothing has a range. Of several groups the widest range."""
     groups = [group["results"] for group in summary.get("sources", ()) if "results" in group]
-    if not groups or (summary.get("headline") or {}).get("stable") is False:
+    if not groups or grows(summary.get("headline") or {}):
         return ""
     found = {name: (min(group[name]["low"] for group in groups), max(group[name]["high"] for group in groups))
              for name in groups[0]}
     times, p99, ttft, ttft_p99 = (_span(*found[name]) for name in ("times", "times p99", "ttft", "ttft p99"))
-    return f"means and p50 of TPOT and E2E {times}, p99 {p99}; TTFT {ttft}, p99 {ttft_p99}"
+    held = [group["kv_range"] for group in summary.get("sources", ()) if "kv_range" in group]
+    text = f"means and p50 of TPOT and E2E {times}, p99 {p99}; TTFT {ttft}, p99 {ttft_p99}"
+    return text + ("" if not held else f"; the error of KV memory is {'' if all(held) else 'not '}in them")
 
 
 def _span(low: float, high: float) -> str:
@@ -199,13 +203,15 @@ def _rate(summary: dict[str, Any]) -> str:
     if not found:   # results from before there was one
         return f"served {_per_s(summary['throughput']['requests_per_s'])}, whole run"
     offered = f"offered {_per_s(found['offered_per_s'])}, " if found["offered_per_s"] is not None else ""
-    if found["stable"] is False:
+    if grows(found):
         return f"{offered}served: not stable, the queue grows"
     served = f"served {_per_s(found['served_per_s'])}"
     if found["served_low_per_s"] is not None:
         served += f" ({_short(found['served_low_per_s'])} to {_short(found['served_high_per_s'])})"
     if found["window"] == "whole":
-        return f"{offered}{served}, whole run ({found['why']})"
+        why = str(found["why"]) + ("; the queue grows" if found["stable"] is False else "")
+        of = f" of {format_s(found['over_s'])}" if "over_s" in found else ""
+        return f"{offered}{served}, whole run{of} ({why})"
     if summary.get("settling", {}).get("settled") is False and summary["goodput"]["requests"] is None:
         return f"{offered}{served}, unsettled {_short(found['start_s'])} to {_short(found['until_s'])} s"
     word = {"steady": "steady", "measured": "measured"}[found["window"]]
@@ -232,12 +238,23 @@ def _goodput(summary: dict[str, Any]) -> str:
         return f"no limit applies to the {apart:,} requests: they give no tokens; set slo.e2e"
     settled = summary.get("settling", {}).get("settled") is not False
     met = "met" if settled else "met, unsettled"
-    verdict = "" if passed is None else f"SLO {met if passed else 'MISSED'}, "
-    if found and found["stable"] is False:
-        return f"{verdict}{percent(good['share'])} of the requests within {limits_text(good)}{rest}"
     rate, share = ((found["goodput_per_s"], found["goodput_share"]) if found
                    else (good["requests_per_s"], good["share"]))
-    return f"{verdict}{_per_s(rate)} ({percent(share)}) within {limits_text(good)}{rest}"
+    asked = next((row["percentile"] / 100 for row in summary["slo"].values()
+                  if isinstance(row, Mapping) and "percentile" in row), None)
+    if passed and asked is not None and share is not None and share < asked:
+        met += " by each limit"
+    verdict = "" if passed is None else f"SLO {met if passed else 'MISSED'}, "
+    within = share_text(share, None if passed else asked)
+    if found and grows(found):
+        ended = " that ended" if summary["requests"]["unfinished"] else ""
+        return f"{verdict}{within} of the requests{ended} within {limits_text(good)}{rest}"
+    return f"{verdict}{_per_s(rate)} ({within}) within {limits_text(good)}{rest}"
+
+
+def grows(found: Mapping[str, Any]) -> bool:
+    """Whether the queue of a run grows in which nothing changes, so that it has no rate. found: Its headline."""
+    return found.get("stable") is False and not found.get("changes")
 
 
 def _binds(summary: dict[str, Any]) -> str:
@@ -272,18 +289,27 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
     if binds["what"] == "arrivals":
         found = summary.get("headline") or {}
         if found.get("window") == "whole" and str(found.get("why")).startswith("too short"):
-            return "unknown: the run is too short to settle; raise workload.requests"
+            more = summary.get("settling", {}).get("more", "workload.requests")
+            return f"unknown: the run is too short to settle; {LONGER.get(more, f'raise {more}')}"
         return "arrivals: the clients keep up with the offered load"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     if binds.get("of"):   # nothing stops admission, and a latency is too long
-        return f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
+        return (f"{binds['what']} of {shortened(binds['where'], 24)}: {binds['share']:.0%} of {binds['of']}"
+                f"{_also(binds)}")
     if binds["where"] == "gateway" and binds["what"] == NO_REPLICA:
         return f"replicas: none is ready for {binds['share']:.0%} of the requests"
     if binds["where"] == "gateway" and binds["what"] != CAPACITY:
         return f"{binds['what']} of the gateway: turns {binds['share']:.0%} of the requests away"
-    if binds["what"] == "patience":
-        return f"patience of {shortened(binds['where'], 24)}: {binds['share']:.0%} of the requests are given up"
+    if binds["what"] in LATENESS:
+        lost = f"{_part(binds['share'])} {LATENESS[binds['what']]}"
+        return f"{binds['what']} of {shortened(binds['where'], 24)}: {lost}{_also(binds)}"
+    if binds["what"] == DEAD:
+        return _of_dead(binds["dead"])
+    if binds["what"] == EARLY:
+        early = binds["groups"][binds["where"]]["early"]
+        return (f"early binding of {shortened(binds['where'], 24)}: work waits {binds['share']:.0%} of the time at "
+                f"{early['replicas']} of {early['of']} replicas while others are free{_also(binds)}")
     if binds["what"] == "queue limit":
         return f"queue limit of {shortened(binds['where'], 24)}: turns {binds['share']:.0%} of the requests away"
     held = {"compute": "work waits for it", "slots": "work waits for a place in the batch",
@@ -291,15 +317,32 @@ def _what_binds(summary: dict[str, Any], binds: dict[str, Any]) -> str:
             NO_REPLICA: "requests wait for a ready one", "link": "full", "tier": "its link is full",
             "machine": "used up"}
     name = "the gateway" if binds["what"] == CAPACITY else shortened(binds["where"], 24)
+    span = "" if "span_s" not in binds else " from {:.4g} to {:.4g} s".format(*binds["span_s"])
     text = (f"{binds['what']} of {name}: {held.get(binds['what'], 'work waits for it')}"
-            f" {binds['share']:.0%} of the time{_named(binds)}")
-    then, bounded = binds.get("then"), binds.get("bounded_by")
+            f" {binds['share']:.0%} of the time{span}{_named(binds)}")
+    return text + _also(binds)
+
+
+def _also(binds: dict[str, Any]) -> str:
+    """Return what follows what binds: the next place, what keeps the queue short, and what was lost elsewhere."""
+    then, bounded, text = binds.get("then"), binds.get("bounded_by"), ""
     if then:
         text += f"; then: {then['what']} of {shortened(then['where'], 24)}, {then['share']:.0%}"
-    if bounded:
-        away = "of the requests are given up" if bounded["what"] == "patience" else "of the requests are turned away"
-        text += f"; {bounded['what']} bounds the queue, {bounded['share']:.0%} {away}"
-    return text
+    if bounded and bounded["what"] != DEAD:
+        verb = "bound" if bounded["what"] == LATE else "bounds"
+        away = LATENESS.get(bounded["what"], "of the requests are turned away")
+        text += f"; {bounded['what']} {verb} the queue, {_part(bounded['share'])} {away}"
+    return text + (f"; {_of_dead(binds['dead'])}" if "dead" in binds else "")
+
+
+def _of_dead(dead: dict[str, Any]) -> str:
+    """Return what was lost at a replica that had gone down."""
+    chosen = f"; routers chose it for {dead['detection_s']:.3g} s after (fleet.probe)" if dead["detection_s"] else ""
+    return f"{DEAD} {shortened(dead['replica'], 24)}: {_part(dead['share'])} of the requests are lost at it{chosen}"
+
+
+def _part(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.05 else percent(share)
 
 
 def _named(binds: dict[str, Any]) -> str:
@@ -315,8 +358,8 @@ def _memory(summary: dict[str, Any]) -> str:
     groups = {name: mine for name, mine in grouped_clients(summary["clients"]).items() if mine[0].get("memory")}
     if groups:
         name, fullest = max(groups.items(), key=lambda item: most_of(item[1], "kv_peak_share") or 0.0)
-        size = fullest[0]["memory"]["kv_bytes"]
-        of = f" of {gibibytes(size)}" if size else f" of {fullest[0]['memory']['kv_tokens']:,} tokens"
+        memory = fullest[0]["memory"]
+        of = f" of {kv_size(memory)}" if memory["kv_bytes"] else f" of {memory['kv_tokens']:,} tokens"
         where = f" at {shortened(name, 20)}" if len(groups) > 1 else ""
         parts.append(f"mean {percent(mean_of(fullest, 'kv_mean_share'))}, "
                      f"peak {percent(most_of(fullest, 'kv_peak_share'))}{of}{where}")
@@ -334,7 +377,7 @@ def _cost(summary: dict[str, Any]) -> str:
     hint = ": give the device, --set clients.0.device=NAME" if wanted else ""
     if cost is None and energy is None:
         return f"no price and no power{hint}"
-    if found.get("stable") is False:
+    if grows(found):
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
         return "no figure per token: no output tokens"
@@ -342,7 +385,7 @@ def _cost(summary: dict[str, Any]) -> str:
     parts = []
     if cost is not None and answers is not None and output is not None:
         parts.append(f"${_short(answers)}/M answer tokens, ${_short(output)}/M generated")
-    elif cost is not None and output is not None:   # results from before answers were counted apart
+    elif cost is not None and output is not None:   # no token is an answer's
         parts.append(f"${_short(output)}/M generated tokens")
     rate, joules = found.get("output_tokens_per_s"), found.get("per_output_token_j")
     each = [] if rate is None else [f"{_short(rate)}{'' if parts else ' tokens'}/s"]

@@ -20,7 +20,7 @@ from rich.text import Text
 from hermes.errors import printable
 
 __all__ = ["WIDTH", "Marked", "Part", "Section", "fitted", "format_number", "format_s", "gibibytes", "labelled",
-           "markdown_table", "percent", "shortened", "to_html", "to_rich", "to_text"]
+           "markdown_table", "percent", "share_text", "shortened", "to_html", "to_rich", "to_text"]
 
 WIDTH = 80
 LONGEST_NAME, SHORTEST_NAME = 32, 14
@@ -89,6 +89,18 @@ def percent(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1%}" if value == 0 or value >= 0.001 else f"{value * 100:.2g}%"
+
+
+def share_text(value: float | None, asked: float | None = None) -> str:
+    """Return a share in percent, with the digits that keep it from 100% if it is less, and from a share that is asked
+    for and that it does not reach."""
+    if value is None or value >= 1:
+        return percent(value)
+    over = [1.0] if asked is None or value >= asked else [1.0, asked]
+    short = (f"{value:.{digits}%}" for digits in range(1, 6))
+    whole, of = float(value).as_integer_ratio()   # exact: cut off where it cannot be rounded
+    return next((text for text in short if all(float(text[:-1]) / 100 < limit for limit in over)),
+                f"{whole * 10**6 // of / 1e4:.4f}%")
 
 
 def gibibytes(value: float | None) -> str:

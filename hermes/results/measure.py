@@ -50,7 +50,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     hardware_stepping: Share of the window in which the accelerators of the stepping clients worked (steps, without the
     serving stack's time), in total and of each client.
     """
-    from hermes.results.energy import energy_within
+    from hermes.results.figures.energy import energy_within
 
     start = s_to_ns(config.start)
     end = max(start, record.end_ns if config.until is None else min(s_to_ns(config.until), record.end_ns))

@@ -212,14 +212,16 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     several = answered & (tokens > 1)
     tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
 
-    if any(record.after_ns):
+    if any(record.after_ns) or record.late_ns:
         first, last = _delivered(record, rows, owner, ends, answered)
+    if record.late_ns:
+        tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
     branches = branches_by_request(branch_metrics(record, parts), n)
     tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
 
     computed_ns = np.full(n, _FAR, dtype=np.int64)
     prefills = np.flatnonzero(parts.prefill)
-    after = np.array(record.after_ns or [0] * len(record.clients), dtype=np.int64)[stages["client"][prefills]]
+    after = record.sent_after(prefills)
     np.minimum.at(computed_ns, request[prefills], stages["first_token_ns"][prefills] + after)
 
     completed = record.status == STATUS_COMPLETED
@@ -253,26 +255,27 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 
 
 def _begun_before(record: RunRecord, rows: IntArray) -> IntArray:
-    """Return the rows of attempts that came to nothing after their first token, at what these rows then answered."""
-    if not record.attempts or not len(record.attempts["call"]):
-        return np.empty(0, dtype=np.int64)
-    call, attempt = record.attempts["call"], record.stage_attempts
-    lost = ~record.kept & (record.stages["output_tokens"] > 0)
-    return np.flatnonzero(lost & np.isin(call[attempt], call[attempt[rows]]))
+    """Return the rows of attempts that came to nothing after their user had the first token, at what these rows then
+    answered, in this offer of the request or in one before."""
+    lost = np.flatnonzero(~record.kept & (record.stages["output_tokens"] > 0))
+    if not len(lost):
+        return lost
+    over, asked = record.attempts["end_ns"][record.stage_attempts[lost]], record.asked_for
+    lost = lost[record.stages["first_token_ns"][lost] + record.sent_after(lost) <= over]
+    return lost[np.isin(asked[lost], asked[rows])]
 
 
 def _delivered(
     record: RunRecord, rows: IntArray, owner: IntArray, ends: IntArray, answered: BoolArray
 ) -> tuple[IntArray, IntArray]:
     """Return when the users of answers (rows, of requests `owner`) have the first and the last token."""
-    sent = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][rows]]
     first = np.full(len(answered), _FAR, dtype=np.int64)
-    np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + sent)
+    np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + record.sent_after(rows))
     begun = _begun_before(record, rows)
-    after = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][begun]]
+    after = record.sent_after(begun)
     np.minimum.at(first, record.stages["request"][begun], record.stages["first_token_ns"][begun] + after)
     last = np.full(len(answered), -1, dtype=np.int64)
-    np.maximum.at(last, owner, ends + sent)
+    np.maximum.at(last, owner, ends + record.sent_after(rows, "last_step"))
     first[~answered] = -1
     return first, last
 
@@ -291,7 +294,7 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     regular[irregular] = False
     sample = WeightedSample(divisor=NS_PER_S)
     for client, rows in _by_client(record, np.flatnonzero(regular)):
-        ends = record.step_ends[client]
+        ends = record.user_ends(client)
         begin, stop = stages["first_step"][rows], stages["last_step"][rows]
         ticks = _decode_steps(record, client)
         if ticks is not None:  # numbered by these steps, tokens after the first are consecutive
@@ -306,7 +309,7 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     for client, rows in _by_client(record, irregular[chosen[irregular]]):
         # pooled by client: sequences of a batch share most of their gaps
         steps = [record.gaps[row] for row in rows.tolist()]
-        between = np.diff(record.step_ends[client][np.concatenate(steps)])
+        between = np.diff(record.user_ends(client)[np.concatenate(steps)])
         last = np.cumsum([len(part) for part in steps])[:-1] - 1
         sample.add(np.delete(between, last))
     continued = chosen[parts.handover]

@@ -27,9 +27,9 @@ from matplotlib.transforms import ScaledTranslation
 
 from hermes.errors import InputError, Verbatim
 from hermes.results.charts import DIM, GREY, GRID, HEIGHT, INK, PALETTE, WIDTH, Axis, Chart, Layer, Panel
+from hermes.results.charts.run_charts import chart
 from hermes.results.layout import shortened
 from hermes.results.results import Results
-from hermes.results.run_charts import chart
 
 __all__ = ["NotebookFigure", "draw", "image", "plot_runs"]
 
@@ -225,7 +225,8 @@ def _legend(axis: Axes, panel: Panel, colours: Mapping[str, str], above: float) 
         elif marks[name] in _MARKERS:
             handles.append(Line2D([], [], color=colour, linewidth=0, marker="o", markersize=8))
         else:
-            handles.append(Patch(color=colour, alpha=0.8 if marks[name] == "stack" else 1, linewidth=0))
+            alpha = {"stack": 0.8, "span": 0.3}.get(marks[name], 1)
+            handles.append(Patch(color=colour, alpha=alpha, linewidth=0))
     columns = max(1, int(WIDTH / (32 + 0.62 * TEXT * max(map(len, colours)))))
     place = axis.transAxes + ScaledTranslation(0, (above or GAP) / 72, axis.figure.dpi_scale_trans)
     axis.legend(handles, list(colours), frameon=False, fontsize=TEXT, labelcolor=INK, loc="lower left", ncols=columns,
@@ -255,8 +256,11 @@ def _layer(axis: Axes, layer: Layer, data: Mapping[str, Any], colour: str | None
         draw_rule, places = (axis.axhline, y) if x is None else (axis.axvline, x)
         for place in places:
             draw_rule(place, color=INK, linestyle=(0, (5, 4)), linewidth=1, **how)
+    elif mark == "error":
+        axis.plot([x, data.get("x2", x)], [y, data.get("y2", y)], color=ink, linewidth=1.5, **how)
     elif mark == "span":
-        axis.axvspan(x[0], data["x2"][0], color=INK, alpha=0.09, linewidth=0, zorder=order)
+        for low, high in zip(x, data["x2"], strict=True):
+            axis.axvspan(low, high, color=ink, alpha=0.09 if colour is None else 0.3, linewidth=0, zorder=order)
     elif mark in ("cell", "box"):
         look = {"color": data.get("colour", GREY)} if mark == "cell" else {
             "fill": False, "edgecolor": INK, "linewidth": 3}

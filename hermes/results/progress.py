@@ -13,7 +13,8 @@ SELDOM_S = 10.0
 """Seconds between two lines about a search that is still at work."""
 
 BAR_WIDTH = 16   # beside a text with counts
-Told = Callable[[str, int, int], None]   # what is simulated, simulations done, and at most how many there will be
+FEW_DONE = 5     # simulations before the time left is said
+Told = Callable[[str, int, int], None]   # what is simulated, simulations done, and about how many there will be
 
 
 class ProgressBar:
@@ -27,21 +28,23 @@ class ProgressBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console(stderr=True)
+        self._shown = show and console.is_terminal   # rich below 14.1 ends others with an empty line
         self._progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(40 if counts else BAR_WIDTH),
             *((MofNCompleteColumn(), TimeRemainingColumn()) if counts else ()),
-            console=console, disable=not (show and console.is_terminal), transient=transient,
+            console=console, disable=not self._shown, transient=transient,
         )
         self._task = self._progress.add_task(what, total=None)
 
     def __enter__(self) -> ProgressBar:
-        self._progress.start()
+        if self._shown:
+            self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+                 ) -> None:
+        if self._shown:
+            self._progress.stop()
 
     def update(self, done: int, total: int, what: str | None = None) -> None:
         """Show `done` of `total`, and the current work if it is given."""
@@ -49,7 +52,7 @@ class ProgressBar:
 
 
 class SearchProgress:
-    """Shows how far a search is, on standard error: simulations done of at most so many, and the longest time left.
+    """Shows how far a search is, on standard error: simulations done of about so many, and the time left.
 
     A bar on a terminal, elsewhere a line now and then. Used in a `with` statement, and called as `Told`.
 
@@ -67,31 +70,34 @@ class SearchProgress:
             self._bar.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+                 ) -> None:
         if self._bar is not None:
             self._bar.__exit__(kind, error, trace)
 
-    def __call__(self, what: str, done: int, most: int) -> None:
-        """Show that `done` of at most `most` simulations are done, and `what` is simulated now."""
+    def __call__(self, what: str, done: int, usual: int) -> None:
+        """Show that `done` of about `usual` simulations are done, and `what` is simulated now, one or more by "; "."""
         if self._quiet:
             return
         now = time.monotonic()
         took = now - self._began
-        seconds = took / done * (most - done) if done else 0.0
-        left = f", {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} left at most" if done else ""
-        counts = f"{done} of at most {most} simulations{left}; "
+        seconds = took / done * max(usual - done, 1) if done else 0.0
+        # the first ones say little: they come with the start of workers, and are short or overloaded
+        known = done >= FEW_DONE
+        left = f", about {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} left" if known else ""
+        counts = f"{done} of about {max(usual, done)} simulations{left}"
         if self._bar is not None:
-            self._bar.update(done, most, counts + _cut(what, len(counts) + BAR_WIDTH + 2))
+            self._bar.update(done, max(usual, done), counts + _fitting(what, len(counts) + BAR_WIDTH + 2))
         elif what != self._round if self._verbose else now - self._last >= SELDOM_S:
             self._last, self._round = now, what
             counts = f"{took:.0f} s: {counts}"
-            print(counts + (what if self._verbose else _cut(what, len(counts))), file=sys.stderr, flush=True)
+            print(counts + (f"; {what}" if self._verbose else _fitting(what, len(counts))), file=sys.stderr, flush=True)
 
 
-def _cut(what: str, used: int) -> str:
-    """Shorten a text to the rest of a line."""
-    from hermes.results.layout import WIDTH, shortened  # takes long to import
+def _fitting(what: str, used: int) -> str:
+    """Return the first simulation of a round, and how many others, as far as a line has room; nothing is cut."""
+    from hermes.results.layout import WIDTH  # takes long to import
 
-    return shortened(what, max(WIDTH - used, 8))
+    first, *others = what.split("; ")
+    texts = [f"; {first}" + (f" and {len(others)} more" if others else ""), f"; {first}", ""]
+    return next(text for text in texts if not text or used + len(text) <= WIDTH)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.results.figures.tenants import gateway_sections
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
-from hermes.results.tenants import gateway_sections
 from hermes.sums import float_sum
 from hermes.units import counted
 
-__all__ = ["grouped_clients", "limits_text", "mean_of", "most_of", "sections"]
+__all__ = ["grouped_clients", "kv_size", "limits_text", "mean_of", "most_of", "sections"]
 
 MAX_CLIENTS = 16
 MAX_BOTTLENECKS = 12
@@ -320,6 +320,13 @@ def _bottlenecks(used: dict[str, Any]) -> Section:
                    note=note + (f"; and {left} more" if left > 0 else ""))
 
 
+def kv_size(memory: dict[str, Any]) -> str:
+    """Return the KV memory of a client with its range, as far as it is known."""
+    low, high = (memory.get(key) or 0 for key in ("kv_low_bytes", "kv_high_bytes"))
+    ends = f" ({low / 2**30:.3g} to {high / 2**30:.3g})" if low < high else ""
+    return gibibytes(memory["kv_bytes"]) + ends
+
+
 def _memory(summary: dict[str, Any]) -> Section:
     """Return the KV capacity, one line for equal clients."""
     groups: dict[str, tuple[list[str], dict[str, Any]]] = {}
@@ -330,12 +337,13 @@ def _memory(summary: dict[str, Any]) -> Section:
     for names, c in list(groups.values())[:MAX_CLIENTS]:
         m = c["memory"]
         label = names[0] if len(names) == 1 else f"{c.get('group') or names[0]} x {len(names)}"
-        sizes = (gibibytes(m[key]) for key in
-                     ("memory_bytes", "weights_bytes", "activation_bytes", "engine_bytes", "kv_bytes"))
-        memory, weights, activations, engine, kv = sizes
+        memory, weights, activations, engine = (gibibytes(m[key]) for key in (
+            "memory_bytes", "weights_bytes", "activation_bytes", "engine_bytes"))
         used = "-" if m["utilization"] is None else f"{c['num_devices']} x {memory} x {m['utilization']:g}"
-        rows.append((label, f"{m['kv_tokens']:,}", f"{m['kv_blocks']:,} x {m['block_size']}", kv, used, weights,
-                     activations, engine))
+        fits = "-" if m["kv_concurrency"] is None else f"{m['kv_concurrency']:.2f}"
+        rows.append((label, f"{m['kv_tokens']:,}", f"{m['kv_blocks']:,} x {m['block_size']}", fits, kv_size(m), used,
+                     weights, activations, engine))
     sources = dict.fromkeys(str(c["memory"]["source"]) for _, c in groups.values() if c["memory"]["source"])
-    head = ("client", "KV tokens", "blocks", "KV", "memory", "weights", "activations", "engine")
+    head = ("client", "KV tokens", "blocks", "longest at once", "KV (range)", "memory", "weights", "activations",
+            "engine")
     return Section("KV capacity", head, rows, note=" | ".join(sources))

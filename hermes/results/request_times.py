@@ -11,7 +11,7 @@ import pandas as pd
 from hermes.arrays import FloatArray
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError
-from hermes.results.gateway_times import AtGateway, asked_ns, offered_ns
+from hermes.results.figures.gateway_times import AtGateway, asked_ns, offered_ns
 from hermes.results.results import Results
 from hermes.units import NS_PER_S
 

@@ -1,7 +1,7 @@
 """`Results`: the results of a simulation as a summary, tables, text and token times.
 
-Everything is computed at first use, and only once. `hermes.results.export` writes a `Results` to a folder;
-`hermes.results.stored` reads it back as one whose tables come from that folder.
+Everything is computed at first use, and only once. `hermes.results.files.export` writes a `Results` to a folder;
+`hermes.results.files.stored` reads it back as one whose tables come from that folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
 
-    from hermes.results.frames import Columns
+    from hermes.results.files.frames import Columns
 
 __all__ = ["Results"]
 
@@ -87,7 +87,7 @@ class Results:
     @cached_property
     def summary_of_run(self) -> dict[str, Any]:
         """The summary without `sources` and `assumes`."""
-        from hermes.results.summary import summarise
+        from hermes.results.figures.summary import summarise
 
         summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
         if self.measure is not None:
@@ -95,8 +95,8 @@ class Results:
         return summary
 
     def columns(self, table: str) -> Columns:
-        """Return one of `hermes.results.frames.TABLES` as columns."""
-        from hermes.results.frames import table_columns
+        """Return one of `hermes.results.files.frames.TABLES` as columns."""
+        from hermes.results.files.frames import table_columns
 
         columns = table_columns(table, self.record, self.metrics)
         if table == "requests" and slo_given(groups := slo_groups(self.slo, self.record)):
@@ -104,7 +104,7 @@ class Results:
         return columns
 
     def _frame(self, table: str) -> pd.DataFrame:
-        from hermes.results.frames import to_frame
+        from hermes.results.files.frames import to_frame
 
         if table not in self._frames:
             self._frames[table] = to_frame(self.columns(table))
@@ -139,7 +139,7 @@ class Results:
     @property
     def branches(self) -> pd.DataFrame:
         """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
-        from hermes.results.frames import branch_columns, to_frame
+        from hermes.results.files.frames import branch_columns, to_frame
 
         if "branches" not in self._frames:
             self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
@@ -148,7 +148,7 @@ class Results:
     @property
     def membership(self) -> pd.DataFrame:
         """One row per change of a client that comes and goes (`fleet`): time, state, reason."""
-        from hermes.results.frames import membership_columns, to_frame
+        from hermes.results.files.frames import membership_columns, to_frame
 
         if "membership" not in self._frames:
             self._frames["membership"] = to_frame(membership_columns(self.record))
@@ -157,7 +157,7 @@ class Results:
     @property
     def attempts(self) -> pd.DataFrame:
         """One row per attempt of a gateway: its request, call, client, times and outcome. Empty without one."""
-        from hermes.results.frames import attempt_columns, to_frame
+        from hermes.results.files.frames import attempt_columns, to_frame
 
         if "attempts" not in self._frames:
             self._frames["attempts"] = to_frame(attempt_columns(self.record))
@@ -167,7 +167,7 @@ class Results:
     def held(self) -> pd.DataFrame:
         """One row per call that waited unplaced in a gateway (`gateway.flow_control`): its request, the priority of its
         band, when it was queued and when it left, and how. Empty without flow control."""
-        from hermes.results.frames import held_columns, to_frame
+        from hermes.results.files.frames import held_columns, to_frame
 
         if "held" not in self._frames:
             self._frames["held"] = to_frame(held_columns(self.record))
@@ -186,7 +186,7 @@ class Results:
 
     def client_index(self, client: str | int) -> int:
         """Return a client's index from its name or index; `InputError` for an unknown one."""
-        from hermes.results.usage import client_names
+        from hermes.results.figures.usage import client_names
 
         names = client_names(self.record)
         if isinstance(client, str) and client in names:
@@ -202,9 +202,9 @@ class Results:
         return int(request)
 
     def client_timeseries(self, client: str | int, bins: int = 200, **window: float) -> pd.DataFrame:
-        """Return bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
-        from hermes.results.frames import to_frame
-        from hermes.results.timeseries import client_timeseries
+        """Return bin means over time (see `hermes.results.figures.timeseries`); within `start_s` and `end_s`."""
+        from hermes.results.figures.timeseries import client_timeseries
+        from hermes.results.files.frames import to_frame
 
         return to_frame(dict(client_timeseries(self.record, self.client_index(client), bins, **window)))
 

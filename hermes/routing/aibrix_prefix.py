@@ -4,9 +4,9 @@ Rules of https://github.com/vllm-project/aibrix at e3e10f9e (pkg/plugins/gateway
 pkg/utils/prefixcacheindexer/hash.go), with the values of its shipped manifests. Loads are the gateway's own requests in
 flight.
 
-1. If the largest load is more than `spread` above the smallest, the request goes to the least loaded.
-2. Else to the client with the longest match, of equal ones to the least loaded, among those whose load is at most the
-   mean and `deviations` standard deviations of all loads.
+1. If the largest load is more than `spread` above the smallest, only the least loaded are looked at.
+2. The request goes to the client with the longest match, of equal ones to the least loaded, among those whose load is
+   at most the mean and `deviations` standard deviations of all loads.
 3. Without such a client, to the least loaded.
 
 Ties go to one at random. The match is counted in whole blocks of 128 characters there, of 32 tokens here (4 characters
@@ -42,7 +42,7 @@ class AibrixPrefixConfig(ConfigModel):
     block: int = Field(default=32, ge=1, le=2**20)
     """Tokens of a block of the router (128 characters there)."""
     spread: int = Field(default=16, ge=0, le=2**40)
-    """Difference of the largest and the smallest load above which the least loaded client is taken."""
+    """Difference of the largest and the smallest load above which only the least loaded clients are looked at."""
     deviations: float = Field(default=2.0, ge=0, le=1e6)
     """Standard deviations above the mean load up to which a client with a match is taken."""
     ttl: Duration = Field(default=1200.0, gt=0)
@@ -90,7 +90,10 @@ class AibrixPrefix:
     def _place(self, percents: dict[int, int]) -> int:
         """Return the chosen place, given the percents of the prompt that clients are believed to hold."""
         loads = self.books.in_flight[self._where]
-        if percents and loads.max() - loads.min() <= self._config.spread:
+        least = np.flatnonzero(loads == loads.min())
+        if loads.max() - loads.min() > self._config.spread:
+            percents = {place: percents[place] for each in least if (place := self._places[int(each)]) in percents}
+        if percents:
             deviation = loads.std(ddof=1) if len(loads) > 1 else 0.0
             limit = loads.mean() + self._config.deviations * deviation
             fit = [(-percent, int(load), place) for place, load in zip(self._places, loads.tolist(), strict=True)
@@ -99,5 +102,4 @@ class AibrixPrefix:
                 best = min(fit)[:2]
                 equal = [place for *rank, place in fit if tuple(rank) == best]
                 return equal[self._draws.below(len(equal))]
-        least = np.flatnonzero(loads == loads.min())
         return self._places[int(least[self._draws.below(len(least))])]

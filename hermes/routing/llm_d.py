@@ -13,7 +13,8 @@ a number from 0 to 1; the picker takes the highest weighted sum, ties at random.
 - precise_prefix: the same share, of what the engines' caches hold (`hermes.routing.caches`).
 - load_aware: 0.5 x (1 - q / threshold), 0 from the threshold on.
 - session: 1 for the client to which the session is bound. A session without one goes with 1 to the client of the fewest
-  sessions, and is bound to the client that is picked, for as long as it is used every 300 s.
+  sessions, and is bound to the client that is picked, for as long as it is used every 300 s. Nothing for a request
+  without a session.
 - lora_affinity: 1 where the adapter runs, 0.8 where there is room for one more, 0.6 where it waits, else 0.
 
 With `disaggregation` the decode client is chosen first, by all scorers; the prompt goes to a prefill client, chosen
@@ -254,7 +255,7 @@ class LlmD:
             among.add(total, held.sent, weights.prefix / held.prompt.blocks)
         if weights.precise_prefix and held.precise is not None and held.precise.blocks:
             among.add(total, held.in_caches, weights.precise_prefix / held.precise.blocks)
-        if weights.session and self._sessions is not None:
+        if weights.session and self._sessions is not None and stage.request.session >= 0:
             total[self._sessions.bound(stage.request.session, among)] += weights.session
         if weights.lora_affinity:
             adapter = adapter_of(stage.content)

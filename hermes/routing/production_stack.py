@@ -3,8 +3,8 @@
 Rules of https://github.com/vllm-project/production-stack at 008a23b (src/vllm_router/routers/routing_logic.py,
 src/vllm_router/prefix/hashtrie.py).
 
-- `by: session`: the node of a consistent hash ring (ketama, as uhashring makes it: 40 x 4 points a node from MD5), so
-  that few sessions move when a client comes or goes. A request without a session goes to the client with the fewest
+- `by: session`: the node of a consistent hash ring (as uhashring 2.5 makes it by default: 160 MD5 sums a node), so that
+  few sessions move when a client comes or goes. A request without a session goes to the client with the fewest
   requests sent in the last `window`, at first to those that have got none.
 - `by: prefix`: one at random of the clients with the longest match in a trie of chunks, that loses nothing; of all
   clients where none matches. Chunks have 128 characters there, 32 tokens here (4 characters a token); the last one is
@@ -32,7 +32,7 @@ from hermes.units import s_to_ns
 
 __all__ = ["HashRing", "ProductionStackConfig"]
 
-VNODES, POINTS = 40, 4   # points of a node on the ring: 40 digests of 4
+POINTS = 160   # of a node on the ring
 
 
 class ProductionStackConfig(ConfigModel):
@@ -54,20 +54,18 @@ class HashRing:
     """A consistent hash ring over names."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        owners = {point: place for place, name in enumerate(names) for number in range(VNODES)
-                  for point in _points(f"{name}-{number}")}
+        owners = {_point(f"{name}-{number}"): place for place, name in enumerate(names) for number in range(POINTS)}
         self._points = sorted(owners)
         self._owners = [owners[point] for point in self._points]
 
     def place(self, key: str) -> int:
         """Return the position of the name that owns a key."""
-        here = bisect(self._points, _points(key)[0])
+        here = bisect(self._points, _point(key))
         return self._owners[here % len(self._owners)]
 
 
-def _points(key: str) -> list[int]:
-    digest = hashlib.md5(key.encode(), usedforsecurity=False).digest()
-    return [int.from_bytes(digest[4 * i:4 * i + 4], "little") for i in range(POINTS)]
+def _point(key: str) -> int:
+    return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest(), "big")
 
 
 class SessionRing:

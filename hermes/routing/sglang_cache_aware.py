@@ -4,12 +4,14 @@ Rules of https://github.com/sgl-project/sglang at 053b63f (sgl-model-gateway/src
 the defaults of its command line. Loads are the gateway's own requests in flight.
 
 1. If the largest load is more than `balance_abs_threshold` above the smallest, and more than `balance_rel_threshold`
-   times it, the request goes to the shortest queue. All workers count for this, unhealthy ones too.
+   times it, the request goes to the shortest queue.
 2. Else, if more than `cache_threshold` of the prompt stands in the tree, to the worker with the longest match.
 3. Else to the least loaded.
 
-A longest match at an unhealthy worker sends the request to the *first* healthy one, and leaves the tree as it is. Ties
-go to the first. Workers that are no members count as unhealthy: they keep their part of the tree.
+The policy gets the available workers alone (src/routers/http/router.rs, `select_worker_for_model`): those that are
+down, or have never been there, count for nothing. They keep their part of the tree until one has the longest match of a
+prompt: then all of its part goes, and the request to the *first* available one, which is not noted in the tree. Ties go
+to the first.
 
 The tree is of characters there, of tokens here. Every `eviction_interval` the leaves that were sent longest ago are cut
 off, until no worker has more than `max_tree_size`.
@@ -69,9 +71,9 @@ class SglangCacheAware:
         self.changed(context.candidates)
 
     def changed(self, members: Sequence[Client]) -> None:
-        self._healthy = [self.books.place_of[client.index] for client in members]
-        self._where = np.array(self._healthy, dtype=np.int64)
-        self._is_healthy = set(self._healthy)
+        self._places = [self.books.place_of[client.index] for client in members]
+        self._where = np.array(self._places, dtype=np.int64)
+        self._is_there = set(self._places)
 
     def choose(self, stage: Stage) -> Client:
         now = self._context.now_ns()
@@ -82,20 +84,20 @@ class SglangCacheAware:
         matches = self.tree.matches(prompt)
         place = self._place(prompt.tokens, matches)
         if self._context.decisions is not None:
-            got = settled(self._context, stage, self._healthy, place, lambda: {
+            got = settled(self._context, stage, self._places, place, lambda: {
                 "in flight": self.books.in_flight[self._where].tolist(),
-                "matched tokens": [matches.get(each, 0) for each in self._healthy]}, lowest=True)
+                "matched tokens": [matches.get(each, 0) for each in self._places]}, lowest=True)
             self._fell_back &= got == place
             place = got
         self._context.believed(stage, matches.get(place, 0))
         self.books.sent(stage, place)
-        if place in self._is_healthy and not self._fell_back:
+        if not self._fell_back:
             self.tree.sent(place, prompt)
         return self._candidates[place]
 
     def _place(self, tokens: int, matches: dict[int, int]) -> int:
-        """Return the chosen place. Sets whether it is the first healthy one, for want of the one with the match."""
-        config, loads = self._config, self.books.in_flight
+        """Return the chosen place. Sets whether it is the first one, for want of the one with the match."""
+        config, loads = self._config, self.books.in_flight[self._where]
         self._fell_back = False
         most, least = int(loads.max()), int(loads.min())
         if most - least > config.balance_abs_threshold and most > config.balance_rel_threshold * least:
@@ -104,10 +106,11 @@ class SglangCacheAware:
         if not tokens or longest / tokens <= config.cache_threshold:
             return self._shortest()
         place = min(place for place, matched in matches.items() if matched == longest)
-        if place in self._is_healthy:
+        if place in self._is_there:
             return place
+        self.tree.forget(place)
         self._fell_back = True
-        return self._healthy[0]
+        return self._places[0]
 
     def _shortest(self) -> int:
-        return self._healthy[int(self.books.in_flight[self._where].argmin())]
+        return self._places[int(self.books.in_flight[self._where].argmin())]

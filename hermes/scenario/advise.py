@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.config import Component, ConfigModel
+from hermes.config.own_code import code_of_run
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node
 from hermes.core.record import RunRecord
 from hermes.core.simulation import Simulation
 from hermes.errors import InputError, Verbatim, inside, suggest, warn_all
-from hermes.fleet.advice import Advice, Shadow, act, advice
+from hermes.fleet.advice import NO_LIMIT, Advice, Shadow, act, advice
 from hermes.fleet.autoscalers import AUTOSCALERS, Autoscaler
 from hermes.fleet.fleet import Fleet
-from hermes.results.stored import StoredResults, open_run
+from hermes.results.files.stored import StoredResults, open_run
 from hermes.scenario.build import build
 from hermes.scenario.document import load_scenario
 from hermes.scenario.schema import Scenario
@@ -53,19 +53,24 @@ def autoscaler_of(document: Node | Mapping[str, Any]) -> Autoscaler:
 
 
 def advise_run(folder: str | os.PathLike[str], document: Node | Mapping[str, Any], groups: Sequence[str] = (),
-               progress: Callable[[int, int, float], None] | None = None) -> list[Advice]:
+               progress: Callable[[int, int, float], None] | None = None, *, plugins: bool = False) -> list[Advice]:
     """Return what an autoscaler would have done with these groups of a run; without names, with the only one.
+
+    plugins: Whether code that the run's scenario names may run.
 
     Raises `InputError` for a run that does not come out again as it was.
     """
     results = open_run(folder)
-    path = Path(folder) / "scenario.resolved.yaml"
     if results.meta.get("interrupted"):
         raise InputError(Verbatim("the run was interrupted, and cannot be simulated again; run its scenario to the "
                                   "end"), file=str(folder))
-    if not path.is_file():
-        raise InputError(Verbatim("it has no scenario.resolved.yaml, from which it is simulated again"),
-                         file=str(folder))
+    with code_of_run(plugins=plugins):
+        return _advised(results, document, groups, progress)
+
+
+def _advised(results: StoredResults, document: Node | Mapping[str, Any], groups: Sequence[str],
+             progress: Callable[[int, int, float], None] | None) -> list[Advice]:
+    path = results.scenario_file()
     scenario = load_scenario(path)
     autoscaler = autoscaler_of(document)   # plug-ins of the scenario are there now
     chosen = _chosen(scenario, groups)
@@ -99,22 +104,22 @@ def beside(simulation: Simulation, autoscaler: Autoscaler, groups: Sequence[str]
     if autoscaler.to_zero() and not queued:
         raise InputError(Verbatim("without a replica no request of this run could wait (it has no `gateway.queue`); "
                                   "keep one replica"), field=f"autoscaler.{autoscaler.to_zero()}")
-    begun = []
+    begun, own = [], fleet.autoscalers
     for replicas in members:
         with inside("autoscaler"):
-            autoscaler.check(replicas.most)
+            autoscaler.check(NO_LIMIT)
         replicas.decided = []
         begun.append(replicas.wanted)
     shadows = [Shadow(replicas) for replicas in members]
+    for shadow in shadows if autoscaler in own else ():   # it asked for what the group has, and does so again
+        shadow.most = shadow.slots
     act(simulation.env, autoscaler, shadows)
     record = simulation.run(progress)
-    if simulation.interrupted:
-        raise KeyboardInterrupt
     found = []
     for shadow, replicas, start in zip(shadows, members, begun, strict=True):
         shadow.end_look()
         changes = [(0, start), *((time, after) for time, _, after, _ in replicas.decided or ())]
-        found.append(advice(shadow, changes, record.end_ns))
+        found.append(advice(shadow, changes, record.end_ns, shadow.slots))
     return found, record
 
 

@@ -8,7 +8,7 @@ simulations have taken about a second.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +20,11 @@ from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.assumptions import assumptions
 from hermes.scenario.repricing import Repricing
 from hermes.scenario.seeds import beyond_chance, intervals_of_latencies, of_one_seed, spreads
+from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     from hermes.results.results import Results
+    from hermes.scenario.kv_range import KvEnds
     from hermes.scenario.schema import Scenario
 
 __all__ = ["Again", "assumes_of"]
@@ -32,22 +34,24 @@ Again = Callable[[Mapping[str, Any]], "Results"]
 
 MOST = 6         # alternatives that are simulated
 ROWS = 30_000    # of stages and runs of steps in all of these simulations: about a second
+MANY = 5000.0    # tokens/s of one client from which on its API server matters
 WORTH = 0.02     # first-order change of a headline from which on an alternative is simulated
 TIMES = 3.0      # a simulated change of at most so many times the first-order one is no noise
 
 
-def assumes_of(scenario: Scenario, results: Results, again: Again | None = None, *, rows: float = ROWS
-               ) -> list[dict[str, Any]]:
+def assumes_of(scenario: Scenario, results: Results, again: Again | None = None, *, rows: float = ROWS,
+               kv: KvEnds | None = None) -> list[dict[str, Any]]:
     """Return the entries of `assumes` in summary.json, the largest effect first.
 
     Args:
         again: Simulates an alternative; None for first order alone.
         rows: Most stages and runs of steps in all simulations of alternatives.
+        kv: What the error of KV memory moves.
     """
     record, run = results.record, Repricing(scenario, results)
     found: dict[str, tuple[Assumption, Assumed]] = {}
     for one in assumptions(scenario):
-        first = run.effect(one) if one.change != Change() else _unpriced(one, record)
+        first = run.effect(one) if one.change != Change() else _unpriced(one, scenario, record)
         if first is not None:
             found[one.name] = one, first
     entries = {name: first for name, (_, first) in found.items()}
@@ -60,12 +64,12 @@ def assumes_of(scenario: Scenario, results: Results, again: Again | None = None,
                 simulated = _simulated(one, first, results, again, chance=spread != {})
                 entries[one.name] = simulated or first
                 most -= simulated is not None
-    seed = of_one_seed(scenario, record, results.metrics, results.slo)
-    return [dict(entry) for entry in ordered([one.plain() for one in (
-        *entries.values(), *([seed] if seed is not None else []))])]
+    more = (None if kv is None else kv.assumed(results), of_one_seed(scenario, record, results.metrics, results.slo))
+    return [dict(entry) for entry in ordered([
+        one.plain() for one in (*entries.values(), *more) if one is not None])]
 
 
-def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
+def _unpriced(one: Assumption, scenario: Scenario, record: RunRecord) -> Assumed | None:
     """Return the entry of an alternative that needs a simulation; None if this run has nothing that it acts on."""
     if one.decides == "KV memory" and not _short_of_memory(record, one.bytes):
         return None
@@ -73,7 +77,22 @@ def _unpriced(one: Assumption, record: RunRecord) -> Assumed | None:
         noted = record.notes.get(BELIEVED)
         if noted is None or not (noted > 0).any():
             return None
+    if one.decides == "API servers":
+        sent = max(_most_sent(record, scenario.clients[int(path.split(".")[1])].names) for path in one.settings)
+        if sent <= MANY:
+            return None
+        return Assumed(one.name, f"{one.default}; {sent:,.0f}/s are sent", one.alternative, method="not simulated",
+                       listed=True)
     return Assumed(one.name, one.default, one.alternative, method="not simulated")
+
+
+def _most_sent(record: RunRecord, names: Sequence[str]) -> float:
+    """Return the tokens/s of the client, of these, that gives most, while it gives any."""
+    runs = record.runs
+    tokens = np.bincount(runs["client"], weights=runs["sampled"] * runs["num_steps"], minlength=len(record.clients))
+    return max((float(tokens[client]) * NS_PER_S / max(int(ends[-1] - ends[0]), 1)
+                for client, ends in enumerate(record.step_ends)
+                if len(ends) > 1 and record.clients[client].name in names), default=0.0)
 
 
 def _short_of_memory(record: RunRecord, less: float) -> bool:
@@ -114,7 +133,7 @@ def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, 
     within = tuple(name for name, change in effect.items() if not _is_effect(
         change, first.effect.get(name, 0.0), told.get(name, 0.0)))
     turns = after["slo"]["pass"] != before["slo"]["pass"] and not _opposed(first, worse=bool(before["slo"]["pass"]))
-    found = Assumed(one.name, first.default, one.alternative, effect, turns, "simulated", within)
+    found = Assumed(one.name, first.default, one.alternative, effect, turns, "simulated", within, first.listed)
     return first if first.effect and within and not turns and not found.largest else found
 
 

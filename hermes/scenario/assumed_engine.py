@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hermes.hardware.engines import NEWEST_ENGINE
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, load_engine
 from hermes.hardware.info import hardware_info
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Source
 
 __all__ = ["of_engine", "of_version"]
 
-OLDER_ENGINE = "vllm-0.19"   # the first version whose rules are modelled (`hermes.hardware.engines.Rules`)
+OLDER_ENGINE = "vllm-0.19"   # the first version whose rules are modelled (`hermes.hardware.descriptions.engines.Rules`)
 LESS = 0.05                  # of the device's memory
 
 
@@ -44,7 +44,14 @@ def of_engine(client: Any, source: Source, number: int) -> Iterator[Assumption]:
 
 
 def of_version(client: Any, source: Source, number: int) -> Iterator[Assumption]:
-    """Yield the version of a group whose scheduler follows vLLM's rules. Arguments as in `of_engine`."""
+    """Yield the version of a group whose scheduler follows vLLM's rules, and rules that stand in for an engine's own.
+    Arguments as in `of_engine`."""
     path = f"clients.{number}.engine"
-    if client.hardware.kind == "composed" and client.scheduler.kind == "chunked" and not source.chosen(path):
+    if client.scheduler.kind != "chunked":
+        return
+    stands_in = load_engine(client.engine or NEWEST_ENGINE).stands_in
+    if stands_in:
+        yield Assumption("scheduling rules", f"those of {stands_in} for {client.engine}", f"those of {OLDER_ENGINE}",
+                         {path: OLDER_ENGINE})
+    elif client.hardware.kind == "composed" and not source.chosen(path):
         yield Assumption("engine version", NEWEST_ENGINE, OLDER_ENGINE, {path: OLDER_ENGINE})

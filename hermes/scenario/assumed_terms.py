@@ -1,4 +1,4 @@
-"""Defaults of hardware of named terms (`composed`) that may decide a result: sampler, links, experts, precision.
+"""Defaults of hardware of named terms (`composed`) that may decide a result: host, sampler, links, experts, precision.
 
 Each is a change of one field of the hardware, so that the same alternative can be priced and simulated.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hermes.hardware.adjusted import AdjustedModel
-from hermes.hardware.boxes import FAR_LINK
-from hermes.hardware.composed_terms import ComposedModel
-from hermes.hardware.links import load_interconnect
+from hermes.hardware.composed.boxes import FAR_LINK
+from hermes.hardware.composed.composed_terms import ComposedModel
+from hermes.hardware.descriptions.links import load_interconnect
+from hermes.hardware.fitted.adjusted import AdjustedModel
 
 __all__ = ["OfTerms", "of_terms"]
 
@@ -69,6 +69,9 @@ def of_terms(client: Any, built: Any, said: Callable[[str], bool]) -> Iterator[O
     if exposed and not said("hardware.step") and free("engine"):
         yield scaled("engine time", f"{exposed:.2g} ms of each step (vLLM 0.23 on an H100 host)",
                      f"{ENGINE:g} times that", ["engine"], ENGINE)
+    if not model.host.asynchronous and not client.scheduler.follows_engine and not said("hardware.asynchronous"):
+        yield OfTerms("host's time", f"added to each step, as {client.scheduler.kind} plans no step ahead",
+                      "hidden behind the device", "asynchronous", True)
     yield from _links(client, model, said, free)
     yield from _experts(client, model, said, free)
     yield from _widened(model, free, scaled)

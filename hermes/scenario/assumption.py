@@ -47,7 +47,7 @@ class Assumption:
         default, alternative: In words, with figures.
         settings: Keys of the scenario that set the alternative: dotted paths to values; empty if none do.
         decides: What the default acts on, if a run may lack it and no change prices it: `""`, `KV memory` (`bytes`
-            less of it on each device), or `prefix caches` (what a router knows of them).
+            less of it on each device), `prefix caches` (what a router knows of them), or `API servers`.
         hits: Whether the cached prompt tokens are one of its headlines.
     """
 
@@ -56,6 +56,6 @@ class Assumption:
     alternative: str
     settings: Mapping[str, Any]
     change: Change = Change()
-    decides: Literal["", "KV memory", "prefix caches"] = ""
+    decides: Literal["", "KV memory", "prefix caches", "API servers"] = ""
     bytes: float = 0.0
     hits: bool = False

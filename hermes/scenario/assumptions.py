@@ -11,19 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.clients.memory import describe_model
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.engines import NEWEST_ENGINE, load_engine
+from hermes.hardware.composed.kernel_curves import GRAPH_LAUNCH_NS
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, RequestTime, load_engine
 from hermes.hardware.info import hardware_info
-from hermes.hardware.kernel_curves import GRAPH_LAUNCH_NS
 from hermes.hardware.power import device_power, watts_trust
 from hermes.network.base import bandwidth_of
 from hermes.scenario.assumed_engine import of_engine, of_version
 from hermes.scenario.assumed_router import of_routers
 from hermes.scenario.assumption import Assumption, Change
 from hermes.scenario.schema import Scenario, Source
+
+if TYPE_CHECKING:
+    from hermes.clients.config import LLMClientConfig
 
 __all__ = ["assumptions"]
 
@@ -77,6 +80,7 @@ def _all(scenario: Scenario) -> Iterator[Assumption]:
                     Change(hardware={number: {one.key: one.value}}) if one.scales is None
                     else Change(scales={number: one.scales}))
         yield from _front_end(scenario, number)
+        yield from _servers(scenario, number)
         yield from _adapters(scenario, number)
         yield from of_engine(client, scenario.source, number)
         if client.count > 1 and not source.chosen("router") and len(scenario.clients) == 1:
@@ -137,6 +141,41 @@ def _front_end(scenario: Scenario, number: int) -> Iterator[Assumption]:
         yield Assumption("front end", default, alternative,
                          {f"{path}.before": f"{before * 1e3:g} ms", f"{path}.after": f"{after * 1e3:g} ms"},
                          Change(request_s={number: extra}))
+
+
+def _servers(scenario: Scenario, number: int) -> Iterator[Assumption]:
+    """API servers that keep up with any load, where the engine's times of one are known. Engines that nobody routes to
+    by name may be those of one `--data-parallel-size`."""
+    client, source = scenario.clients[number], scenario.source
+    times = load_engine(client.engine or client.scheduler.engine).frontend
+    if client.role != "both" or not times.per_token:
+        return
+    if client.api_servers is not None:
+        yield from _speed_of_servers(client, f"clients.{number}.api_servers", times)
+        return
+    shares = client.count if len(scenario.clients) == 1 and not source.chosen("router") else 1
+    per_s, (low, high) = 1.0 / (times.per_token + times.per_chunk), times.spread
+    default = (f"they keep up; one process sends up to {_about(per_s)} tokens/s ({_about(per_s / high)} to "
+               f"{_about(per_s / low)})")
+    alternative = f"one for all {shares} engines" if shares > 1 else "one"
+    yield Assumption("API servers", default, alternative, {f"clients.{number}.api_servers": {"engines": shares}},
+                     decides="API servers")
+
+
+def _speed_of_servers(client: LLMClientConfig, path: str, times: RequestTime) -> Iterator[Assumption]:
+    """Times of API servers that the scenario leaves to the engine."""
+    servers, names = client.api_servers, ("per_request", "per_token", "per_chunk")
+    if servers is not None and all(getattr(servers, name) is None for name in names):
+        request, token = servers.figures(client.engine or client.scheduler.engine)
+        yield Assumption(
+            "API servers", f"a process takes {_ms(request)} for a request and {token * 1e6:.3g} us for a token",
+            f"{times.spread[1]:g} times that",
+            {f"{path}.{name}": getattr(times, name) * times.spread[1] for name in names})
+
+
+def _about(rate: float) -> str:
+    """Return a rate to two digits."""
+    return f"{float(f'{rate:.2g}'):,.0f}"
 
 
 def _adapters(scenario: Scenario, number: int) -> Iterator[Assumption]:

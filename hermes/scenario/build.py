@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,18 @@ from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
-from hermes.core.record import RUN_FIELDS, RUN_NARROW, STAGE_FIELDS, TRANSFER_FIELDS
+from hermes.core.inputs import Inputs
+from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS
 from hermes.core.request import Stream
 from hermes.core.request_table import NamedColumn, RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
+from hermes.core.rows import Notes, StageRows
 from hermes.core.simulation import Simulation
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.fleet.flow_control import Requested
 from hermes.fleet.gateway import GatewayConfig, draws
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site, can_cancel
 from hermes.network.base import build_network
@@ -39,10 +42,12 @@ from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, W
 from hermes.routing.base import places_both_phases
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
-from hermes.units import s_to_ns
+from hermes.units import NS_PER_S, s_to_ns
 from hermes.workload.pipelines import fields_of
+from hermes.workload.workload import offered
 
 if TYPE_CHECKING:
+    from hermes.core.dispatch_parts import DispatchPart
     from hermes.core.gateway import Gateway
     from hermes.core.kv_transfer import Handoff
     from hermes.fleet.autoscalers import GroupsAutoscaler
@@ -53,6 +58,10 @@ if TYPE_CHECKING:
 __all__ = ["build", "build_with_pipelines"]
 
 NO_NAME = [""]
+PARTS = {   # of the coordinator, in the order of their hooks: what asks for each, and its class, imported then
+    "observe": "hermes.core.dispatch_parts:Observers",   # a method of routers or the fleet
+    "workload.patience": "hermes.core.patience:Patience", "workload.retry": "hermes.core.client_retries:ClientRetries",
+}
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
 
@@ -76,39 +85,35 @@ def build_with_pipelines(
         raise scenario.source.located(error) from None
 
 
-def _name_remarks(clients: Iterable[Any]) -> list[str]:
+def _name_remarks(clients: Iterable[Any], base_dir: Path | None) -> list[str]:
     """Return a line for each name of a device or model that stands for one of several."""
     found: dict[str, None] = {}
     for client in clients:
         for folder, key in (("devices", "device"), ("models", "model")):
             for text in (client.value_of(key), client.hardware.names.get(key) if client.serves_llm else None):
                 if isinstance(text, str) and text and text not in (names := names_in(folder)):
-                    from hermes.hardware.names import remark  # most names are those of files
+                    from hermes.hardware.descriptions.names import remark  # most names are those of files
 
-                    found |= {line: None for line in [remark(folder, text, names)] if line}
+                    found |= {line: None for line in [remark(folder, text, names, base_dir)] if line}
     return list(found)
 
 
 def _crash_remarks(scenario: Scenario) -> list[str]:
     """Return what decides how much a crash costs, for each group with crashes."""
-    lines = []
+    lines, gateway = [], scenario.gateway
+    rest = "; without `gateway` each failed attempt ends its request" if gateway is None else (
+        "" if gateway.breaker is None else ", or until a breaker keeps it away")
     for config in scenario.clients:
         fleet = config.value_of("fleet")
         if fleet is not None and fleet.crashes:
             probe = fleet.probe
-            soonest = (probe.failures - 1) * probe.period + probe.delay
-            alone = "" if scenario.gateway is not None else "; without `gateway` each failed attempt ends its request"
-            lines.append(f"{config.name}: routers notice a crash {soonest:g} to {soonest + probe.period:g} s later "
-                         f"(`fleet.probe`), and choose the replica until then{alone}")
+            waits = [0.0, probe.period] if probe.offset is None else [
+                max(ahead, ahead % s_to_ns(probe.period)) / NS_PER_S for crash in fleet.crashes   # to the next probe
+                for ahead in [s_to_ns(probe.offset - crash.at)]]
+            ends = (f"{(probe.failures - 1) * probe.period + probe.delay + end(waits):g}" for end in (min, max))
+            lines.append(f"{config.name}: routers notice a crash {' to '.join(dict.fromkeys(ends))} s later "
+                         f"(`fleet.probe`), and choose the replica until then{rest}")
     return lines
-
-
-def _moves_nothing(client: Any) -> bool:
-    return False
-
-
-def _none_wait(client: Any) -> int:
-    return 0
 
 
 def _joined(columns: list[NamedColumn | None], lengths: list[int]) -> tuple[list[int], list[str]]:
@@ -142,19 +147,20 @@ class _Builder:
     def __init__(self, scenario: Scenario, base_dir: Path, decisions: Decisions | None) -> None:
         self.scenario, self.base_dir, self._decisions = scenario, base_dir, decisions
         self.env = Clock()
-        self._events = ClientEvents()
+        self._events, self._notes = ClientEvents(), Notes()
         self.warnings: list[str] = []
         self._compared: list[str] = []   # remarks on times that were never compared with a server's
         self._guarded: list[Any] = []   # routers from which clients can be kept
         self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
-        self._runs, self._stages = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(STAGE_FIELDS)
-        self._transfers = RowLog(TRANSFER_FIELDS)
+        self._runs, self._transfers = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(TRANSFER_FIELDS)
         self._describe: list[Describe] = []
         self.clients = self._build_clients()
         self.pipelines = self._build_pipelines()
 
     def simulation(self) -> Simulation:
         scenario = self.scenario
+        horizon_ns = None if scenario.horizon is None else s_to_ns(scenario.horizon)
+        self._offered = offered(scenario.workload, horizon_ns)
         used = [entry for entries in self.pipelines for entry in entries]
         scenario.slo.check_names([entry.label for entry in used], [w.name for w in scenario.workload])
         kinds = [kind for entry in used for kind, _ in requested_stages(entry.pipeline)]
@@ -175,11 +181,11 @@ class _Builder:
         routers = self._build_routers()
         gateway, requested = self._build_gateway(), self._requested()
         fleet = self._build_fleet(routers, handoff, gateway)
-        coordinator = self._coordinator = Coordinator(
+        coordinator = Coordinator(
             self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
-            self._stages, self.stage_kinds, self.network, self._transfers, handoff,
-            local_handoff=scenario.kv_transfer_scope == "local", fleet=None if fleet is None else fleet.observe,
-            gateway=gateway,
+            StageRows(self.env, self.stage_kinds, attempts=gateway is not None), self._notes,
+            Inputs(self.env, self.network, self._transfers), handoff, gateway=gateway,
+            local_handoff=scenario.kv_transfer_scope == "local", parts=self._parts([*routers.values(), fleet], gateway),
         )
         self._check_engines()
         if gateway is not None:
@@ -187,10 +193,9 @@ class _Builder:
         return Simulation(
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels() | self._labels_at_gateway(requested),
-            horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings, fleet=fleet,
-            remarks=[*_name_remarks(scenario.clients), *self._compared, *_crash_remarks(scenario),
-                     *conversation_remarks(scenario.workload, self.streams)],
+            horizon_ns=horizon_ns, offered=self._offered, warnings=self.warnings, fleet=fleet,
+            remarks=[*_name_remarks(scenario.clients, scenario.source.base_dir), *self._compared,
+                     *_crash_remarks(scenario), *conversation_remarks(scenario.workload, self.streams)],
         )
 
     def _build_handoff(self) -> Handoff | None:
@@ -220,6 +225,19 @@ class _Builder:
         if gateway.breakers is not None:
             gateway.breakers.routers += self._guarded
         return gateway
+
+    def _parts(self, hearing: Iterable[object], gateway: Gateway | None) -> list[DispatchPart]:
+        """Return the parts of the coordinator that something asks for. hearing: Routers and the fleet."""
+        heard = {id(one): one.observe for one in hearing if hasattr(one, "observe")}
+        each = [*zip(self.streams, self.scenario.workload, strict=True)]
+        asked = {
+            "observe": [*heard.values()],
+            "workload.patience": {stream: config.patience.ns for stream, config in each if config.patience is not None},
+            "workload.retry": {stream: (config.retry, draws(self.scenario.seed, "client-backoff"))
+                               for stream, config in each if config.retry is not None},
+        }
+        made = [(place.split(":"), asked[key]) for key, place in PARTS.items() if asked[key]]
+        return [vars(import_module(module))[name](self.env, value, gateway) for (module, name), value in made]
 
     def _build_flow(self, gateway: Gateway, requested: Requested) -> None:
         """Give a gateway what holds or refuses requests, if the scenario has that."""
@@ -279,9 +297,10 @@ class _Builder:
                                          own.spares.count, field="spares.count")
                     if not own.start:
                         _need_queue(queued, "start")
+                    slots, why = self._slots_in_use(config.name, own, len(clients))
                     for place, crash in enumerate(own.crashes):
-                        if crash.replica >= len(clients):
-                            raise InputError(f"a slot below {len(clients)}, the group's count", crash.replica,
+                        if crash.replica >= slots:
+                            raise InputError(f"a slot below {slots}, {why}", crash.replica,
                                              field=f"crashes.{place}.replica")
                     with inside("autoscaler"):
                         own.autoscaler.check(len(clients))
@@ -296,12 +315,17 @@ class _Builder:
             if not all(can_cancel(network) for network in used):
                 raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, "
                                           "or leave out `crashes`"), field="network")
-        fleet = Fleet(self.env, groups, shared, _moves_nothing if handoff is None else handoff.holds,
-                      _none_wait if handoff is None else handoff.waiting_tokens, self._events_left, gateway,
-                      self.scenario.seed)
+        fleet = Fleet(self.env, groups, shared, handoff, self._goes_on, gateway, self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)
         return fleet
+
+    def _slots_in_use(self, name: str, fleet: Any, count: int) -> tuple[int, str]:   # Any: a field of a client's kind
+        """Return how many slots of a group, from the first on, may ever have a replica, and why."""
+        comes = fleet.updates or fleet.autoscaler.value_of("kind") != "static" or any(
+            name in shared.groups for shared in self.scenario.autoscalers)
+        held = fleet.start + (0 if fleet.spares is None else fleet.spares.count)
+        return (count, "the group's count") if comes else (held, "the replicas that there are: no other slot is used")
 
     def _shared_autoscalers(self, groups: Mapping[str, Group], *, queued: bool,
                             ) -> list[tuple[GroupsAutoscaler, list[str]]]:
@@ -334,8 +358,10 @@ class _Builder:
                 found.append((shared.autoscaler, shared.groups))
         return found
 
-    def _events_left(self) -> int:
-        return self._events.left()
+    def _goes_on(self) -> int:
+        """Return the requests that have not ended, at least 1 until the last `duration` ends: replicas come and go
+        until then."""
+        return self._events.left() or int(self.env._now < self._offered.until_ns)
 
     def _build_clients(self) -> list[Any]:
         clients: list[Any] = []
@@ -421,13 +447,6 @@ class _Builder:
                 self.warnings += check_lengths(table, entries, drawn, self.clients, config.name)
                 pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
-                if config.patience is not None:
-                    streams[-1].patience_ns = config.patience.ns
-                if config.retry is not None:
-                    from hermes.core.client_retries import ClientRetries  # most workloads have none
-                    from hermes.core.retries import policy_of
-
-                    streams[-1].retry = ClientRetries(self.env, policy_of(config.retry), draws(seed, "client-backoff"))
                 self._drawn.append(drawn)
                 first_id += len(table)
         return streams
@@ -552,7 +571,7 @@ class _Builder:
         """Return a router over candidates. config: Of `ROUTERS`. name, of: Begin and end of its stream's name."""
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"{name}/{of}"), self._transfer_ns,
-            lambda: self.env._now, seed=self.scenario.seed, believed=self._believed, name=name,
+            lambda: self.env._now, seed=self.scenario.seed, believed=self._notes.believed, name=name,
             decisions=self._decisions,
         )
         with inside("router"):
@@ -563,9 +582,6 @@ class _Builder:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
         return router
-
-    def _believed(self, stage: Any, tokens: int) -> None:
-        self._coordinator.believed(stage, tokens)
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
         """Return the time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""

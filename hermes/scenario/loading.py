@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.config.data_files import resource_dir
-from hermes.config.files import relative_name
+from hermes.config.files import DATA_SUFFIXES, relative_name
 from hermes.config.yaml_document import Mark, Node, as_node, is_index, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
@@ -27,7 +27,6 @@ __all__ = [
 
 MAX_EXTENDS = 20
 SUFFIXES = (".yaml", ".yml")
-DATA_SUFFIXES = (*SUFFIXES, ".py", ".json", ".jsonl", ".csv", ".parquet")
 
 
 def builtin_scenarios() -> dict[str, Path]:
@@ -64,15 +63,36 @@ def find_scenario(source: str | Path) -> Path:
     if str(source) == "-":
         raise InputError(Verbatim("a scenario is read from a file, not from standard input: save it and give the name "
                                   "of the file"))
+    if path.is_dir():
+        raise InputError(Verbatim(_folder_text(path)), file=str(source))
+    if str(source) in builtin_sweeps() and not path.is_file():
+        raise InputError(Verbatim(_sweep_text(source)))
     if not looks_like_file and not path.exists():
         expected = "a scenario file or the name of a built-in scenario (`hermes scenarios` lists them)"
         raise InputError(expected, str(source), suggestion=suggest(source, builtin))
     return path
 
 
+def _folder_text(path: Path) -> str:
+    """Return what to type for a folder in place of a scenario."""
+    if (path / "sweep.sqlite").is_file():
+        return f"the folder of a sweep; `hermes sweep {path}` prints its table"
+    if (path / "scenario.resolved.yaml").is_file():
+        return f"the folder of a run; name its scenario, {path / 'scenario.resolved.yaml'}"
+    return "a folder; name the file of a scenario"
+
+
+def _sweep_text(source: str | Path) -> str:
+    return f"{source} is a sweep; `hermes sweep {source} -o DIR` runs it"
+
+
 def load_document(source: str | Path) -> Node:
     """Load a scenario file with the files it extends merged in, not validated yet."""
-    return _load(find_scenario(source), [])
+    path = find_scenario(source)
+    node = load_yaml(path)
+    if isinstance(node.value, dict) and "scenario" in node.value and "workload" not in node.value:
+        raise node.mark.error(Verbatim(_sweep_text(source)))
+    return _extended(node, path, [])
 
 
 def _load(path: Path, chain: list[Path]) -> Node:

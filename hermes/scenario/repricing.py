@@ -22,9 +22,9 @@ import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
-from hermes.hardware.adjusted import AdjustedModel
 from hermes.hardware.base import StepStats
 from hermes.hardware.config import prices
+from hermes.hardware.fitted.adjusted import AdjustedModel
 from hermes.hardware.term_trust import WHOLE
 from hermes.network.base import bandwidth_of
 from hermes.results.assumes import Assumed, changes_between, headlines
@@ -36,7 +36,7 @@ from hermes.units import NS_PER_S
 from hermes.workload.base import ClosedLoopProcess
 
 if TYPE_CHECKING:
-    from hermes.hardware.composed_terms import ComposedModel
+    from hermes.hardware.composed.composed_terms import ComposedModel
     from hermes.results.metrics import RequestMetrics
     from hermes.results.results import Results
     from hermes.scenario.schema import Scenario
@@ -186,8 +186,8 @@ class Repricing:
         columns: Any = getattr(self.record, table)
         request = columns["request"][rows]
         begins = columns["assigned_ns" if table == "stages" else "start_ns"][rows]
-        after = np.array(self.record.after_ns or [0] * len(self.record.clients))[
-            columns["client" if table == "stages" else "src"][rows]]
+        after = self.record.sent_after(rows) if table == "stages" else np.array(
+            self.record.after_ns or [0] * len(self.record.clients))[columns["src"][rows]]
         before = begins < self.metrics.first_token_ns[request] - after
         np.add.at(first, request[before], ns[before])
         np.add.at(last, request, ns)
@@ -428,7 +428,7 @@ def _waits(record: RunRecord, metrics: RequestMetrics, clients: IntArray, added:
         whole = upto(np.searchsorted(ends, stages["end_ns"][rows], side="right")) - start
         request = stages["request"][rows]
         token, until = stages["first_token_ns"][rows], metrics.first_token_ns[request]
-        after = np.where(until >= 0, until - np.array(record.after_ns or [0] * len(record.clients))[client], -1)
+        after = np.where(until >= 0, until - record.sent_after(rows), -1)
         gives = (token >= 0) & (np.abs(token - after) <= 1)
         early = ~gives & (stages["end_ns"][rows] <= until)
         np.add.at(first, request[early], whole[early])

@@ -135,6 +135,13 @@ class Scenario(ConfigModel):
     _source: Source = PrivateAttr(default_factory=Source)
 
     @property
+    def title(self) -> str:
+        """The name; of a file without one, that of the file."""
+        node = self.source.node
+        file = None if node is None else node.mark.file
+        return self.name if file is None or self.source.chosen("name") else Path(file).name.partition(".")[0]
+
+    @property
     def source(self) -> Source:
         """The document that this scenario was read from."""
         return self._source

@@ -11,8 +11,8 @@ step, so their ticks are step numbers. The others set `ticks_every_step = False`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
@@ -22,13 +22,19 @@ from hermes.memory.blocks import BlockPool
 from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
+from hermes.schedulers.queues import PACKING, FcfsQueue, IndexedFcfsQueue, WaitingQueue
 
 if TYPE_CHECKING:
     from hermes.schedulers.parts import SchedulerPart
 
-__all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
+__all__ = ["AT_REST", "DOWN", "IN_STEP", "PLANNED", "RESULTS", "SCHEDULERS", "LLMScheduler", "run_order"]
 
+# When `LLMScheduler.leave` is called.
+AT_REST: Final = 0   # no step is under way
+PLANNED: Final = 1   # a step has just ended; the next one was planned when it began
+IN_STEP: Final = 2   # a step ends, and its results are not processed yet
+RESULTS: Final = 3   # they have been, just now
+DOWN: Final = 4      # the client goes down
 _SLOTS, _KV_MEMORY, _TOKEN_BUDGET = int(Reason.SLOTS), int(Reason.KV_MEMORY), int(Reason.TOKEN_BUDGET)
 
 SCHEDULERS: Registry[SchedulerConfig] = Registry("schedulers", "a scheduler", {
@@ -46,7 +52,7 @@ class LLMScheduler:
 
     ticks_every_step: ClassVar[bool] = True
     takes_over_kv: ClassVar[bool] = True       # can continue a sequence that another client has prefilled
-    # plans a step while the one before runs, and sees arrivals one plan later
+    # plans a step while the one before runs, and sees arrivals one plan later; the price of a step follows it
     asynchronous: ClassVar[bool] = False
     # a step may give a sequence several tokens or none, which `hermes.schedulers.bursts` notes
     bursts: ClassVar[bool] = False
@@ -54,8 +60,6 @@ class LLMScheduler:
     returns_together: ClassVar[bool] = False
     # a sequence that a stop token ends is in the next step as well, which was planned before the token was known
     keeps_stopped: ClassVar[bool] = False
-    # takes a sequence that its client gives up out before it learns the results of the step in flight
-    aborts_first: ClassVar[bool] = False
     # serves several branches of one prompt
     splits: ClassVar[bool] = True
     # kinds of stage that it serves; other kinds end with their prompt
@@ -233,54 +237,42 @@ class LLMScheduler:
         """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
 
-    def give_up(self, seq: Generation) -> None:
-        """Note that a sequence is given up, while a step runs or right after it. Called once, before the others."""
+    def leave(self, seq: Generation, when: int) -> bool:
+        """Let a sequence go that its client has given up. Return whether it has left: an engine that cannot take it out
+        goes on with it, until `complete` returns it or the answer is yes.
 
-    def ends_later(self, seq: Generation) -> bool:
-        """Whether a sequence that was given up stays until `complete` returns it, as the engine cannot take it out.
-
-        Called between two steps, after `complete`, and after each following step as long as the answer is yes.
+        when: AT_REST, PLANNED or DOWN: once, as it is given up. One that is given up while a step runs, or stays, is
+        asked for with IN_STEP and with RESULTS, for each step, until it has left; it may have ended in that step.
         """
-        return False
+        if when == IN_STEP:
+            return False
+        if when == RESULTS and not self.has(seq):
+            self.release(seq)
+        else:
+            self._take_out(seq)
+        return True
 
-    def abort(self, seq: Generation) -> None:
-        """Take out an unfinished sequence, between two steps; its blocks are free at once."""
+    def _take_out(self, seq: Generation) -> None:
+        """Take out an unfinished sequence; its blocks are free at once."""
+        self._unlink(seq)
+        self._close_segment(seq)   # in the queue, of one whose tokens may still have come of steps in flight
+        seq.join_tick = self.group.clock   # no more tokens
+        self.release(seq)
+
+    def _unlink(self, seq: Generation) -> None:
+        """Take a sequence out of running, or out of the queue."""
         if seq in self.running:
             del self.running[seq]
             if seq.grouped:
                 self.group.remove(seq)
             else:
                 self.partial.pop(seq, None)
-        else:
-            self._leave_queue(seq)
-        self._close_segment(seq)   # in the queue, of one whose tokens may still have come of steps in flight
-        seq.join_tick = self.group.clock   # no more tokens
-        self.release(seq)
-
-    def _leave_queue(self, seq: Generation) -> None:
-        """Take a sequence out of the queue."""
-        if seq in self.holding:
+        elif seq in self.holding:
             self.holding.remove(seq)
-            return
-        rest = [other for other in _popped(self.waiting) if other is not seq]
-        for other in rest:
-            self.waiting.push(other)
-
-    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
-        """Take out a sequence that was given up while the step ran whose results have just been processed.
-
-        The engine takes it out before it processes the results. finished: What `complete` returned; a sequence that
-        would have ended in this step leaves it.
-        """
-        if seq in finished:
-            finished.remove(seq)
-            self.release(seq)
         else:
-            self.abort(seq)
-
-    def abort_between(self, seq: Generation) -> None:
-        """Take out a sequence that is given up at the end of a step, before the next one is planned."""
-        self.abort(seq)
+            if isinstance(self.waiting, FcfsQueue):
+                self.waiting = IndexedFcfsQueue(dict.fromkeys(self.waiting))
+            self.waiting.remove(seq)
 
     # -- branches ------------------------------------------------------------------------------------------------
 
@@ -549,12 +541,6 @@ class LLMScheduler:
     def tokens_cached(self) -> int:
         """KV tokens of running sequences, including tokens in flight of those outside the group."""
         return self.group.ctx + sum(s.num_computed for s in self.partial)
-
-
-def _popped(queue: WaitingQueue) -> Iterator[Generation]:
-    """Empty a queue, in its order."""
-    while queue:
-        yield queue.pop()
 
 
 def run_order(seq: Generation) -> int:

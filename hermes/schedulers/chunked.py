@@ -19,7 +19,7 @@ from hermes.compiled import mypyc_attr
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler, run_order
+from hermes.schedulers.base import PLANNED, RESULTS, LLMScheduler, run_order
 from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
@@ -158,7 +158,10 @@ class ChunkedScheduler(LLMScheduler):
         if group.n:
             self.plan_decodes(plan)
             if not plan.prefills:   # the next sequence cannot be admitted before another is done
-                plan.num_steps = max(1, self.steps_of_run(max_steps))   # the first step has its blocks
+                steps = self.steps_of_run(max_steps)
+                if group.looked_up and (self.waiting or self.holding):   # it may find a block that an answer fills
+                    steps = min((step - 1 for step, *_ in group.fills(1, steps)), default=steps)
+                plan.num_steps = max(1, steps)   # the first step has its blocks
         return plan
 
     def _take_in_order(self, plan: Plan, chunks: list[tuple[Generation, int]]) -> None:
@@ -402,7 +405,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         leaving, self._leaving, self._num_aborted = self._leaving, [], 0
         for seq in leaving:
             if seq in self._unseen:
-                self._leave_unseen(seq, plan)
+                self._leave_late(seq, plan)
                 continue
             released = ending[seq]
             if released is not None:
@@ -410,28 +413,20 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             if released is not False:
                 super().release(seq)
 
-    def _leave_unseen(self, seq: Generation, plan: Plan | None) -> None:
+    def _leave_late(self, seq: Generation, plan: Plan | None) -> None:
         """Remove a sequence that `plan` may compute, although it has ended."""
-        released, pool = self._unseen.pop(seq), self.pool
+        released, grouped, ran = self._unseen.pop(seq), seq.grouped, seq in self.running
         stopped = released is not None
-        if seq in self.running:
-            del self.running[seq]
-            if seq.grouped:
-                self.group.remove(seq)
-                if plan is not None and plan.decodes:
-                    plan.again += 1
-                    seq.num_blocks = -(-(seq.num_computed + 1) // pool.block_size)   # it has taken its block
-                    stopped = True   # its blocks are hashed as those of the others
-                if stopped:
-                    pool.commit(seq, seq.num_computed)
-            else:
-                self.partial.pop(seq, None)
-                if stopped:
-                    pool.commit(seq, seq.num_tokens - 1)
-                if plan is not None:
-                    self._take_back(seq, plan)
-        elif not stopped:
-            self._leave_queue(seq)
+        if ran or not stopped:   # one that has stopped is in no queue
+            self._unlink(seq)
+        if grouped and plan is not None and plan.decodes:
+            plan.again += 1
+            seq.num_blocks = -(-(seq.num_computed + 1) // self.pool.block_size)   # it has taken its block
+            stopped = True   # its blocks are hashed as those of the others
+        if ran and stopped:
+            self.pool.commit(seq, seq.num_computed if grouped else seq.num_tokens - 1)
+        if ran and not grouped and plan is not None:
+            self._take_back(seq, plan)
         if released is not False:
             super().release(seq)
 
@@ -452,29 +447,24 @@ class AsyncChunkedScheduler(ChunkedScheduler):
                 (self._unseen if seq.stops_early else self._ending)[seq] = False
         return finished
 
-    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
-        if seq in finished:
-            finished.remove(seq)
+    def leave(self, seq: Generation, when: int) -> bool:
+        if when not in (PLANNED, RESULTS):
+            return super().leave(seq, when)
+        if seq in self._leaving:   # it has ended in that step
             self._leaving.remove(seq)
-        self._leaving.insert(self._num_aborted, seq)   # before those that end in this step
-        self._num_aborted += 1
-        self._give_up(seq)
-
-    def abort_between(self, seq: Generation) -> None:
-        self._leaving.append(seq)
-        self._give_up(seq)
-
-    def _give_up(self, seq: Generation) -> None:
-        """Note that a sequence, known to the next plan, has been given up."""
+        # before those that end in this step, or behind them
+        self._leaving.insert(self._num_aborted if when == RESULTS else len(self._leaving), seq)
+        self._num_aborted += when == RESULTS
         if seq in self._ending:
             self._ending[seq] = None
-        else:
+        else:   # the next plan knows it
             self._unseen[seq] = None
             if seq.grouped:
                 seq.num_computed = self.group.clock + seq.base
                 seq.num_tokens = seq.num_computed + 1
         self._close_segment(seq)
         seq.join_tick = self.group.clock
+        return True
 
     def release(self, seq: Generation) -> None:
         if seq in self._ending:
@@ -490,11 +480,7 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             super().preempt(seq, plan)
             return
         # The engine queues it, and takes it out of the queue when it learns that it has ended.
-        del self.running[seq]
-        if seq.grouped:
-            self.group.remove(seq)
-        else:
-            self.partial.pop(seq, None)
+        self._unlink(seq)
         del self._unseen[seq]
         self._leaving.remove(seq)
         super().release(seq)

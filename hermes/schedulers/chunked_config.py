@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from hermes.config import ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.engines import EngineDefaults, Rules
+from hermes.hardware.descriptions.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.config import SchedulerConfig

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from hermes.config import ConfigModel
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE
 from hermes.memory.blocks import BlockPool
 
 if TYPE_CHECKING:
-    from hermes.hardware.engines import EngineDefaults
+    from hermes.hardware.descriptions.engines import EngineDefaults
     from hermes.schedulers.base import LLMScheduler
     from hermes.schedulers.chunked_config import Speculation
 
@@ -40,11 +41,14 @@ class SchedulerConfig(ConfigModel):
     """Configuration of a scheduler. A subclass has its `kind` and its options, and writes `build`.
 
     Hooks are called in the order in which they stand here, when a scenario is read, once for each group of clients;
-    `build` once for each client. None of them may change this object: they return another one.
+    `build` at least once for each client. None of them may change this object: they return another one.
     """
 
     follows_engine: ClassVar[bool] = False
     """Whether the client's `engine` sets its rules and defaults: then `completed` is called, not `with_memory`."""
+
+    engine: ClassVar[str] = NEWEST_ENGINE
+    """Engine whose kernels and host times count, unless the client names one."""
 
     kind: str
 
@@ -59,6 +63,16 @@ class SchedulerConfig(ConfigModel):
         known = {name: getattr(self, name) for name in SchedulerOptions._fields if hasattr(type(self), name)
                  or name in type(self).model_fields}
         return SchedulerOptions(**known)
+
+    def plans_ahead(self, defaults: EngineDefaults) -> bool:
+        """Return whether each step is planned while the one before runs; the price of a step follows it.
+
+        What `async_scheduling` says, or else `asynchronous` of the scheduler's class, asked of one that serves nothing.
+        """
+        given = self.completed(defaults)
+        if given.options.async_scheduling is not None:
+            return given.options.async_scheduling
+        return given.build(BlockPool(2**20, defaults.block_size), every_step=False).asynchronous
 
     def completed(self, defaults: EngineDefaults, longest: int | None = None) -> Self:
         """Return this with the rules and defaults of the client's engine; `longest` is the client's max_model_len."""

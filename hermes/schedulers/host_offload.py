@@ -146,6 +146,9 @@ class HostOffload(SchedulerPart):
         return bool(self._ended)
 
     def completed(self, plan: Plan, num_steps: int, finished: Sequence[Generation]) -> None:
+        self._end(finished)
+
+    def _end(self, finished: Sequence[Generation]) -> None:
         for seq in finished:
             progress = self._of(seq)
             progress.held = list(self.pool.blocks_of(seq))
@@ -154,6 +157,13 @@ class HostOffload(SchedulerPart):
             self._to_store.pop(seq, None)
             self._prefills.pop(seq, None)
         self._ended += finished
+
+    def aborted(self, seq: Generation) -> None:
+        """End it as the engine ends any request: what it has computed is offered."""
+        self._loading.pop(seq, None)
+        self._loaded.pop(seq, None)
+        if seq in self._progress:
+            self._end([seq])
 
     def take_jobs(self) -> tuple[list[Job], list[Job]]:
         """Return the jobs that a plan started, and those that have to be complete before its step runs.
@@ -173,8 +183,9 @@ class HostOffload(SchedulerPart):
         if job.load:
             self.host.loaded(job.keys)
             self._being_loaded.difference_update(job.keys)
-            del self._loading[job.seq]
-            self._loaded[job.seq] = None
+            if job.seq in self._loading:   # it was not given up
+                del self._loading[job.seq]
+                self._loaded[job.seq] = None
         else:
             self.host.stored(job.keys)
 
@@ -379,6 +390,8 @@ class HostOffload(SchedulerPart):
         for seq in ended:
             progress = self._of(seq)
             tokens = seq.prompt_tokens if self.prompt_only else max(seq.prompt_tokens, seq.num_tokens - 1)
+            if seq.num_computed < seq.prompt_tokens:   # given up in its prompt
+                tokens = seq.num_computed
             self._store(seq, tokens, progress.held, ended=True)
         for seq in ended:
             progress = self._progress[seq]

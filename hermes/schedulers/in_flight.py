@@ -45,7 +45,6 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
     """See the module's docstring. One of its parts is `Drafts`; the literal loop plans every step."""
 
     bursts = True
-    aborts_first = True
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,
                  parts: Sequence[SchedulerPart] = ()) -> None:
@@ -200,7 +199,7 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
                 if seq in self.running:
                     del self.running[seq], self.partial[seq]
                 else:   # its last tokens were in flight when it was preempted
-                    self._leave_queue(seq)
+                    self._unlink(seq)
         if self._split:
             self._start_branches(finished)
         for part in self.parts:
@@ -244,6 +243,10 @@ class InFlightScheduler(WithParts, ChunkedScheduler):
     def _may_preempt(self, seq: Generation) -> bool:
         return not (self._connected and self._computes(seq)) and super()._may_preempt(seq)
 
-    def abort(self, seq: Generation) -> None:
+    def leave(self, seq: Generation, when: int) -> bool:
+        self._take_out(seq)   # the engine does so before it has the results of the step in flight
+        return True
+
+    def _take_out(self, seq: Generation) -> None:
         self._bursts.forget(seq)
-        super().abort(seq)
+        super()._take_out(seq)

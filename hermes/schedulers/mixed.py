@@ -113,7 +113,7 @@ class MixedScheduler(LLMScheduler):
         if self.group.n < self._seats and self.num_waiting:
             self._stale = True
 
-    def abort(self, seq: Generation) -> None:
+    def _take_out(self, seq: Generation) -> None:
         self.left.pop(seq, None)
         self._passed.pop(seq, None)
         if seq in self._fresh:
@@ -121,14 +121,8 @@ class MixedScheduler(LLMScheduler):
         if seq in self.running and seq in self.holding:
             self.holding.remove(seq)
         self._outside += 1   # until it is released
-        super().abort(seq)
+        super()._take_out(seq)
         self._stale = True
-
-    def _leave_queue(self, seq: Generation) -> None:
-        super()._leave_queue(seq)
-        if self._hurry is not None:   # the queue is a new one
-            for other in [other for other in self.waiting if self._passed.get(other, 0) >= (self._limit or 0)]:
-                self._hurry(other)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

@@ -233,11 +233,14 @@ class WithParts(Base):
     def wants_cut(self, seq: Generation) -> bool:
         return super().wants_cut(seq) or any(part.wants_cut(seq) for part in self.parts)
 
-    def abort(self, seq: Generation) -> None:
+    def _unlink(self, seq: Generation) -> None:
         self.passed_over.discard(seq)
+        super()._unlink(seq)
+
+    def _take_out(self, seq: Generation) -> None:
         for part in self.parts:
             part.aborted(seq)
-        super().abort(seq)
+        super()._take_out(seq)
 
     def preempt(self, seq: Generation, plan: Plan) -> None:
         returned, self._returned = self._returned, 0

@@ -1,13 +1,14 @@
 """Waiting queues of schedulers, by packing policy.
 
-First come, first served is a deque: preempted sequences return to the front. The other policies are heaps with a total
-order (key, arrival): a preempted sequence returns to the place of its key.
+First come, first served is a deque: preempted sequences return to the front. When the first sequence leaves out of
+turn, the scheduler replaces it by an index. The other policies are heaps with a total order (key, arrival): a preempted
+sequence returns to the place of its key.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,8 +16,8 @@ from hermes.config.registry import Registry
 from hermes.core.generation import Generation
 from hermes.memory.indexed_heap import IndexedHeap
 
-__all__ = ["PACKING", "FcfsQueue", "HurryingQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue",
-           "WaitingQueue"]
+__all__ = ["PACKING", "FcfsQueue", "HurryingQueue", "IndexedFcfsQueue", "LeastWorkQueue", "PriorityQueue",
+           "ShortestJobQueue", "WaitingQueue"]
 
 
 class WaitingQueue(Protocol):
@@ -30,6 +31,7 @@ class WaitingQueue(Protocol):
     def push_preempted(self, seq: Generation) -> None: ...
     def peek(self) -> Generation: ...
     def pop(self) -> Generation: ...
+    def remove(self, seq: Generation) -> None: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Generation]: ...
 
@@ -55,6 +57,26 @@ class FcfsQueue(deque[Generation]):
 
     def peek(self) -> Generation:
         return self[0]
+
+
+class IndexedFcfsQueue(OrderedDict[Generation, None]):
+    """The same, from which any sequence leaves in O(1). The rest costs three times as much."""
+
+    def push(self, seq: Generation) -> None:
+        self[seq] = None
+
+    def push_preempted(self, seq: Generation) -> None:
+        self[seq] = None
+        self.move_to_end(seq, last=False)
+
+    def peek(self) -> Generation:
+        return next(iter(self))
+
+    def pop(self) -> Generation:   # type: ignore[override]  # a queue's, not a mapping's
+        return self.popitem(last=False)[0]
+
+    def remove(self, seq: Generation) -> None:
+        del self[seq]
 
 
 class KeyedQueue:
@@ -83,6 +105,12 @@ class KeyedQueue:
 
     def pop(self) -> Generation:
         return self._heap.pop()
+
+    def remove(self, seq: Generation) -> None:
+        self._heap.remove(seq)
+
+    def __contains__(self, seq: Generation) -> bool:
+        return seq in self._heap
 
     def __len__(self) -> int:
         return len(self._heap)

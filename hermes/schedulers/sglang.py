@@ -19,7 +19,7 @@ from hermes.core.reasons import Reason
 from hermes.errors import HermesError
 from hermes.memory.blocks import BlockPool
 from hermes.memory.radix import Node, RadixPool, RadixTree, runs_of
-from hermes.schedulers.base import LLMScheduler, run_order
+from hermes.schedulers.base import AT_REST, DOWN, IN_STEP, LLMScheduler, run_order
 from hermes.schedulers.plan import Plan
 from hermes.sums import float_sum
 
@@ -108,7 +108,7 @@ class SglangScheduler(LLMScheduler):
         self.every_step = every_step
         self.chunk_size = config.chunked_prefill_size if config.chunked_prefill_size > 0 else None
         self.max_prefill_tokens = config.max_prefill_tokens
-        self.mixed = config.enable_mixed_chunk
+        self.mixed = config.enable_mixed_chunk and self.chunk_size is not None
         self.ignore_eos = config.ignore_eos
         self.asked = config.max_new_tokens or 0
         cached_only = config.schedule_policy in ("lpm", "dfs-weight")
@@ -472,15 +472,19 @@ class SglangScheduler(LLMScheduler):
 
     # -- requests that are given up (rule 25) ----------------------------------------------------------------------
 
-    def give_up(self, seq: Generation) -> None:
-        self._given_up.setdefault(seq, 0)
-
     def _knows(self, seq: Generation) -> bool:
         """Whether the engine knows, when it plans the next batch, that a sequence is given up."""
         return self._given_up.get(seq, -1) >= int(self.asynchronous)
 
-    def ends_later(self, seq: Generation) -> bool:
-        self.give_up(seq)
+    def leave(self, seq: Generation, when: int) -> bool:
+        if when != DOWN and (when != AT_REST or not self.asynchronous):
+            self._given_up.setdefault(seq, 0)
+            if when == IN_STEP or self._stays(seq):
+                return False
+        return super().leave(seq, when)
+
+    def _stays(self, seq: Generation) -> bool:
+        """Whether the engine goes on with a sequence that was given up, now that the results of a batch are known."""
         if seq in self.running and seq is not self.chunk:
             if seq not in self._asked:
                 self._end_with_next(seq)
@@ -499,10 +503,10 @@ class SglangScheduler(LLMScheduler):
         if seq.grouped:
             self.group.end_with_next(seq)
 
-    def abort(self, seq: Generation) -> None:
+    def _take_out(self, seq: Generation) -> None:
         if seq is self.chunk:
             self.chunk = None
-        super().abort(seq)
+        super()._take_out(seq)
 
     def release(self, seq: Generation) -> None:
         super().release(seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,8 @@ class SglangConfig(SchedulerConfig):
     Options have SGLang's names. `page_size` is the client's `memory.block_size`. The defaults are SGLang 0.5's, except
     that `chunked_prefill_size` and `max_running_requests` depend on the GPU there.
     """
+
+    engine: ClassVar[str] = "sglang-0.5"
 
     kind: Literal["sglang"] = "sglang"
     max_running_requests: int = Field(default=2048, ge=1, le=2**31)

@@ -20,7 +20,7 @@ from hermes.config import Named
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.base import DOWN, RESULTS, LLMScheduler
 from hermes.schedulers.config import SchedulerConfig
 from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
@@ -171,18 +171,15 @@ class StaticScheduler(LLMScheduler):
         self.running.clear()
         return finished
 
-    def ends_later(self, seq: Generation) -> bool:
-        return seq in self.running
-
-    def abort(self, seq: Generation) -> None:
-        if seq in self.running and seq.first_step >= 0:   # the client goes down with its batch
-            seq.num_tokens = seq.prompt_tokens + min(seq.target_tokens, self._emitted)
-        super().abort(seq)
-
-    def abort_in_step(self, seq: Generation, finished: list[Generation]) -> None:
-        if seq in finished:
+    def leave(self, seq: Generation, when: int) -> bool:
+        if seq in self.running:
+            if when != DOWN:
+                return False
+            if seq.first_step >= 0:
+                seq.num_tokens = seq.prompt_tokens + min(seq.target_tokens, self._emitted)
+        elif when == RESULTS and not self.has(seq):   # its batch has ended
             seq.num_tokens = seq.prompt_tokens + seq.target_tokens
-        super().abort_in_step(seq, finished)
+        return super().leave(seq, when)
 
     @property
     def num_decoding(self) -> int:

@@ -77,9 +77,8 @@ _SCHEDULER = {
     "runner_type": _none("stages of other kinds than generations have services of their own"),
     "scheduler_cls": _refused("write a scheduler as a plug-in instead, by `kind`"),
     "scheduler_reserve_full_isl": _key("scheduler.reserve_full_isl"),
-    "stream_interval": _refused(
-        "tokens have the times at which they are computed; it changes when a client sees those between the first and "
-        "the last"),
+    "stream_interval": _key(
+        "api_servers.stream_interval", "what the servers do; tokens keep their own times"),
     "watermark": _key("scheduler.watermark"),
 }
 _CACHE = {

@@ -1,7 +1,7 @@
 """Services of clients without an LLM engine: the work of a batch; the extension point for services of your own."""
 
 from hermes.core.stage import ServiceStage, check_count
-from hermes.hardware.devices import MachineSpec
+from hermes.hardware.descriptions.devices import MachineSpec
 from hermes.services.base import (
     SERVICES,
     Encoder,

@@ -22,9 +22,9 @@ from hermes.core.stage import ServiceStage, check_count
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.base import STEP_STATS
-from hermes.hardware.devices import MachineSpec, load_device
+from hermes.hardware.descriptions.devices import MachineSpec, load_device
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import hardware_info
-from hermes.hardware.models import load_model
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 

@@ -21,8 +21,8 @@ from pydantic import Field, field_validator
 from hermes.config import ConfigModel, Name
 from hermes.config.validation import load
 from hermes.errors import InputError, suggest
-from hermes.hardware.files import find
-from hermes.hardware.profile import dump_yaml
+from hermes.hardware.descriptions.files import find
+from hermes.hardware.fitted.profile import dump_yaml
 from hermes.services.retrieval_costs import (
     FEATURES,
     Bm25,

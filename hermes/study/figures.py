@@ -8,7 +8,7 @@ import numpy as np
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.results import Results
-from hermes.results.stability import stability
+from hermes.results.figures.stability import stability
 
 __all__ = ["point_figures", "speed_note"]
 
@@ -19,7 +19,7 @@ def point_figures(results: Results) -> dict[str, Any]:
     - kv_capacity_tokens: KV capacity of all LLM clients.
     - kv_capacity_per_client_tokens: KV capacity of the smallest of them.
     - kv_peak_share: highest share of any client's blocks in use.
-    - stable: True, False, or None if the window is too short to tell (`hermes.results.stability`).
+    - stable: True, False, or None if the window is too short to tell (`hermes.results.figures.stability`).
     - devices: accelerators of all clients.
     """
     record, metrics = results.record, results.metrics

@@ -224,8 +224,8 @@ class Study:
         """
         run = self._function("run")
         from hermes.config.registry import plugin_modules
-        from hermes.explore.executor import executor
-        from hermes.explore.hashing import OTHER_REGISTRIES
+        from hermes.explore.sweep.executor import executor
+        from hermes.explore.sweep.hashing import OTHER_REGISTRIES
 
         with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
             running = replace(context, engine=engine)

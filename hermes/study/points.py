@@ -102,8 +102,8 @@ def _key(point: Point) -> tuple[str, int | None]:
 def scenario_of(context: Context, point: Point, scenario: str) -> Scenario:
     """Return the validated scenario of a point, as `run_points` simulates it."""
     from hermes.explore import load_sweep
-    from hermes.explore.points import points
-    from hermes.explore.points import scenario as checked
+    from hermes.explore.sweep.points import points
+    from hermes.explore.sweep.points import scenario as checked
 
     sweep = load_sweep({"scenario": str(context.file(scenario)),
                         "cases": [{"label": point.label, "set": dict(point.settings)}]})
@@ -114,7 +114,7 @@ def sweep_points(document: Mapping[str, Any]) -> list[Point]:
     """Return the points of a sweep's document (`hermes.explore`), with the settings of its cases, zips and grid and the
     values of its columns."""
     from hermes.explore import load_sweep
-    from hermes.explore.points import points
+    from hermes.explore.sweep.points import points
 
     return [Point(point.label, {path: node.plain() for path, node in point.overrides.items()}, point.settings,
                   point.seed) for point in points(load_sweep(document))]

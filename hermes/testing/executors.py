@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.explore.executor import Executor
-from hermes.explore.jobs import Job
-from hermes.explore.runner import run_sweep
+from hermes.explore.sweep.executor import Executor
+from hermes.explore.sweep.jobs import Job
+from hermes.explore.sweep.runner import run_sweep
 
 __all__ = ["ExecutorContract"]
 

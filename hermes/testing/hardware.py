@@ -17,7 +17,7 @@ import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.hardware.base import BATCH_STATS, STEP_STATS, HardwareModel, StepStats
-from hermes.hardware.monotone import Batch, cheaper_steps
+from hermes.hardware.fitted.monotone import Batch, cheaper_steps
 
 __all__ = [
     "FIELDS", "HardwareModelContract", "MonotoneHardwareModelContract", "advanced", "batch", "check_added_work",

@@ -368,6 +368,10 @@ class SchedulerContract(ABC):
         for memory, _ in self.cases():
             assert self.make(self.pool(**memory), False).plan(100) is None
 
+    def test_planning_ahead_does_not_depend_on_memory(self) -> None:
+        made = [self.make(self.pool(**memory), step) for memory, _ in self.cases() for step in (False, True)]
+        assert len({scheduler.asynchronous for scheduler in made}) == 1
+
     def test_a_refusal_depends_on_the_sequence_alone(self) -> None:
         """A client with no other work can serve, at any time, every request that it can serve at all."""
         for memory, requests in self.cases():

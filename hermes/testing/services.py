@@ -19,7 +19,7 @@ import numpy as np
 from hermes.config.validation import validate
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.stage import ServiceStage
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.services import SERVICES, MachineSpec, Service

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hermes.arrays import FloatArray, IntArray
 from hermes.config import Duration, Rate, quantity
 from hermes.config.registry import Registry
+from hermes.core.record import BURSTS
 from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
@@ -36,8 +37,16 @@ QuietRate = Annotated[  # a rate that may be 0
 ]
 
 
+class _Renewal(ArrivalProcess):
+    """Independent gaps of one distribution."""
+
+    @property
+    def changes(self) -> str:
+        return ""
+
+
 @ARRIVALS.register("poisson")
-class Poisson(ArrivalProcess):
+class Poisson(_Renewal):
     """Independent arrivals: exponential gaps."""
 
     kind: Literal["poisson"] = "poisson"
@@ -49,7 +58,7 @@ class Poisson(ArrivalProcess):
 
 
 @ARRIVALS.register("uniform")
-class Uniform(ArrivalProcess):
+class Uniform(_Renewal):
     """Gaps uniform between (1 - spread) / rate and (1 + spread) / rate."""
 
     kind: Literal["uniform"] = "uniform"
@@ -64,7 +73,7 @@ class Uniform(ArrivalProcess):
 
 
 @ARRIVALS.register("normal")
-class Normal(ArrivalProcess):
+class Normal(_Renewal):
     """Normal gaps, truncated at zero and rescaled to the given rate.
 
     Below a cv of about 0.3 truncation has no effect; for large ones the gaps approach a uniform distribution (cv 0.58).
@@ -89,7 +98,7 @@ class Normal(ArrivalProcess):
 
 
 @ARRIVALS.register("gamma")
-class Gamma(ArrivalProcess):
+class Gamma(_Renewal):
     """Gamma-distributed gaps: bursty for a cv above 1, Poisson at 1, regular below."""
 
     kind: Literal["gamma"] = "gamma"
@@ -127,6 +136,10 @@ class MarkovModulated(ArrivalProcess):
                 "rates and dwells that give at least 0.01 requests per pair of spells", self._per_cycle(), field="rates"
             )
         return self
+
+    @property
+    def changes(self) -> str:
+        return BURSTS if self.rates[0] != self.rates[1] else ""
 
     def scaled(self, factor: float) -> dict[str, Any]:
         return {"rates": [rate * factor for rate in self.rates]}
@@ -180,6 +193,10 @@ class Profile(ArrivalProcess):
                              self._per_turn(), field="rates")
         return self
 
+    @property
+    def changes(self) -> str:
+        return "a rate profile" if len(set(self.rates)) > 1 else ""
+
     def scaled(self, factor: float) -> dict[str, Any]:
         return {"rates": [rate * factor for rate in self.rates]}
 
@@ -207,6 +224,10 @@ class AtOnce(ArrivalProcess):
     """Time of the arrivals, from the start of the workload."""
 
     endless_time = False
+
+    @property
+    def changes(self) -> str:
+        return ""   # alone it has no rate, or that of the answers, with `max_in_flight`
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         return np.full(n, s_to_ns(self.at), dtype=np.int64)

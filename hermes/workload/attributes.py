@@ -106,7 +106,8 @@ class Patience(ConfigModel):
     """
 
     first_token: Duration | None = Field(default=None, gt=0)
-    """Longest time from arrival to the first token. Left out, none."""
+    """Longest time from arrival to the first token that the user reads: of the answer, after the front end. Left out,
+    none."""
     total: Duration | None = Field(default=None, gt=0)
     """Longest time from arrival to the last token. Left out, none."""
 

@@ -65,6 +65,12 @@ class ArrivalProcess(WorkloadComponent):
     endless_time: ClassVar[bool] = True
     """Whether arrival times grow without bound, so that a duration determines the number of requests."""
 
+    @property
+    def changes(self) -> str | None:
+        """Why the rate is not the same throughout, in words; "" if it is, None if only the times that are drawn tell.
+        """
+        return None
+
     def scaled(self, factor: float) -> dict[str, Any]:
         """Return the keys that change, with their values, if `factor` times as many requests arrive per second."""
         rate = getattr(self, "rate", None)
@@ -84,6 +90,7 @@ class ClosedLoopProcess(WorkloadComponent):
     """A closed loop: each of `users` users waits for an answer, thinks, and submits the next request."""
 
     users: int
+    changes: ClassVar[str | None] = ""
 
     def scaled(self, factor: float) -> dict[str, Any]:
         """Return the keys that change, with their values, for `factor` times as many users."""

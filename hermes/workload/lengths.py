@@ -160,8 +160,8 @@ class _FromProfile(WorkloadComponent):
     """Base of components that draw from a workload profile."""
 
     profile: Annotated[str, Field(min_length=1)]
-    """A built-in profile (`azure-conv-2023`, `azure-code-2023`) or the path of a profile file, relative to the
-    scenario."""
+    """A built-in profile (`azure-conv-2023`, `azure-code-2023`, `sharegpt`) or the path of a profile file, relative to
+    the scenario."""
 
     _loaded: WorkloadProfile | None = PrivateAttr(default=None)
 

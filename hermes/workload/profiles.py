@@ -1,8 +1,8 @@
 """Workload profiles: statistics of a trace that is not distributed with hermes.
 
 A profile (`format: hermes-workload/1`) holds the quantile functions of prompt and output lengths, their rank
-correlation, figures of the arrivals, and their source. `scripts/build_azure_workloads.py` writes the built-in ones
-under `traces/`.
+correlation, figures of the arrivals, and their source. `scripts/build_azure_workloads.py` and
+`build_sharegpt_workload.py` write the built-in ones under `traces/`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class WorkloadProfile(ConfigModel):
     """Source of the figures: title, url, licence, and method of computation."""
     requests: Annotated[int, Field(ge=1)]
     """Number of requests of the source."""
-    arrivals: ArrivalFigures
-    """Arrivals of the source's requests."""
+    arrivals: ArrivalFigures | None = None
+    """Arrivals of the source's requests, if it has any."""
     spearman: Annotated[float, Field(gt=-1, lt=1)]
     """Spearman's rank correlation of prompt and output tokens."""
     prompt_tokens: QuantileTable

@@ -15,6 +15,7 @@ from hermes.arrays import IntArray
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.config.retries import ClientRetry
 from hermes.config.streams import stream
+from hermes.core.record import APART, Offered
 from hermes.core.request_table import ANY_NUMBER, RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
@@ -26,7 +27,7 @@ from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 
-__all__ = ["MAX_REQUESTS", "WorkloadConfig"]
+__all__ = ["MAX_REQUESTS", "WorkloadConfig", "offered"]
 
 MAX_REQUESTS = 50_000_000
 """A larger number of requests is taken for a mistake."""
@@ -314,3 +315,19 @@ def _cut_pieces(columns: dict[str, Any], prompt_tokens: IntArray) -> None:
             ids[row] = ids[row][: last + 1]
             pieces[row] = (*tokens[:last], limit - (ends[last - 1] if last else 0))
     columns["hash_ids"], columns["hash_tokens"] = ids, pieces
+
+
+def offered(workloads: Sequence[WorkloadConfig], horizon_ns: int | None) -> Offered:
+    """Return what workloads say. horizon_ns: Latest end of the run."""
+    starts = [s_to_ns(one.start) for one in workloads]
+    ends = [start + s_to_ns(one.duration) for start, one in zip(starts, workloads, strict=True)
+            if one.duration is not None]
+    until = max(ends, default=-1) if horizon_ns is None else min(max(ends, default=-1), horizon_ns)
+    changes = [one.arrivals.changes for one in workloads]
+    bursts = [one.arrivals.kind == "at_once" for one in workloads]
+    if len(set(starts)) > 1 or len(set(ends)) > 1 or len(set(bursts)) > 1:
+        changes.append(APART)
+    said = next(filter(None, changes), None if None in changes else "")
+    more = next((f"workload.{key}" for key in ("duration", "requests")
+                 if any(getattr(one, key) is not None for one in workloads)), "the trace")
+    return Offered(min(starts) if len(ends) == len(starts) else -1, until, said, more)

@@ -41,7 +41,7 @@ def mutate(content: bytes, suffix: str, rng: random.Random) -> tuple[str, bytes]
         return damage.__name__, damage(content, rng)
     if not content.strip():
         return "something", b"x"
-    return {".json": _json, ".jsonl": _lines, ".yaml": _yaml, ".csv": _csv}[suffix](content, rng)
+    return {".json": _json, ".jsonl": _lines, ".yaml": _yaml, ".csv": _csv, ".log": _csv}[suffix](content, rng)
 
 
 def _tree(tree: Any, rng: random.Random) -> tuple[str, Any]:
@@ -242,6 +242,7 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     read: Callable[[bytes], Any] = {
         ".json": json.loads, ".jsonl": _read_lines, ".yaml": read_yaml, ".csv": _read_csv,
         ".parquet": _read_parquet, ".sqlite": _read_database, ".npz": _read_arrays, ".http": _read_reply,
+        ".log": lambda content: content.decode().splitlines(),
     }[suffix]
     if before == after:
         return None

@@ -25,6 +25,7 @@ from fuzzing.outside import (
     write_dumps,
     write_kernels,
     write_layers,
+    write_log,
     write_manifests,
     write_objects,
     write_planners,
@@ -258,7 +259,7 @@ clients:
 
 def _described(folder: Path) -> None:
     from hermes.calibration.measurements.model import config_of
-    from hermes.hardware.models import load_model
+    from hermes.hardware.descriptions.models import load_model
 
     shipped = ROOT / "hw_profiles"
     for name, source in (("retrieval", "retrieval/amd-epyc-zen5"), ("overhead", "overhead/mistral-7b-a100-40gb"),
@@ -297,6 +298,8 @@ FAMILIES: dict[str, Family] = {
         "import", "objects", f"HERE/{file}", "--into", "quickstart" if file == "flow.yaml" else "operations/hour"]),
     "planner": Family(write_planners, ("sla.yaml", "easy.json"), lambda file, rng: [
         "import", "planner", f"HERE/{file}", "--into", "HERE/planned.yaml"]),
+    "log": Family(write_log, ("start.log",), lambda file, rng: [
+        "compare", "quickstart", "--log", f"HERE/{file}", "--json"]),
     "dump": Family(write_dumps, ("dump.*", "hpa.yaml"), lambda file, rng: [
         "advise", "HERE/dump.csv" if file == "hpa.yaml" else f"HERE/{file}", "--autoscaler", "HERE/hpa.yaml",
         "--json"]),

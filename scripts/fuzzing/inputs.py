@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes.config.data_files import resource_dir
-from hermes.hardware.devices import load_device
-from hermes.hardware.models import load_model
-from hermes.hardware.profile import load_profile
-from hermes.hardware.table import load_table
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.fitted.profile import load_profile
+from hermes.hardware.fitted.table import load_table
 from hermes.workload.profiles import load_workload_profile
 
 __all__ = ["SCENARIOS", "SWEEP", "ProfileInput", "profile_inputs"]

@@ -19,24 +19,26 @@ from typing import Any
 import yaml
 
 __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash", "write_driver_files",
-           "write_dumps", "write_kernels", "write_layers", "write_manifests", "write_objects",
+           "write_dumps", "write_kernels", "write_layers", "write_log", "write_manifests", "write_objects",
            "write_planners", "write_rag", "write_ranks", "write_samples"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 READERS = {
-    "calibration": "steps", "cli.accuracy": "bars", "cli.advise": "dump", "cli.deploy": "manifest",
+    "calibration": "steps", "cli.accuracy": "bars", "cli.advise": "dump", "cli.checks": "log", "cli.deploy": "manifest",
     "cli.profile_show": "shown", "cli.scenarios": "scenario",
     "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
     "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
-    "config.validation": "profile", "config.yaml_document": "scenario", "explore.config": "sweep",
-    "explore.space": "space", "explore.store": "store", "explore.sweep_results": "store",
-    "fleet.dump": "dump", "hardware.files": "described",
-    "hardware.kernel_tables": "kernels", "hardware.models": "described", "hardware.operator_tables": "layers",
+    "config.validation": "profile", "config.yaml_document": "scenario", "explore.sweep.config": "sweep",
+    "explore.optimize.space": "space", "explore.sweep.store": "store", "explore.sweep.results": "store",
+    "fleet.dump": "dump", "hardware.descriptions.files": "described",
+    "hardware.composed.kernel_tables": "kernels", "hardware.descriptions.models": "described",
+    "hardware.fitted.operator_tables": "layers",
     "plugins.metis.measured": "rag",
     "plugins.telerag.overlap.files": "ranks",
-    "results.observed": "observed", "results.reference": "reference", "results.regress": "golden",
-    "results.stored": "run",
+    "results.compare.observed": "observed", "results.compare.reference": "reference",
+    "results.compare.regress": "golden",
+    "results.files.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
     "workload.importers": "import", "workload.ragpulse": "import", "workload.token_traces": "import",
     "workload.traces": "trace",
@@ -159,7 +161,7 @@ def state_hash(changed: Path) -> None:
 
 def write_layers(folder: Path) -> None:
     """Write layer-wise operator tables, and a scenario that is priced with them."""
-    from hermes.hardware.operator_tables import ONCE, PER_LAYER
+    from hermes.hardware.fitted.operator_tables import ONCE, PER_LAYER
 
     names = (*ONCE, *PER_LAYER)
     rows = [f"{name},{t},{10 * (i + 1) + t}" for i, name in enumerate(names) for t in (1, 16, 128)]
@@ -231,6 +233,13 @@ def write_planners(folder: Path) -> None:
         shutil.copyfile(path, folder / path.name)
     (folder / "easy.json").write_text((folder / "easy.json").read_text().replace("agg", "decode"))
     (folder / "planned.yaml").write_text(PLANNED)
+
+
+def write_log(folder: Path) -> None:
+    """Write a start-up log of vLLM."""
+    (folder / "start.log").write_text(
+        "INFO Model loading took 32.9 GiB and 18.0 seconds\nINFO Available KV cache memory: 37.2 GiB\n"
+        "INFO GPU KV cache size: 487,424 tokens\nINFO Maximum concurrency for 131,072 tokens per request: 3.72x\n")
 
 
 def write_dumps(folder: Path) -> None:

@@ -65,7 +65,7 @@ def write_observed(folder: Path) -> None:
     """Write an observation of three attempts, the second of them disturbed, of the run in `folder`."""
     import pandas as pd
 
-    from hermes.results.observed import ObservedAttempt, ObservedReport, write_report
+    from hermes.results.compare.observed import ObservedAttempt, ObservedReport, write_report
 
     (folder / "observed").mkdir()
     rows = pd.read_parquet(folder / "run/requests.parquet")

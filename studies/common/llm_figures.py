@@ -8,7 +8,7 @@ import numpy as np
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.results import Results
-from hermes.results.stability import stability
+from hermes.results.figures.stability import stability
 
 __all__ = ["llm_figures"]
 
@@ -16,7 +16,7 @@ __all__ = ["llm_figures"]
 def llm_figures(results: Results) -> dict[str, Any]:
     """Return flat figures of one run, besides those that every point has.
 
-    - stable: see `hermes.results.stability`, None if the window is too short to tell.
+    - stable: see `hermes.results.figures.stability`, None if the window is too short to tell.
     - kv_ttft_p50, _p90, _p99: TTFT in seconds, counted from when the client that decodes holds the prompt's KV.
     - device_hours: accelerators of the LLM clients x makespan.
     - share_25, share_50: share of all arrivals that were served and read at 25 or 50 tokens/s or more from the first

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.efficiency import load_efficiency
-from hermes.hardware.models import load_model
 from hermes.sums import float_sum
 
 __all__ = ["Embedding", "embedding_by_hand"]

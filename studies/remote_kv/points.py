@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hermes.core.record import STATUS_COMPLETED
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 from hermes.results import Results
-from hermes.results.stability import GROWTH, NOISE
+from hermes.results.figures.stability import GROWTH, NOISE
 from hermes.scenario.loading import load_document
 from hermes.study import Point
 from hermes.study.figures import point_figures
@@ -151,8 +151,8 @@ def extract(results: Results) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any], unloaded_s: float) -> bool | None:
-    """Whether a point is stable, by the rule of `hermes.results.stability`. The E2E of an empty system is the time that
-    the window's quarters must exceed (with shared bandwidth, time in service grows with the load)."""
+    """Whether a point is stable, by the rule of `hermes.results.figures.stability`. The E2E of an empty system is the
+    time that the window's quarters must exceed (with shared bandwidth, time in service grows with the load)."""
     early, late = row["point.in_system_early"], row["point.in_system_late"]
     if row["point.window_s"] / 4 < unloaded_s:
         return None

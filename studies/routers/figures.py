@@ -8,7 +8,7 @@ import numpy as np
 
 from hermes.core.record import RunRecord
 from hermes.results import Results
-from hermes.results.usage import client_usages
+from hermes.results.figures.usage import client_usages
 from hermes.units import NS_PER_S
 
 __all__ = ["idle_while_queued", "router_figures"]

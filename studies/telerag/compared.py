@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import make_family, overlap_curve
 from hermes.study import Compared

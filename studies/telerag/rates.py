@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.sums import float_sum
 

@@ -1,12 +1,12 @@
 """Readers of reference sets, on small made-up data, and on the recorded ones where they are."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from outside import OUTSIDE
+from scripts_loaded import load
 
 from hermes.calibration.accuracy import table
 from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, closed_loop, figures, served
@@ -103,7 +103,7 @@ def test_splitwise_sim_lies_in_the_data_or_beside_it(tmp_path):
         table.measure(data, "splitwise")
 
 
-@pytest.mark.long
+@pytest.mark.thorough   # test_accuracy.py has all sets
 @needs_data
 def test_recorded_sets_keep_their_bars_but_for_one(capsys):
     names = [word for name in ("splitwise", "cpu", "llm-d") for word in ("--only", name)]
@@ -115,9 +115,7 @@ def test_recorded_sets_keep_their_bars_but_for_one(capsys):
 
 
 def test_single_assumptions_are_varied(closed, tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("llm_d_causes", ROOT / "scripts" / "llm_d_causes.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load("scripts/llm_d_causes.py")
     assert script.main([str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     script.CHANGES = {"as it is": {}, "no room": {"memory": {"utilization": 0.3}}}

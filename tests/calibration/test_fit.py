@@ -21,9 +21,9 @@ from hermes.calibration.steps import STATS, load_steps, save_steps
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware import StepStats, load_profile
-from hermes.hardware.monotone import cheaper_steps, unproved
-from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import Profile
+from hermes.hardware.fitted.monotone import cheaper_steps, unproved
+from hermes.hardware.fitted.polynomial import PolynomialModel
+from hermes.hardware.fitted.profile import Profile
 from hermes.testing.hardware import HardwareModelContract, batch
 
 
@@ -52,6 +52,7 @@ def relative(model, batches, seconds):
     return np.array([model.step_ns(batch(*entry)) / 1e9 / seconds(*entry) - 1 for entry in batches])
 
 
+@pytest.mark.long
 def test_a_gpu_is_recovered_where_it_was_not_measured(gpu):
     model = PolynomialModel(gpu.profile)
     unseen = [([(n, past)], []) for n in (200, 700, 3000, 6000, 12_000) for past in (0, 500, 4000)]
@@ -89,6 +90,7 @@ def test_separate_polynomials_where_the_phases_differ(apart):
     assert 0.02 < rises.max() < 0.12
 
 
+@pytest.mark.long
 def test_the_overhead_is_a_parameter_where_it_was_measured(cpu, gpu):
     assert cpu.profile.overhead_s == pytest.approx(0.001, rel=0.02)
     assert gpu.profile.overhead_s == 0
@@ -205,6 +207,7 @@ def test_what_the_data_cannot_tell_is_said(gpu):
     assert not any("follows" in line for line in gpu.limits if line.startswith("decode"))
 
 
+@pytest.mark.long
 def test_same_steps_same_bytes(tmp_path):
     steps = gpu_steps(noise=0.01, every=4)
     written = []
@@ -282,6 +285,7 @@ def test_a_profile_that_falls_is_refused(gpu):
         refuse_falling(Profile.model_validate(data))
 
 
+@pytest.mark.long
 def test_the_command_writes_what_it_says(tmp_path, capsys):
     save_steps(gpu_steps(noise=0.01, every=4), tmp_path / "steps.yaml")
     files = {name: str(tmp_path / name) for name in ("p.yaml", "f.png")}

@@ -7,9 +7,9 @@ from machines import gpu_and_mixed_steps
 import hermes
 from hermes.calibration.fit import fit_steps, write_profile
 from hermes.hardware import StepStats
-from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import Profile
-from hermes.hardware.terms import feature_columns
+from hermes.hardware.fitted.polynomial import PolynomialModel
+from hermes.hardware.fitted.profile import Profile
+from hermes.hardware.fitted.terms import feature_columns
 from hermes.testing.hardware import FIELDS, batch
 
 

@@ -10,7 +10,7 @@ from hermes.calibration.fit.profile import phase_table
 from hermes.calibration.steps import load_steps
 from hermes.hardware import StepStats
 from hermes.hardware.base import BATCH_STATS
-from hermes.hardware.polynomial import PolynomialModel
+from hermes.hardware.fitted.polynomial import PolynomialModel
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -39,6 +39,7 @@ def splitwise(name):
     return load_steps(DATA / "splitwise" / f"llama-2-70b-{name}.yaml")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", SPLITWISE)
 def test_splitwise(name):
     result = fit_steps(splitwise(name))

@@ -1,18 +1,16 @@
 """The fit of a card's watts: finds what made synthetic loads, leaves out groups, and holds on measured servers."""
 
-import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
 from outside import OUTSIDE
+from scripts_loaded import load
 
 from hermes.calibration.fit.watts import ServedLoad, error, fit_watts, left_out
 from hermes.errors import InputError
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.power import limited_compute, watts
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = OUTSIDE / "data"
 FIXED = {"serving": 200.0, "most": 700.0}
 
@@ -73,9 +71,7 @@ def test_a_load_is_the_mean_over_its_time():
 @pytest.mark.outside("data/h100/ml-energy")
 def test_shipped_watts_are_the_fit_and_hold_on_models_left_out():
     """What `scripts/fit_watts.py` prints: the shipped figures of each card, medians of what was left out within 10%."""
-    spec = importlib.util.spec_from_file_location("fit_watts", ROOT / "scripts" / "fit_watts.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load("scripts/fit_watts.py")
     found = script.tables(DATA)
     assert set(found) == {"a100-80gb", "h100-sxm", "b200"}
     for card, fitted in found.items():

@@ -18,7 +18,7 @@ from hermes.calibration.fit.request_phases import phases_of
 from hermes.calibration.fit.requests import NAMES, Figures, client_of, fit_requests, overrides_of
 from hermes.cli import app
 from hermes.errors import InputError
-from hermes.results.reference import Reference, guess_mapping, load_reference
+from hermes.results.compare.reference import Reference, guess_mapping, load_reference
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 

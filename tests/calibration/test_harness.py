@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from long_runs import count
 
 from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, CollectorError, _lock, noise_of
 from hermes.calibration.journal import read_journal
@@ -26,7 +27,7 @@ from hermes.cli import main
 from hermes.config import validate
 from hermes.config.files import read_json
 from hermes.errors import InputError
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTOR = "tests.calibration.fake_collector"
@@ -79,6 +80,7 @@ def test_every_point_is_measured_once_level_by_level(tmp_path):
     assert order == sorted(order)
 
 
+@pytest.mark.long
 def test_kill_9_loses_and_doubles_nothing(tmp_path):
     plan = plan_of(points(40, sleep_s=0.03))
     save_plan(plan, tmp_path / "plan.json")
@@ -119,6 +121,7 @@ collect(validate(Plan, read_json(plan)), plan, journal, python=sys.argv[3])
 
 
 @pytest.mark.drawn
+@pytest.mark.long(quick=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(seed, tmp_path):
     """The driver alone or its whole group is killed, at a random instant, and the last line torn at a random byte."""
@@ -127,7 +130,7 @@ def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(seed, tmp_path):
     save_plan(plan, tmp_path / "plan.json")
     journal, kept = tmp_path / "journal.jsonl", b""
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "plan.json"), str(journal), PYTHON]
-    for _ in range(4):
+    for _ in range(count(2, 4)):
         driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(0.2, 1.5))
         if draw.random() < 0.5:
@@ -172,6 +175,7 @@ def test_an_interpreter_that_measures_nothing_is_one_line(tmp_path, capsys, scri
     assert error.startswith("hermes: ")
 
 
+@pytest.mark.long
 def test_a_budget_is_kept_and_can_be_continued(tmp_path):
     plan = plan_of(points(60, sleep_s=0.05))
     began = time.monotonic()
@@ -346,7 +350,7 @@ def test_check_prices_what_was_measured(tmp_path, capsys):
     from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader
     from hermes.hardware.base import StepStats
-    from hermes.hardware.polynomial import Polynomial
+    from hermes.hardware.fitted.polynomial import Polynomial
 
     model = Polynomial(profile="splitwise-2023-llama-2-70b-h100-tp8").build(Path())
     batches = [StepStats(decode_seqs=b, decode_ctx=b * 500, decode_ctx_max=500, sampled=b) for b in (1, 8, 32)]

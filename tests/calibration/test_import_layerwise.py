@@ -10,8 +10,8 @@ from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS, StepStats
-from hermes.hardware.layerwise import LayerwiseModel
-from hermes.hardware.operator_tables import load_operator_tables
+from hermes.hardware.fitted.layerwise import LayerwiseModel
+from hermes.hardware.fitted.operator_tables import load_operator_tables
 
 RUNS = OUTSIDE / "data" / "vllm-runs"
 needs_runs = pytest.mark.outside("data/vllm-runs")

@@ -23,8 +23,8 @@ from hermes.cli import main
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
-from hermes.hardware.devices import Rates
-from hermes.hardware.links import load_interconnect
+from hermes.hardware.descriptions.devices import Rates
+from hermes.hardware.descriptions.links import load_interconnect
 from hermes.network.components import Link
 
 MIB = 2**20

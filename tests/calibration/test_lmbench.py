@@ -1,31 +1,39 @@
 """lmbench: conversations found by lengths, and requests that time out at llm-d's router."""
 
-import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from outside import OUTSIDE
+from scripts_loaded import load
 
+from hermes.calibration.accuracy import lmbench as module
 from hermes.calibration.accuracy.lmbench import (
+    BEHIND_SERVICE,
+    H100,
+    LIMITS,
+    LOST_PER_S,
     ONE,
     PAIR,
+    PAIR_H100,
     ROUTED,
+    SEED,
     SEEN,
     STATED,
     Servers,
+    connections_of,
     conversations,
     lmbench,
+    lmbench_h100,
     of_rates,
     send,
     sent_to_router,
+    served,
     timed_out,
     users_of,
 )
 from hermes.calibration.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, intervals, paired
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = OUTSIDE / "data" / "llm-d-lmbench"
 needs_data = pytest.mark.outside("data/llm-d-lmbench")
 OUTPUTS = (10, 900, 20, 30)   # the second takes more than 30 s
@@ -78,18 +86,89 @@ def data(tmp_path):
     folder.mkdir()
     every = pd.concat([rows(rate, OUTPUTS, range(4)) for rate in (0.5, 2.0)])
     for file in (*ONE, PAIR):
-        pd.concat([every, rows(2.0, OUTPUTS, range(4), "short_input")]).to_csv(folder / f"{file}.csv", index=False)
+        short = rows(2.0, OUTPUTS, range(4), "short_input").assign(user=[7, 8, 7, 9])
+        pd.concat([every, short]).to_csv(folder / f"{file}.csv", index=False)
+    pd.concat([rows(rate, OUTPUTS, range(4)) for rate in (4.0, 16.0, 20.0)]).to_csv(
+        folder / f"{PAIR_H100}.csv", index=False)
     answered = pd.concat([rows(rate, (10, 0, 25, 30), (0, 2, 3)) for rate in (0.5, 2.0)])
     answered.to_csv(folder / f"{ROUTED}.csv", index=False)
     return tmp_path
 
 
+@pytest.mark.long
 def test_what_is_not_answered_has_timed_out(data):
     counts = {(row.case.set, row.case.case): row for row in lmbench(data) if row.metric == "timed out"}
     assert len(counts) == 2 * 4
     assert {(row.measured, row.predicted) for row in counts.values()} == {(1.0, 1.0)}
     assert ("lmbench x2, llm-d 30 s, random, below 2/s", "0.5/s") in counts
     assert ("lmbench x2, llm-d 30 s, random", "2/s") in counts
+
+
+@pytest.mark.long
+def test_a_plain_pair_is_scored_by_connections_at_random_and_in_turn(data):
+    sets = dict.fromkeys(row.case.set for row in lmbench(data))
+    for workload in ("short_input", "sharegpt"):
+        for router in ("connections", "random", "round_robin"):
+            assert f"lmbench x2, {workload}, {router}" in sets
+
+
+def test_requests_take_the_first_idle_connection_of_the_pool(data):
+    """Two connections while both are busy, the first again where both are idle, and new ones after 5 s."""
+    sent = pd.DataFrame({"launch_s": [0.0, 1.0, 4.0, 4.5, 20.0, 20.5], "ttft_s": [1.0, 1.0, 0.5, 0.5, 1.0, 1.0],
+                         "generation_s": [2.0, 1.0, 9.5, 0.5, 1.0, 1.0]})
+    random = np.random.default_rng(SEED)
+    first, second, third, fourth = (int(random.integers(100)) for _ in range(4))
+    assert connections_of(sent, 100).tolist() == [first, second, first, second, third, fourth]
+    _, sent = next(of_rates(data / "llm-d-lmbench" / f"{PAIR}.csv", "short_input"))
+    found, _ = served(sent, Servers(2, connections=True, gateway=None))
+    assert found["server"].tolist() == connections_of(sent, 2).tolist()
+
+
+def test_the_pair_of_h100_is_one_server_after_it_lost_the_other(data):
+    cases = list(dict.fromkeys((row.case.set, row.case.case) for row in lmbench_h100(data)))
+    assert cases == [("lmbench H100 x2, sharegpt, connections", "4/s"), ("lmbench H100 x2, sharegpt, random", "4/s"),
+                     ("lmbench H100 x2, sharegpt, round_robin", "4/s"), ("lmbench H100 x1, sharegpt, overload", "20/s")]
+
+
+@pytest.mark.long
+@needs_data
+@pytest.mark.parametrize(("file", "limits", "client", "near"), [
+    (PAIR, None, {}, "round_robin"), (PAIR_H100, LIMITS[1], H100, "random")])
+def test_how_many_prompts_find_their_conversation_tells_how_a_service_balances(file, limits, client, near, monkeypatch):
+    """The share of prompts that continue a conversation whose first token takes less than half of a computed one's."""
+    users = users_of(FOLDER)
+    continuing = np.array([user in users[:place] for place, user in enumerate(users)])
+    _, sent = next(of_rates(FOLDER / f"{file}.csv", "sharegpt"))
+    cold = send(sent, Servers(2, "round_robin", limits=limits, client=client, gateway=None)).requests["ttft_s"]
+
+    def short(ttft_s):
+        return float((ttft_s.to_numpy() < 0.5 * cold.to_numpy())[continuing].mean())
+
+    recorded = short(sent["ttft_s"])
+    found = {name: short(served(sent, servers._replace(limits=limits, client=client, conversations=True), users)
+                         [0]["ttft_s"]) for name, servers in BEHIND_SERVICE.items()}
+    assert min(found, key=lambda name: abs(found[name] - recorded)) == near
+    assert found[near] == pytest.approx(recorded, abs=0.1)
+    known, places = np.unique(users, return_inverse=True)
+    homes = np.random.default_rng(SEED).integers(0, 2, len(known))[places]
+    monkeypatch.setattr(module, "connections_of", lambda *_: homes)
+    own = Servers(2, connections=True, gateway=None, limits=limits, client=client, conversations=True)
+    assert short(served(sent, own, users)[0]["ttft_s"]) > recorded + 0.25, "no conversation keeps its server"
+
+
+@pytest.mark.long
+@needs_data
+def test_the_pair_of_h100_finds_as_many_prefixes_as_a_pool_of_connections_gives():
+    """The same share at all rates of the pair: 34, 37 and 17% recorded."""
+    users = users_of(FOLDER)
+    continuing = np.array([user in users[:place] for place, user in enumerate(users)])
+    pair = Servers(2, "round_robin", limits=LIMITS[1], client=H100, gateway=None)
+    for rate, sent in of_rates(FOLDER / f"{PAIR_H100}.csv", "sharegpt"):
+        if rate < LOST_PER_S:
+            cold = send(sent, pair).requests["ttft_s"].to_numpy()
+            shared = served(sent, pair._replace(connections=True, conversations=True), users)[0]["ttft_s"]
+            shares = [float((times.to_numpy() < 0.5 * cold)[continuing].mean()) for times in (sent["ttft_s"], shared)]
+            assert shares[1] == pytest.approx(shares[0], abs=0.06), rate
 
 
 def test_what_was_answered_has_its_own_length_and_the_rest_that_of_the_plain_pair(data):
@@ -113,9 +192,7 @@ def test_an_engine_that_is_not_told_computes_all_tokens_of_what_has_timed_out(da
 
 @pytest.mark.long
 def test_the_causes_are_printed(data, tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("lmbench_causes", ROOT / "scripts" / "lmbench_causes.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load("scripts/lmbench_causes.py")
     assert script.main([str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     script.FROM_SEEN = {"as seen": SEEN}

@@ -17,8 +17,8 @@ from hermes.calibration.plan import Plan
 from hermes.calibration.retrieval import MeasuredSearches, load_searches, save_searches
 from hermes.cli import main
 from hermes.core.noise import classify, spread, tally
-from hermes.hardware.models import load_model
-from hermes.results.regress import flatten
+from hermes.hardware.descriptions.models import load_model
+from hermes.results.compare.regress import flatten
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("excellent", "good", "flaky", "rejected")
@@ -37,6 +37,7 @@ def printed(capsys, *command):
     return code, out, err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["retrieval-hnsw-sizes", "retrieval-amd-epyc-zen5"])
 def test_calibrate_retrieval_prints_the_classes_of_what_was_measured(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
@@ -109,6 +110,7 @@ SCENARIO = {
 }
 
 
+@pytest.mark.long
 def test_regress_prints_the_class_of_what_seeds_do(tmp_path, capsys, monkeypatch):
     """A prediction that changed stands beside its variation over five seeds, without being asked for."""
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,7 @@ from hermes.calibration.observe.session import Outcome, Target, observe, observe
 from hermes.cli import app
 from hermes.errors import InputError
 from hermes.results.compare import compare
-from hermes.results.observed import observed_report
+from hermes.results.compare.observed import observed_report
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -131,6 +131,7 @@ def test_several_tokens_in_a_chunk(tmp_path: Path) -> None:
     assert (rows["output_tokens"] == 6).all()
 
 
+@pytest.mark.long
 def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
     slow = scenario(requests=40, arrivals={"kind": "uniform", "rate": 20})
     path = tmp_path / "slow.yaml"
@@ -225,6 +226,7 @@ def test_repetitions_have_noise_and_are_compared_with_it(tmp_path: Path) -> None
     assert found.to_dict() == compare(simulate(scenario()), out / "observed.parquet").to_dict()
 
 
+@pytest.mark.long
 def test_a_disturbed_repetition_is_kept_named_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's loop is blocked in the first attempt: it takes up its requests late."""
     calls = 0

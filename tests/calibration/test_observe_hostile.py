@@ -91,6 +91,7 @@ def test_redirects_are_not_followed(where: str, tmp_path: Path) -> None:
         assert other.headers == [], "a key went to another host"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", ["endless", "line", "zip"])
 @pytest.mark.parametrize("where", ["models", "completions"])
 def test_an_endless_answer_is_not_read_to_its_end(where: str, kind: str, tmp_path: Path) -> None:
@@ -133,6 +134,7 @@ ODD = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_event_fails_its_request_alone(name: str, tmp_path: Path) -> None:
     """The ninth request gets it, after a good chunk; the others are measured, and the reason is one line."""

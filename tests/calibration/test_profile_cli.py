@@ -11,10 +11,11 @@ from hermes.calibration.importers import aiconfigurator as aiconfigurator_import
 from hermes.cli import main
 from hermes.cli.profile_import import _parameter
 from hermes.errors import InputError
-from hermes.hardware.files import names_in
-from hermes.hardware.profile import load_profile
+from hermes.hardware.descriptions.files import names_in
+from hermes.hardware.fitted.profile import load_profile
 
 
+@pytest.mark.long
 def test_show_states_provenance_ranges_and_errors_of_every_shipped_profile(capsys):
     for name in names_in(""):
         assert main(["profile", "show", name]) == 0

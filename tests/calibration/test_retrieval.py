@@ -21,7 +21,7 @@ from hermes.calibration.plan import save_plan
 from hermes.calibration.retrieval import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.services.retrieval_costs import (
     CANDIDATES,
     Bm25,
@@ -92,6 +92,7 @@ def fitted(searches):
 # -- fit ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", TRUE)
 def test_fit_finds_the_costs_that_made_the_times(fitted, kind):
     model = fitted.model(kind)

@@ -12,7 +12,7 @@ from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, save_ste
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.efficiency import load_efficiency
 from hermes.testing.hardware import batch
 

@@ -9,10 +9,10 @@ from outside import OUTSIDE
 
 from hermes.config.data_files import resource_dir
 from hermes.hardware import load_device, load_model
-from hermes.hardware.files import names_in
-from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import load_profile
-from hermes.hardware.table import load_table
+from hermes.hardware.descriptions.files import names_in
+from hermes.hardware.fitted.polynomial import PolynomialModel
+from hermes.hardware.fitted.profile import load_profile
+from hermes.hardware.fitted.table import load_table
 from hermes.testing.hardware import batch
 
 PERF_MODEL = OUTSIDE / "data" / "splitwise" / "perf_model.csv"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from statistics import median
 
 import pytest
 from outside import OUTSIDE
 
-from hermes.calibration.fit.start_up import PHASES, errors, fit_start_up, measured_starts, start_up_text
+from hermes.calibration.fit.start_up import PHASES, errors, fit_start_up, measured_starts, other_host, start_up_text
 from hermes.cli import main
 from hermes.config.data_files import resource_dir
 from hermes.config.validation import load
@@ -116,3 +117,26 @@ def test_each_model_is_predicted_without_itself():
         "weights": pytest.approx(0.03, abs=0.01), "compile": pytest.approx(0.04, abs=0.01),
         "profiling": pytest.approx(0.215, abs=0.01), "capture": pytest.approx(0.027, abs=0.01),
         "wall": pytest.approx(0.034, abs=0.01)}
+
+
+@measured
+@pytest.mark.parametrize(("cache", "bar"), [("warm", WARM_BAR), ("cold", COLD_BAR)])
+def test_the_factor_of_one_warm_start_predicts_the_other_models_of_a_node(cache, bar):
+    found = [one for one in other_host(DATA, load_start_up("vllm-0.10", None)) if one.cache == cache]
+    fitted = {one.fitted for one in found} - {""}
+    assert len(fitted) == 15
+    medians = [median(abs(one.predicted_s / one.measured_s - 1.0) for one in found if one.fitted == each)
+               for each in fitted]
+    assert median(medians) <= bar
+    assert sum(each <= bar for each in medians) >= 0.8 * len(medians)
+    assert sum(one.low <= one.measured_s <= one.high for one in found) >= 0.9 * len(found)
+
+
+@measured
+def test_without_a_factor_the_range_contains_both_nodes():
+    times = load_start_up("vllm-0.10", None)
+    spread = dict(zip(("cold", "warm"), times.spread(known=False), strict=True))
+    here = [(one.seconds[cache, "wall"] / sum(each[cache == "warm"] for each in times.phases(one.started).values()),
+             cache) for one in measured_starts(DATA) for cache in ("cold", "warm")]
+    assert all(spread[cache][0] <= ratio <= spread[cache][1] for ratio, cache in here)
+    assert all(one.low <= one.measured_s <= one.high for one in other_host(DATA, times) if not one.fitted)

@@ -67,6 +67,7 @@ def measured(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_phases_of_cold_and_warm_starts(measured):
     found = load_starts(measured / "starts.yaml")
     assert found.engine == "vLLM 0.21.0"
@@ -86,6 +87,7 @@ def test_phases_of_cold_and_warm_starts(measured):
         assert start.cpu_time_s > 0
 
 
+@pytest.mark.long
 def test_a_run_continues_and_a_cut_journal_is_packed(measured, tmp_path, capsys):
     journal = measured / "starts.journal.jsonl"
     whole = journal.read_text().splitlines(keepends=True)
@@ -153,6 +155,7 @@ def test_one_model_is_not_enough_for_a_fit(tmp_path, capsys):
     assert "starts of at least 2 models" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_dummy_weights_have_no_loading(tmp_path, capsys):
     assert main(["calibrate", "run", str(plan_file(tmp_path, 2, 4, weights="dummy")), "-q"]) == 0
     assert all(start.weights_s is None for start in load_starts(tmp_path / "starts.yaml").starts)

@@ -29,7 +29,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.engines import StepTime
+from hermes.hardware.descriptions.engines import StepTime
 from hermes.scenario import load_scenario
 
 TINY = {
@@ -371,6 +371,7 @@ def test_mistakes_are_one_line(folder, capsys):
     assert err.startswith("terms.yaml:") or "terms.yaml" in err
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("count", [2, 9, 60, 250])
 def test_a_journal_that_was_cut_off_is_fitted(folder, capsys, count):
     """With so many whole lines and a torn one. What is missing comes from the roofline."""

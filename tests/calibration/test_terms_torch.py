@@ -16,7 +16,7 @@ import pytest
 
 from hermes.calibration.measurements.model import config_of
 from hermes.calibration.session import interpreter_environment
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("HERMES_TORCH_PYTHON", "")

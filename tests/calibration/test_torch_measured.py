@@ -11,7 +11,7 @@ import pytest
 from hermes.calibration.accuracy.served import replay, statistics
 from hermes.calibration.comparison import check_steps
 from hermes.calibration.steps import load_steps, phase_of
-from hermes.hardware.polynomial import Polynomial
+from hermes.hardware.fitted.polynomial import Polynomial
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "small-llama-512-torch-cpu"

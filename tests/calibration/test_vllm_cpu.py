@@ -1,23 +1,17 @@
 """The online runs of a real vLLM on a CPU, predicted from its measured steps: scripts/validate_vllm_cpu.py."""
 
-import importlib.util
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from scripts_loaded import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("validate_vllm_cpu", ROOT / "scripts" / "validate_vllm_cpu.py")
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/validate_vllm_cpu.py")
 
 
 def means(outcome):
@@ -40,7 +34,7 @@ def test_a_fresh_fit_does_as_well(script, tmp_path):
 
 def test_a_slower_engine_would_be_noticed(script, tmp_path):
     """The tolerance means something: 8% more time per step fails."""
-    from hermes.hardware.profile import dump_yaml, load_profile
+    from hermes.hardware.fitted.profile import dump_yaml, load_profile
 
     profile = load_profile("vllm-cpu-small-llama")
     phases = {}

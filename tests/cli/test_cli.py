@@ -16,8 +16,11 @@ from each import each
 import hermes.api
 from hermes import __version__
 from hermes.cli import main
+from hermes.clients import schedule_replay
+from hermes.clients.schedule_replay import FileResult
 from hermes.compiled import is_compiled
 from hermes.config.yaml_document import parse_yaml
+from hermes.core.clock import Clock
 from hermes.core.coordinator import Coordinator
 from hermes.scenario import builtin_scenarios, load_scenario
 
@@ -210,6 +213,7 @@ def test_permissions(refused, small_file, tmp_path):
     assert "permission denied" in refused("run", small_file)
 
 
+@pytest.mark.long
 def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeypatch):
     simulate = hermes.api.simulate
 
@@ -228,6 +232,37 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
     assert rest == ["results of what was simulated until the interruption", "hermes: interrupted"]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["unfinished"] > 0
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize(("more", "runs"), [
+    (["run", "-q"], 2), (["explain", "--request", "3"], 1), (["explain", "--request", "3", "--alternatives", "1"], 1),
+    (["explain", "--request", "3", "--alternatives", "1"], 2), (["advise", "--autoscaler", "{kind: static}"], 1)])
+def test_an_interrupted_simulation_of_what_is_known_never_counts(call, tmp_path, monkeypatch, more, runs):
+    """Ctrl-C in the first or second simulation of a command that simulates again what it has, or alternatives to it."""
+    path = tmp_path / "two.yaml"
+    path.write_text(
+        "workload: {requests: 100, arrivals: {kind: poisson, rate: 9}, lengths: {kind: fixed, prompt: 9, output: 99}}\n"
+        "clients: [{model: llama-3.1-8b, device: l40s, count: 2}]\nslo: {ttft: 30 ms}\n")
+    folder = tmp_path / "first"
+    assert call("run", path, "-q", "-o", folder)[0] == 0
+    drain, count = Clock.drain, []
+
+    def drained(clock, *arguments):
+        count.append(clock)
+        if len(count) == runs:
+            drain(clock, 3 * 10**9)
+            raise KeyboardInterrupt
+        drain(clock, *arguments)
+
+    monkeypatch.setattr(Clock, "drain", drained)
+    out = tmp_path / "again"
+    where = [path, "-o", out] if more[0] == "run" else [folder]
+    code, printed, said = call(more[0], *where, *more[1:])
+    assert len(count) == runs
+    assert (code, printed) == (130, "")
+    assert said.splitlines()[-1] == "hermes: interrupted"
+    assert not (out / "summary.json").exists()
 
 
 def test_interrupted_before_anything_was_done(call, small_file, monkeypatch):
@@ -295,6 +330,7 @@ def test_built_in_scenarios_are_valid_and_described(call, name):
     assert descriptions()[name]
 
 
+@pytest.mark.long
 def test_schema_and_lists(call):
     assert json.loads(call("schema")[1])["title"] == "hermes scenario"
     assert "quickstart" in call("scenarios")[1]
@@ -331,6 +367,14 @@ def test_conform_refusals(refused, tmp_path):
     assert "x.json" in refused("conform", tmp_path)
     assert "none.json" in refused("conform", tmp_path / "none.json")
     assert "did you mean 'runs'" in refused("conform", tmp_path, "--stepping", "run")
+
+
+def test_conform_writes_its_totals_alike(call, monkeypatch, tmp_path):
+    (tmp_path / "one.json").write_text("{}")
+    monkeypatch.setattr(schedule_replay, "find_files", lambda paths: 600 * [tmp_path / "one.json"])
+    monkeypatch.setattr(schedule_replay, "conform_file", lambda path, every_step: FileResult("one", 2, 2, None))
+    code, out, _ = call("conform", tmp_path)
+    assert (code, out.splitlines()[-1]) == (0, "1,200 of 1,200 replays identical, 2,400 of 2,400 steps")
 
 
 def test_compare(call, refused, small_file, tmp_path):

@@ -48,6 +48,12 @@ def completed(monkeypatch, capsys, line, shell="bash"):
     return capsys.readouterr().out
 
 
+def test_every_help_names_what_refuses_code(capsys):
+    for names in ((), ("profile",), *(names for names, _ in leaves(COMMANDS))):
+        assert main([*names, "--help"]) == 0
+        assert "--no-plugins" in capsys.readouterr().out, names
+
+
 def test_commands_are_in_groups_and_lines_fit(capsys):
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -14,7 +14,7 @@ import pytest
 
 from hermes import __version__
 from hermes.cli import doctor, main
-from hermes.hardware.engines import NEWEST_ENGINE
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE
 
 OWN = """Metadata-Version: 2.4
 Name: hermes-sim

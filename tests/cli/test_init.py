@@ -8,12 +8,15 @@ from hermes.cli import main
 
 @pytest.mark.long
 @pytest.mark.parametrize(("options", "tp", "slo", "reasons"), [
-    ([], 4, (1.0, 0.05), ["tp 4: weights 141 GB, KV", "(tp 2: weights 141 GB, KV", "the highest that met the SLO in"]),
+    ([], 4, (1.0, 0.05), [   # 131,072 tokens of 320 KiB are 40 GiB on 2 devices
+        "tp 4: weights 141 GB, KV", "(tp 2: the engine does not start: KV memory of 4.82 GiB a device, one request of "
+        "131,072 tokens (max_model_len) needs 20.00 GiB)", "the highest that met the SLO in"]),
     (["--model", "llama-3.1-8b", "--device", "l40s", "--rate", "1.5/s", "--count", "1"], 1, (1.0, 0.05),
      ["rate: as asked: it meets the SLO"]),
     (["--model", "llama-3.1-8b", "--device", "l40s", "--rate", "400/s", "--count", "1"], 1, (1.0, 0.05),
      ["the highest that met the SLO in"]),
-    (["--device", "l40s"], 4, None, ["ttft", "not 1 s: a lone request already takes"]),
+    (["--device", "l40s"], 8, None, [   # on 4 devices, 10 GiB on each
+        "131,072 tokens (max_model_len) needs 10.00 GiB)", "ttft", "not 1 s: a lone request already takes"]),
     (["--model", "bloom-176b", "--workload", "azure-code-2023"], 8, (1.0, 0.05),
      ["2,048 tokens are the most that an engine holds"]),
 ])

@@ -23,6 +23,7 @@ def run(tmp_path: Path, *arguments: str, **hidden: str) -> subprocess.CompletedP
                           env=environment, timeout=60, check=False)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("broken", ["", "the library does not load\nhere"])
 @pytest.mark.parametrize("package", ["typer", "rich", "numpy", "yaml"])
 def test_one_line_names_the_package(tmp_path: Path, package: str, broken: str) -> None:

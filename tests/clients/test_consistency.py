@@ -13,9 +13,9 @@ from hermes import simulate
 from hermes.cli import main
 from hermes.clients.consistency import described_model
 from hermes.errors import InputError, InputWarning
-from hermes.hardware.devices import device_named_in, load_device
-from hermes.hardware.files import names_in
-from hermes.hardware.profile import load_profile
+from hermes.hardware.descriptions.devices import device_named_in, load_device
+from hermes.hardware.descriptions.files import names_in
+from hermes.hardware.fitted.profile import load_profile
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 

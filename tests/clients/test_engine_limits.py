@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.api import load_scenario, simulate
 from hermes.core.block_hashes import AdapterText
 from hermes.core.generation import Generation
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.errors import InputError
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.memory import BlockPool
 from hermes.scenario.build import build
 from hermes.schedulers.adapters import AdapterSlots
@@ -41,7 +42,7 @@ def same(first, second):
 # -- the cadence of prefills -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6, deadline=None)
+@quick_and_full(2, 6)
 @given(st.sampled_from([2, 5, 16]), st.booleans(), st.sampled_from([5, 20]))
 def test_runs_of_steps_are_single_steps_with_a_cadence(interval, asynchronous, rate):
     scheduler = {"prefill_schedule_interval": interval, "async_scheduling": asynchronous}

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from hermes import simulate
-from hermes.results.export import write_results
-from hermes.results.usage import client_names
+from hermes.results.figures.usage import client_names
+from hermes.results.files.export import write_results
 
 FEW = ["workload.0.requests=1840", "workload.1.requests=160"]
 
@@ -18,6 +18,7 @@ def results():
     return simulate("pipelines/fleet", overrides=FEW)
 
 
+@pytest.mark.long
 def test_it_is_what_it_says(results):
     record = results.record
     assert results.summary["requests"]["completed"] == 2000
@@ -45,6 +46,7 @@ def test_every_request_takes_its_pipeline_on_clients_of_its_model(results):
     assert (llm["client"].map(served) == llm["model"]).all()
 
 
+@pytest.mark.long
 def test_the_trace_shows_each_stage_of_the_first_thousand_requests_on_its_client(results, tmp_path):
     write_results(results, tmp_path, trace_events=200_000)
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]

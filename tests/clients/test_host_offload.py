@@ -64,6 +64,7 @@ def test_returning_conversations_start_earlier() -> None:
     assert cached[1] > 2 * cached[0]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("offload", [
     {}, {"cpu_bytes_to_use": "500 MiB"}, {"cpu_bytes_to_use": "500 MiB", "eviction_policy": "arc"},
     {"blocks_per_chunk": 4}, {"offload_prompt_only": False}, {"bandwidth": "2 GB/s", "latency": "1 ms"},
@@ -160,6 +161,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("scheduler", BESIDE.values(), ids=BESIDE)
 def test_it_works_with_other_parts_of_the_scheduler(scheduler: dict[str, Any]) -> None:
     """All requests are served, blocks and chunks come back, loads save prefills, and stepping makes no difference."""
@@ -241,9 +243,40 @@ def test_conform_refuses_what_it_cannot_compare() -> None:
         served_of(scenario({}))
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_without_it() -> None:
     """The modules of the offload stay out of runs without it."""
     code = ("import hermes, sys; hermes.simulate('quickstart'); "
             "print([m for m in sys.modules if 'host_offload' in m or 'host_cache' in m])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_what_is_given_up_while_a_step_waits_for_copies_leaves_at_its_end() -> None:
+    """A step that is planned waits for the copies of blocks that it takes, at 0.3 GB/s for seconds; clients give up
+    meanwhile, in the step, in the queue and during their load. Nothing is left then, and single steps give the same."""
+    data = {
+        "seed": 2, "workload": {
+            "requests": 150, "arrivals": {"kind": "poisson", "rate": "4 /s"}, "patience": {"total": "1.5 s"},
+            "lengths": {"kind": "conversations", "turns": 5, "message": {"kind": "geometric", "mean": 600},
+                        "output": {"kind": "geometric", "mean": 100}, "think_time": "2 s", "system_tokens": 500}},
+        "clients": [{"name": "c", "model": "llama-3.1-8b", "device": "h100-sxm",
+                     "scheduler": {"kind": "chunked", "max_num_seqs": 12, "async_scheduling": False},
+                     "memory": {"num_blocks": 700, "kv_offload": {"cpu_bytes_to_use": "20 GB",
+                                                                  "bandwidth": "0.3 GB/s"}}}]}
+    emitted = []
+    for stepping in ("runs", "every_step"):
+        simulation = build(load_scenario(data | {"stepping": stepping}))
+        record = simulation.run()
+        assert (record.status == STATUS_COMPLETED).sum() + len(record.reject_reasons) == 150
+        assert len(record.reject_reasons) > 100
+        [client] = simulation.clients
+        pool, part = client.scheduler.pool, part_of(client.scheduler, HostOffload)   # type: ignore[attr-defined]
+        assert pool.free_blocks == pool.num_blocks
+        assert part is not None
+        assert not client.scheduler.running   # type: ignore[attr-defined]
+        assert not part._loading
+        assert not part._loaded
+        assert client.emitted == 0   # type: ignore[attr-defined]
+        emitted.append((record.finish_ns.tolist(), record.stages["output_tokens"].tolist()))
+    assert emitted[0] == emitted[1]

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 import hermes
 from hermes.errors import InputError
@@ -60,7 +61,7 @@ def fetches(results: Any) -> tuple[Any, Any]:
     return (stages["end_ns"] - stages["assigned_ns"])[rows] / 1e9, stages["cached_tokens"][rows]
 
 
-@settings(max_examples=8, deadline=None)
+@quick_and_full(3, 8)
 @given(
     policy=st.sampled_from(["lru", "lfu", "fifo"]), keys=st.integers(5, 60), zipf=st.sampled_from([0.0, 0.7, 1.2]),
     room=st.tuples(st.integers(1, 20), st.integers(1, 60)), seed=st.integers(0, 1000),
@@ -82,7 +83,7 @@ def test_stateful_hit_rates_in_the_formula_give_the_stateful_mean(policy, keys, 
     assert float(np.mean(seconds)) == pytest.approx(expected_s(SIZE, levels, 0.0), rel=0.02, abs=1e-9)
 
 
-@settings(max_examples=12, deadline=None)
+@quick_and_full(5, 12)
 @given(
     users=st.integers(1, 6), rooms=st.lists(st.integers(0, 6), min_size=1, max_size=3), demote=st.booleans(),
     promote=st.booleans(), write=st.sampled_from(["all", "nearest"]), overlap=st.booleans(), seed=st.integers(0, 99),

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.api import load_scenario, simulate
 from hermes.errors import InputError
-from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.devices import load_device
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.fitted.adjusted import StepAdjustment
 
 MODEL = {"model": "qwen3-30b-a3b", "device": "h100-sxm", "parallel": {"dp": 2, "ep": 2}}
 
@@ -44,7 +45,7 @@ requests_of_a_trace = st.lists(
 ).map(lambda rows: sorted((ms / 1000, prompt, output) for ms, prompt, output in rows))
 
 
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(requests_of_a_trace, st.sampled_from([2, 4]))
 def test_runs_of_steps_are_single_steps(requests, ranks):
     runs = simulate(scenario(requests, ranks=ranks))
@@ -53,7 +54,7 @@ def test_runs_of_steps_are_single_steps(requests, ranks):
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(requests_of_a_trace)
 def test_nothing_is_lost_and_ranks_step_together(requests):
     results = simulate(scenario(requests))
@@ -123,7 +124,7 @@ def _by_hand(requests, hardware, overhead_ns=0, load_ns=0):
     return [(one.first - one.arrival, one.last - one.arrival) for one in state]
 
 
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 700), st.integers(1, 20)), min_size=1, max_size=10)
        .map(lambda rows: sorted((ms / 1000, prompt, output) for ms, prompt, output in rows)))
 def test_two_ranks_against_a_literal_loop(requests):
@@ -136,7 +137,7 @@ def test_two_ranks_against_a_literal_loop(requests):
     assert columns(found) == pytest.approx(expected, abs=2e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@quick_and_full(5, 15)
 @given(requests_of_a_trace, st.sampled_from([(0, 7), (3, 0), (3, 7), (9, 5)]))
 def test_what_holds_up_a_rank_holds_up_both(requests, milliseconds):
     """Serial request overhead and loads of adapters, against the literal loop and in both stepping modes."""
@@ -223,6 +224,7 @@ def test_what_ranks_cannot_have_is_refused(changes, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("transfer", ["full", "layerwise"])
 @pytest.mark.parametrize("roles", ["1P1D", "2P1D"])
 def test_ranks_that_prefill_or_decode(roles, transfer):

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 import hermes
 from hermes.clients.kv_tier import block_keys
@@ -95,7 +96,7 @@ def test_what_is_shared_is_stored_once():
     assert shared.summary["cache"]["hit_rate"] > own.summary["cache"]["hit_rate"]
 
 
-@settings(max_examples=10, deadline=None)
+@quick_and_full(4, 10)
 @given(
     scheduler=st.sampled_from(["chunked", "continuous", "static", "mixed"]), blocks=st.sampled_from([250, 400, 5000]),
     caching=st.booleans(), overlap=st.booleans(), demote=st.booleans(), seed=st.integers(0, 99),

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.api import simulate
+from hermes.clients.config import LLMClientConfig
 from hermes.clients.pipeline import Pipeline
 from hermes.errors import InputError
-from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.fitted.adjusted import StepAdjustment
 
 BIG = {"model": "llama-3.1-405b", "device": "h100-sxm", "parallel": {"pp": 2, "tp": 8}}
 
@@ -116,6 +117,21 @@ def test_memory_of_an_engine_with_stages():
     assert (both["num_blocks"] > 1000).all()
     with pytest.raises(InputError, match="do not fit"):
         simulate(scenario(1, parallel={"tp": 8}))
+
+
+def test_the_printed_memory_of_each_batch_is_its_part_of_the_engines():
+    """4 of 8 devices, half of the blocks: half of the tokens, and of the range that the engine's sum has a device."""
+    client = LLMClientConfig.model_validate({"model": "llama-3.1-70b", "device": "h100-sxm", "max_model_len": 8192,
+                                             "parallel": {"tp": 4, "pp": 2}})
+    filled, model = client.completed(None)
+    whole, part = filled.engine_memory(model, None), filled.resources(model, None).memory
+    assert (part.num_blocks, part.devices) == (whole.num_blocks // 2, 4)
+    left = 0.92 * whole.capacity.bytes - whole.weights.bytes - whole.activations.bytes - whole.engine.bytes
+    assert part.device_bytes == pytest.approx(left, rel=1e-4)
+    assert part.range == pytest.approx(whole.range, rel=1e-4)
+    assert 2 * part.printed(8192) == pytest.approx(whole.printed(8192), rel=1e-4)
+    assert 2 * part.fits(8192) == pytest.approx(whole.fits(8192), rel=1e-4)
+    assert 2 * part.unreserved_tokens == pytest.approx(whole.unreserved_tokens, rel=1e-4)
 
 
 @pytest.mark.parametrize("transfer", ["full", "layerwise"])

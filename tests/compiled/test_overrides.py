@@ -86,6 +86,7 @@ def test_no_class_attribute_hides_a_field(folder: str) -> None:
     assert not wrong, "annotate it as ClassVar in the base, or set it in __init__:\n" + "\n".join(wrong)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("text", "names"), [
     ("class A(LLMScheduler):\n    ticks_every_step = False", []),
     ("class A(LLMScheduler):\n    def plan(self): ...", []),

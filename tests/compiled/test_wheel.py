@@ -5,7 +5,6 @@ No test compiles here: `make test-compiled` does.
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from scripts_loaded import load
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -22,12 +22,7 @@ HOOK = CONFIG["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
 
 @pytest.fixture
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("hatch_build.py")
 
 
 @pytest.fixture

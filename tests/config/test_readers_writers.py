@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hermes.config import files, tables
 from hermes.config.files import (
+    MAX_TABLE_BYTES,
     beside,
     csv_rows,
     is_parquet,
@@ -28,10 +36,13 @@ from hermes.config.files import (
     read_json,
     read_text,
     relative_name,
+    unzipped,
 )
-from hermes.config.tables import csv_table, json_table, parquet_columns
+from hermes.config.tables import csv_table, json_table, npz_arrays, parquet_columns
 from hermes.config.writing import check_writable, locked, replacing, write_text
 from hermes.errors import HermesError, InputError
+from hermes.scenario import load_scenario
+from hermes.workload.traces import read_trace
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "bytes": read_bytes, "text": read_text, "json": read_json, "lines": lambda path: list(json_lines(path)),
@@ -106,6 +117,66 @@ def test_parquet_that_is_not_whole(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1] * 100}), path)
     with pytest.raises(InputError, match="at most 10 rows, found 100"):
         parquet_table(path, max_rows=10)
+
+
+def test_a_read_asks_for_the_memory_that_the_file_needs(tmp_path: Path) -> None:
+    """A file of 1,000 bytes that may have 4 GiB, one of none, and one whose size the system does not tell."""
+    path = tmp_path / "some"
+    for content in (b"x" * 1000, b""):
+        path.write_bytes(content)
+        tracemalloc.start()
+        assert read_bytes(path, MAX_TABLE_BYTES) == content
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        tracemalloc.stop()
+    if sys.platform == "linux":
+        assert read_bytes("/proc/self/status").startswith(b"Name:")
+
+
+def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million zeros take a kilobyte."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, zeros=np.zeros(10**6, dtype=np.int8))
+    assert len(packed.getvalue()) < 2000
+    assert npz_arrays(packed.getvalue(), "a.npz", "times")["zeros"].shape == (10**6,)
+    assert len(unzipped(zlib.compress(bytes(10**6)))) == 10**6
+    monkeypatch.setattr(files, "MAX_UNPACKED", 10**6 - 1)
+    monkeypatch.setattr(tables, "MAX_UNPACKED", 10**6)   # a header comes on top
+    said = r"^a\.npz: expected times that unpacks to at most 1000000 bytes, found 1000128$"
+    with pytest.raises(InputError, match=said):
+        npz_arrays(packed.getvalue(), "a.npz", "times")
+    with pytest.raises(ValueError, match="unpacks to more than 999999 bytes"):
+        unzipped(zlib.compress(bytes(10**6)))
+
+
+def test_a_text_in_an_archive_of_arrays_is_one_line() -> None:
+    packed = io.BytesIO()
+    np.savez(packed, a=np.zeros(3))
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr("notes.txt", "hello")
+    with pytest.raises(InputError, match=r"^a\.npz: notes\.txt: expected times of arrays alone, found another file$"):
+        npz_arrays(packed.getvalue(), "a.npz", "times")
+
+
+UNSEEN = {"\u202e": "U+202E", "\u2066": "U+2066", "\u200b": "U+200B", "\u200d": "U+200D", "\ufeff": "U+FEFF",
+          "\u00ad": "U+00AD", "\u061c": "U+061C", "\u3164": "U+3164", "\ufe0f": "U+FE0F", "\u2060": "U+2060"}
+
+
+@pytest.mark.parametrize("character", UNSEEN, ids=UNSEEN.get)
+def test_names_have_no_characters_that_are_not_seen(character: str, tmp_path: Path) -> None:
+    said = rf"text without direction marks and zero-width characters, found character {re.escape(UNSEEN[character])}"
+    workload = {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1, "output": 1}}
+    client = {"model": "llama-3.1-8b", "device": "h100-sxm"}
+    for data in ({"name": f"a{character}"}, {"clients": [client | {"name": f"a{character}"}]},
+                 {"workload": workload | {"tenants": {"values": ["a", f"a{character}"]}}}):
+        with pytest.raises(InputError, match=said):
+            load_scenario({"workload": workload, "clients": [client]} | data)
+    trace = tmp_path / "t.csv"
+    rows = f"arrival_s,prompt_tokens,output_tokens,tenant\n0,3,4,a\n1,3,4,a{character}\n"
+    trace.write_text(rows, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"t\.csv:3: tenant: expected {said}"):
+        read_trace(trace)
+    for name in ("Ünïcode", "数据", "عربي", "a b-c_d.1", "🙂"):
+        assert load_scenario({"name": name, "workload": workload, "clients": [client]}).name == name
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "", "..", "a/b", "a\0"])

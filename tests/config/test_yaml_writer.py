@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hermes
+from hermes.config.files import unseen_character
 from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_flow, to_yaml
 from hermes.errors import InputError
@@ -69,6 +70,10 @@ def test_a_profile_keeps_odd_names(tmp_path_factory, name):
     path = tmp_path_factory.mktemp("overhead") / "fitted.yaml"
     if re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):   # a name is one line, and moves no cursor
         with pytest.raises(InputError, match="name: expected one line of text"):
+            write_overhead(fitted, name, [f'"{name}"'], path)
+        return
+    if unseen_character(name) is not None:   # it looks like another
+        with pytest.raises(InputError, match="name: expected text without direction marks"):
             write_overhead(fitted, name, [f'"{name}"'], path)
         return
     assert write_overhead(fitted, name, [f'"{name}"'], path).provenance == [f'"{name}"']

@@ -58,6 +58,8 @@ LOADS: tuple[Data, ...] = (
         "kind": "independent", "prompt": {"kind": "uniform", "min": 8, "max": 50},
         "output": {"kind": "uniform", "min": 2, "max": 40}}},
     {"workload.requests": 200, "workload.arrivals": {"kind": "gamma", "rate": 15, "cv": 2}},
+    {"workload.requests": 200, "workload.arrivals": {"kind": "gamma", "rate": 12, "cv": 2}},
+    {"workload.requests": 400, "workload.arrivals": {"kind": "gamma", "rate": 12, "cv": 2}},
 )
 """Changes of the load, tried in turn until both options of a pair act: one with little memory at the same time makes
 some rare, and one that turns requests away leaves too little for others."""
@@ -119,6 +121,10 @@ def _ended_turns(outcome: Outcome) -> int:
 
 def _held_up(outcome: Outcome) -> int:
     return int((outcome.record.runs["overhead_ns"] > 0).sum())
+
+
+def _sent_late(outcome: Outcome) -> int:
+    return sum(int((late > 0).sum()) for late in outcome.record.late_ns.values())
 
 
 def _joins_and_leaves(outcome: Outcome) -> int:
@@ -229,6 +235,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("tp", {"client.parallel.tp": 2}),
     Option("serial_overhead", {"client.request_overhead": {"generate": "2ms"}}, acted=_held_up),
     Option("overlapped_overhead", {"client.request_overhead": {"mode": "overlapped", "generate": "2ms"}}),
+    Option("api_servers", {"client.api_servers": {"per_request": "2ms", "per_token": "1ms", "per_chunk": "37us"}},
+           acted=_sent_late),
     Option("frontend", {"client.frontend": {"before": "3ms", "after": "1ms"}}),
     Option("adjust", {"client.adjust": {"decodes": 1.3}}),
     Option("fleet", {"client.count": 3, "client.fleet": {

@@ -16,7 +16,7 @@ _checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 def quick(examples: int) -> Any:
     """Hypothesis settings: bounded, and the same scenarios each time; five times as many in CI, and more each night."""
-    return quick_and_full(max(8, 2 * examples // 5), 2 * examples, thorough=5 * examples, derandomize=True,
+    return quick_and_full(max(6, examples // 5), examples, thorough=5 * examples, derandomize=True,
                           suppress_health_check=_checks)
 
 

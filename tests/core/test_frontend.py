@@ -76,6 +76,7 @@ def test_the_engine_does_not_notice_it(
         assert (late.runs[column] == shifted.runs[column]).all(), column
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("family", ["chunked", "mixed", "static", "disaggregated"])
 @quick(8)
 @given(data=st.data(), times=st.tuples(st.sampled_from([0, 1, 5]), st.sampled_from([0, 1]), st.sampled_from([0, 1, 7])))

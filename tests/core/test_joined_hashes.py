@@ -148,7 +148,7 @@ def random_tables(draw: st.DrawFn) -> list[RequestTable]:
     return tables
 
 
-@quick_and_full(150, 500, thorough=5000)
+@quick_and_full(50, 500, thorough=5000)
 @given(random_tables(), st.sampled_from([1, 3, 8, 1 << 15]))
 def test_two_blocks_have_one_name_if_they_have_one_key(tables: list[RequestTable], chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -315,9 +315,10 @@ def both(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[str, st
     return digest(with_pieces.record), digest(without.record), shorter
 
 
-@pytest.mark.long(quick=40)
+@pytest.mark.thorough
+@pytest.mark.long(quick=15)
 def test_results_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n = count(40, SEEDS)
+    n = count(15, SEEDS // 10, SEEDS)
     shorter = 0
     for seed in range(n):
         data = random_scenario(random.Random(f"joined {seed}"), tmp_path)
@@ -330,6 +331,7 @@ def test_results_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 TRACES = [path for path in sorted(resource_dir("traces").glob("*.parquet")) if read_trace(path).hash_ids is not None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.stem)
 def test_traces_that_ship_give_the_same_bytes(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = {"kind": "trace", "path": str(trace)}

@@ -196,7 +196,7 @@ def elastic(draw: st.DrawFn) -> Data:
     }
 
 
-@quick_and_full(20, 60, derandomize=True,
+@quick_and_full(8, 60, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=elastic())
 def test_runs_equal_single_steps_and_books_balance(data: Data) -> None:

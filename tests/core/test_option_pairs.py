@@ -3,9 +3,9 @@ refused by the name of one of its keys, for the reason of exactly one row of `he
 
     python tests/core/test_option_pairs.py [--on BASE] [OPTION ...]     prints what becomes of pairs with these options
 
-A pair in which an option does not act is a failure, not a pass. `make test` runs a quarter of the pairs on a dense
-model with little memory, drawn by the commit; `make test-all` runs all of them, and those on a mixture of experts, on a
-model with sliding windows and with enough memory.
+A pair in which an option does not act is a failure, not a pass. `make test` runs a twelfth of the pairs on a dense
+model with little memory, drawn by the commit; `make test-all` runs all of them, and `make nightly` those on a mixture
+of experts, on a model with sliding windows and with enough memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hermes.errors import InputError
 from hermes.scenario import load_scenario
 
 Pair = tuple[Option, Option]
-PARTS = 12   # tests that the pairs are dealt to
+PARTS = 24   # tests that the pairs are dealt to
 PAIRS: list[Pair] = [pair for pair in combinations(OPTIONS, 2) if apart(*pair)]
 FROZEN = Path(__file__).parents[1] / "frozen" / "refusals.txt"   # written by `python tests/test_frozen.py`
 REFUSALS = {(names[0], names[2]): text for line in FROZEN.read_text().splitlines()
@@ -61,14 +61,14 @@ def what_becomes_of(pair: Pair, base: Base) -> str:
     raise AssertionError(f"untested: {shortfall}")
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(one_of=12)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_pair_runs_or_is_refused(part: int) -> None:
     wrong = list(_wrong(PAIRS[part::PARTS], BASES["dense"]))
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("base", [base for base in BASES.values() if base.name != "dense"], ids=lambda base: base.name)
 def test_every_pair_runs_or_is_refused_elsewhere(base: Base, part: int) -> None:
@@ -79,6 +79,7 @@ def test_every_pair_runs_or_is_refused_elsewhere(base: Base, part: int) -> None:
 FAR_APART = {"workload.arrivals": {"kind": "poisson", "rate": 2}, "workload.requests": 9}
 
 
+@pytest.mark.long
 def test_no_option_leaves_a_lone_request_waiting() -> None:
     """Requests far apart: nothing but the option itself goes on with one that it makes wait. The other loads have
     enough events around each request to hide that."""

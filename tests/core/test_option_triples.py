@@ -28,6 +28,7 @@ from hermes.errors import InputError
 from hermes.scenario import load_scenario
 
 PARTS = 10   # tests that the triples are dealt to
+OFTEN = 1    # of them, that CI runs
 TRIPLES, FEW = 2000, 1000   # of a thorough and of a long run
 SEED = 33
 DRAWN = 6    # options drawn together, of which every triple is run: those share the runs that show what one option does
@@ -98,6 +99,7 @@ FOUND = (
 """Base, load and options of triples that went wrong once."""
 
 
+@pytest.mark.long
 def test_triples_that_went_wrong_once() -> None:
     for name, load, *options in FOUND:
         base = BASES[name]
@@ -107,9 +109,9 @@ def test_triples_that_went_wrong_once() -> None:
         assert counts["runs"] == 1, options
 
 
-@pytest.mark.long
 @pytest.mark.thorough
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [
+    pytest.param(part, marks=[pytest.mark.long] if part < OFTEN else []) for part in range(PARTS)])
 def test_every_triple_runs_or_is_refused(part: int) -> None:
     counts: Counter[str] = Counter()
     triples = drawn(count(FEW, FEW, thorough=TRIPLES), SEED)

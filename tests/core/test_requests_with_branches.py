@@ -11,9 +11,9 @@ import pytest
 from outcomes import run, stage_token_steps
 
 from hermes.results import Results
-from hermes.results.export import write_results
-from hermes.results.stored import open_run
-from hermes.results.trace import trace_events
+from hermes.results.files.export import write_results
+from hermes.results.files.stored import open_run
+from hermes.results.files.trace import trace_events
 
 Data = dict[str, Any]
 MODES = ("runs", "every_step")

@@ -9,6 +9,7 @@ import sys
 
 from hermes.core.generation import Generation
 from hermes.memory.blocks import BlockPool
+from hermes.schedulers.base import AT_REST
 from hermes.schedulers.chunked_config import ChunkedConfig
 
 
@@ -61,7 +62,7 @@ def main() -> None:
                 "drafts": {share.seq.request: share.drafts for share in shares(scheduler) if share.drafts}}
         elif "abort" in asked:
             gone = seqs[asked["abort"]]
-            scheduler.abort(gone)
+            scheduler.leave(gone, AT_REST)
             if plan is not None:
                 plan.prefills = [item for item in plan.prefills if item[0] is not gone]
                 plan.decodes |= not plan.prefills

@@ -79,6 +79,7 @@ def interpreter(folder, answer):
     return str(path)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_asked_is_what_was_simulated(name):
     found = served_of(CASES[name])
@@ -136,6 +137,7 @@ def test_the_same_steps_are_identical(tmp_path):
         "cases": [{"settings": served.settings, "requests": served.requests}]}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("change", ["tokens", "free blocks", "a step less"])
 def test_the_first_difference_is_shown(tmp_path, change, capsys):
     [served] = served_of(CASES["plain"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hermes.clients.schedule_replay import RecordedSchedule, replay
-from hermes.hardware.engines import load_engine
+from hermes.hardware.descriptions.engines import load_engine
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))

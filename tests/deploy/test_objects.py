@@ -10,7 +10,7 @@ from hermes.deploy.objects import with_parts
 from hermes.deploy.objects_read import parts_of
 from hermes.deploy.objects_scale import hpa_of, keda_of
 from hermes.deploy.objects_write import objects_of, picker_of, route_of
-from hermes.errors import InputError
+from hermes.errors import InputError, InputWarning
 from hermes.fleet.flow_control import FlowControlConfig
 from hermes.fleet.gateway import GatewayConfig
 from hermes.fleet.hpa import Hpa
@@ -56,6 +56,30 @@ def test_autoscalers() -> None:
 def test_a_scenario_with_them_is_valid(name: str, scenario: str) -> None:
     document = with_parts(scenario, read(name), None)
     assert load_scenario(document).name == scenario.split("/")[-1]
+
+
+def test_plugins_lie_beside_the_scenario_that_gets_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the scenario that is written elsewhere finds them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plug").mkdir()
+    (tmp_path / "plug/mine.py").write_text("from pathlib import Path\nPath('ran').write_text('')\n")
+    (tmp_path / "plug/s.yaml").write_text("extends: operations/hour\nplugins: [mine.py]\n")
+    parts = {"autoscaler": Hpa(metrics=[{"metric": "running", "target": 5}]).model_dump(mode="json")}
+    document = with_parts("plug/s.yaml", parts, Path("out/of.yaml"))
+    assert (tmp_path / "ran").exists()
+    assert document["plugins"] == ["../plug/mine.py"]
+
+
+def test_the_scenarios_keys_that_the_objects_exclude_are_left_out_with_a_note() -> None:
+    """operations/hour has a queue of its own; flow control takes its place."""
+    with pytest.warns(InputWarning, match="gateway.queue: left out of the scenario, since the objects' flow_control"):
+        document = with_parts("operations/hour", read("flow.yaml"), None)
+    gateway = load_scenario(document).gateway
+    assert gateway is not None
+    assert (gateway.queue, gateway.retries) == (None, 2)
+    assert gateway.flow_control is not None
 
 
 def test_an_autoscaler_needs_a_fleet() -> None:
@@ -247,6 +271,7 @@ def scaled(autoscaler: dict) -> dict:
 
 @pytest.mark.parametrize("autoscaler", [
     {"kind": "hpa", "metrics": [{"metric": "running", "target": 40}]},
+    {"kind": "hpa", "metrics": [{"metric": "running", "target": 40}], "scale_up": {}},   # a behavior of defaults
     {"kind": "hpa", "metrics": [{"metric": "kv_use", "target": 0.725, "type": "external", "average": False},
                                 {"metric": "waiting", "target": 2.5, "type": "object"}], "min": 2, "max": 3,
      "scale_up": {"pods": 2, "period": 60, "window": 30}, "scale_down": {"percent": 10, "window": 600}},
@@ -262,6 +287,9 @@ def test_an_autoscaler_comes_back(autoscaler: dict) -> None:
     written, notes = writes(scenario.clients[0].fleet.autoscaler, "t-llm", 4, "fleet.autoscaler")
     again = parts_of(to_yaml(written), None)["autoscaler"]
     assert config.model_validate(again) == config.model_validate({"max": 4, **autoscaler})
+    config_of = written["spec"] if config is Hpa else written["spec"].get("advanced", {}).get(
+        "horizontalPodAutoscalerConfig", {})
+    assert ("behavior" in config_of) == ("scale_up" in autoscaler or "scale_down" in autoscaler)
     assert written["spec"]["scaleTargetRef"]["name"] == "t-llm"
     services = [each for each in autoscaler.get("metrics", ()) if each.get("type") == "object"]
     assert notes == (["fleet.autoscaler: serverAddress of the triggers is yours to write"] if config is Keda else [

@@ -79,6 +79,7 @@ def engine_rows(steps):
     return [{names[key]: value for key, value in step.items()} for step in json.loads(json.dumps(steps))]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_asked_is_what_was_simulated(name):
     found, _ = served_of(CASES[name])
@@ -148,6 +149,7 @@ def test_the_same_batches_are_identical(tmp_path):
     assert environments[found[0].client]["SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS"] == "50"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("change", ["tokens", "ratio", "a batch less"])
 def test_the_first_difference_is_shown(tmp_path, change, capsys):
     [served] = served_of(CASES["plain"])[0]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from hermes.api import load_scenario
 from hermes.cli import main
-from hermes.deploy.vllm import client_of, commands_of, described, launches_of
+from hermes.deploy.vllm import assumed_names, client_of, commands_of, launches_of
 from hermes.deploy.vllm_features import FEATURES, MANY
 from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, whole_number
+from hermes.deploy.vllm_models import described
 from hermes.errors import InputError
 
 # names of its flags, and which take a value: from its argument parser (scripts/vllm_serve_flags.py)
@@ -138,14 +139,66 @@ def test_deepep_of_a_scenario():
     assert client_of(command.replace("deepep_low_latency", "mori")).not_modelled == ["--all2all-backend"]
 
 
-@pytest.mark.parametrize(("name", "found"), [
-    ("meta-llama/Meta-Llama-3-8B-Instruct", ("llama-3-8b", None)), ("Qwen/Qwen3-32B-FP8", ("qwen3-32b", "fp8")),
-    ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", ("llama-3.1-70b", "fp8")),
-    ("mistralai/Mistral-7B-Instruct-v0.3", ("mistral-7b", None)),
-    ("meta-llama/Llama-2-7b-chat-hf", ("llama-2-7b", None)),
+@pytest.mark.parametrize(("name", "model", "dtype"), [
+    ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b", ""), ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8-block"),
+    ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "llama-3.1-70b", "fp8"),
+    ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", ""), ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b", ""),
+    ("neuralmagic/Mistral-7B-Instruct-v0.3-FP8", "mistral-7b", "fp8"),
+    ("/models/Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8-block"),
 ])
-def test_models_by_their_names(name, found):
-    assert described(name) == found
+def test_models_by_their_names(name, model, dtype):
+    found, how = described(name)
+    assert (found, how.dtype) == (model, dtype)
+
+
+@pytest.mark.parametrize(("words", "model", "hardware"), [
+    ("Qwen/Qwen3-30B-A3B-FP8", "Qwen/Qwen3-30B-A3B-FP8", {"dtype": "fp8-block"}),
+    ("Qwen/Qwen3-30B-A3B-FP8 --quantization fp8", "Qwen/Qwen3-30B-A3B-FP8", {"dtype": "fp8-block"}),
+    ("Qwen/Qwen3-30B-A3B-FP8 --dtype bfloat16", "Qwen/Qwen3-30B-A3B-FP8", {"dtype": "fp8-block"}),
+    ("Qwen/Qwen3-30B-A3B --quantization fp8", "qwen3-30b-a3b", {"dtype": "fp8"}),
+    ("Qwen/Qwen3-30B-A3B -q fp8_per_block", "qwen3-30b-a3b", {"dtype": "fp8-block"}),
+    ("Qwen/Qwen3-30B-A3B --dtype half", "qwen3-30b-a3b", {"dtype": "bf16"}),
+    ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", {}),
+    ("deepseek-ai/DeepSeek-V3 --quantization fp8", "deepseek-v3", {}),   # its description has blocks
+    ("openai/gpt-oss-120b --quantization mxfp4 --dtype bfloat16", "gpt-oss-120b", {}),
+    ("moonshotai/Kimi-K2-Thinking --quantization compressed-tensors", "kimi-k2-thinking", {}),
+    ("Qwen/Qwen3-32B-AWQ --quantization awq_marlin", "Qwen/Qwen3-32B-AWQ", {"dtype": "int4-awq"}),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8", "nvidia/Llama-3.1-70B-Instruct-FP8", {"dtype": "fp8", "kv_dtype": "fp8"}),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8 --kv-cache-dtype auto", "nvidia/Llama-3.1-70B-Instruct-FP8",
+     {"dtype": "fp8", "kv_dtype": "fp8"}),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8 --kv-cache-dtype bfloat16", "nvidia/Llama-3.1-70B-Instruct-FP8",
+     {"dtype": "fp8", "kv_dtype": "bf16"}),
+])
+def test_a_flag_does_not_replace_the_precision_of_a_checkpoint(words, model, hardware):
+    client = client_of(f"vllm serve {words}").client
+    assert client["model"] == model
+    assert client.get("hardware", {}) == ({"kind": "composed", **hardware} if hardware else {})
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B-FP8", "RedHatAI/Qwen3-30B-A3B-FP8-dynamic"])
+def test_a_checkpoint_is_launched_by_its_name_without_a_flag(model):
+    client = {**client_of(f"vllm serve {model}").client, "device": "h100-sxm"}
+    [(_, command)] = commands_of(scenario := load_scenario(BASE | {"clients": [client]}))
+    assert shlex.split(command)[2] == model
+    assert "--quantization" not in command
+    assert assumed_names(scenario) == []
+
+
+def test_a_precision_that_no_flag_gives_is_said():
+    client = {"model": "qwen3-30b-a3b", "device": "h100-sxm", "hardware": {"kind": "composed", "dtype": "fp8-block"}}
+    scenario = load_scenario(BASE | {"clients": [client]})
+    assert "no flag gives Qwen/Qwen3-30B-A3B the precision `dtype: fp8-block`" in assumed_names(scenario)[1]
+    [(_, command)] = commands_of(scenario)
+    assert "--quantization" not in command
+
+
+def test_the_longest_sequence_is_that_of_the_checkpoint(capsys):
+    command = "vllm serve Qwen/Qwen3-30B-A3B-{}2507 --max-model-len 60000"
+    for kind in ("Instruct-", "Thinking-"):
+        client = client_of(command.format(kind)).client | {"device": "h100-sxm"}
+        assert load_scenario(BASE | {"clients": [client]}).clients[0].max_model_len == 60_000
+    assert main(["import", "vllm", "vllm serve Qwen/Qwen3-30B-A3B --max-model-len 60000", "--device", "h100-sxm"]) == 2
+    assert "60000 is more than 40960" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "said"), [
@@ -154,6 +207,14 @@ def test_models_by_their_names(name, found):
     ("vllm serve Qwen/Qwen3-32B --max-num-seqs many", "--max-num-seqs: expected a whole number"),
     ("vllm serve Qwen/Qwen3-32B --max-num-seqs", "--max-num-seqs: needs a value"),
     ("vllm serve Qwen/Qwen3-32B --quantization magic", "--quantization: expected one of"),
+    ("vllm serve Qwen/Qwen3-32B --quantization awq", "because the weights of qwen3-32b have 16 bits"),
+    ("vllm serve Qwen/Qwen3-32B --dtype fp8", "--dtype: expected auto or one of"),
+    ("vllm serve RedHatAI/Qwen3-32B-FP8-block --quantization fp8", "stored (compressed-tensors), so that vLLM"),
+    ("vllm serve openai/gpt-oss-20b --quantization fp8", "are stored (mxfp4), so that vLLM does not start"),
+    ("vllm serve Qwen3-30B-A3B-FP8", "its publisher is not in the name"),
+    ("vllm serve /models/Qwen3-30B-A3B-FP8", "not known for checkpoints of models"),
+    ("vllm serve TheBloke/Llama-2-7B-Chat-GGUF", "a format of other engines"),
+    ("vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct", "chunked attention in three of four layers"),
 ])
 def test_a_mistake_is_one_line(command, said, capsys):
     assert main(["import", "vllm", command, "--device", "h100-sxm"]) == 2
@@ -188,12 +249,14 @@ def test_what_is_printed_is_read_as_the_same_client():
         "memory": {"utilization": 0.85, "block_size": 32, "num_blocks": 3000, "prefix_caching": False,
                    "hybrid": False},
         "hardware": {"kind": "composed", "dtype": "fp8", "kv_dtype": "fp8"},
+        "api_servers": {"count": 2, "stream_interval": 4},
     }
     first = load_scenario(BASE | {"clients": [client]})
     [(_, command)] = commands_of(first)
     again = load_scenario(BASE | {"clients": [client_of(command).client | {"device": "h100-sxm"}]})
     assert again.clients == first.clients
-    given = {f"{part}.{key}" for part in ("scheduler", "memory", "parallel") for key in client[part]}
+    given = {f"{part}.{key}" for part in ("scheduler", "memory", "parallel", "api_servers")
+             for key in client[part]}
     ranks = {"parallel.pp", "parallel.dp", "parallel.ep", "scheduler.prefill_schedule_interval"}   # tested elsewhere
     assert given - {"scheduler.kind"} | {"max_model_len"} == {flag.path for flag in FLAGS.values()} - ranks
 

@@ -19,10 +19,10 @@ from hermes.deploy.vllm import assumed_names, client_of, commands_of
 from hermes.deploy.vllm_features import DRAFT_HEAD, SYNCHRONOUS, Told, apply_mode
 from hermes.deploy.vllm_scenario import read_source
 from hermes.errors import InputError
-from hermes.hardware.composed import captured_sizes
 from hermes.hardware.config import ClientTerms
-from hermes.hardware.devices import load_device
-from hermes.hardware.engines import load_engine
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.engines import load_engine
+from hermes.hardware.engine_memory import captured_sizes
 
 ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
 SERVE = "vllm serve meta-llama/Llama-3.1-8B"

@@ -18,7 +18,7 @@ from hermes.api import simulate
 from hermes.cli import main
 from hermes.deploy.vllm_scheduler import VllmConfig
 from hermes.errors import HermesError, InputError
-from hermes.hardware.engines import NEWEST_ENGINE, DeviceClass, load_engine
+from hermes.hardware.descriptions.engines import NEWEST_ENGINE, DeviceClass, load_engine
 from hermes.testing.schedulers import SchedulerContract
 
 ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
@@ -119,6 +119,7 @@ def fleet(python):
                  {**plain, "name": "real", "scheduler": {**SYNC, "kind": "vllm", "python": python}}])
 
 
+@pytest.mark.long
 def test_one_of_eight_clients_is_the_engine(fake):
     first, again = simulate(fleet(fake)), simulate(fleet(fake))
     assert first.record.stages["client"].tolist() == again.record.stages["client"].tolist()
@@ -152,6 +153,7 @@ def test_defaults_are_those_of_the_engine_on_its_device():
         VllmConfig(scheduler_config={"policy": "fcfs"}).completed(defaults)
 
 
+@pytest.mark.long
 def test_what_cannot_serve_is_one_line(tmp_path, fake, capsys, monkeypatch):
     given = SMALL["plain"]
     with pytest.raises(InputError, match="an interpreter that has vLLM"):

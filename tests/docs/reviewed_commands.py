@@ -30,9 +30,9 @@ NOT_RUN = {
     r"hermes fit (steps/qwen-l40s|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
         "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
-    r"python scripts/(server_causes|llm_d_causes|lmbench_causes|step_residuals)\.py DIR":
+    r"python scripts/(server_causes|llm_d_causes|lmbench_causes|closed_loop_causes|step_residuals)\.py DIR":
         "needs recorded servers, and takes minutes",
-    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/test_vllm_gpu.py",
+    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/fitted/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures|routers) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
     r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make nightly`",
@@ -56,7 +56,7 @@ NOT_RUN = {
 LONG = {
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
-        "many simulations; tests/explore/test_optimize.py has small ones",
+        "many simulations; tests/explore/optimize/test_optimize.py has small ones",
     r"hermes optimize weights\.yaml .*":
         "many simulations; test_commands.py runs two of them (test_weights_of_a_router_in_short)",
     r"hermes import vllm .* -sc\.method ngram .*":

@@ -92,7 +92,7 @@ MUTATIONS = [
              "overlap-early-stop"),
     Mutation("24", "a retracted request keeps its token in flight", A, "_lose_in_flight",
              r"seq\.num_tokens -= 1", "pass", "overlap-retract"),
-    Mutation("25", "a running request that is given up leaves at once", S, "ends_later",
+    Mutation("25", "a running request that is given up leaves at once", S, "_stays",
              r"if seq in self\.running and seq is not self\.chunk:", "if False:", "abort"),
     Mutation("25", "the last chunk of a request that is given up enters the tree", S, "_checkpoint",
              r" and not self\._knows\(chunk\)", "", "abort-chunked"),

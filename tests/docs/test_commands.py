@@ -34,10 +34,12 @@ STAND_INS = {
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # seconds each: processes of their own, fleets, searches
-LONG_PAGES = {"docs/accuracy.md", "docs/background/sglang.md", *(f"docs/tutorial/{name}.md" for name in (
+LONG_PAGES = {"docs/background/sglang.md", *(f"docs/tutorial/{name}.md" for name in (
     "first-scenario", "pipelines", "sweeps")), *(f"docs/how-to/{name}.md" for name in (
-        "calibrate", "compare", "compare-policies", "data-structures", "failures", "fleet", "flow-control",
-        "get-an-answer", "launch-commands", "prefill-decode", "report", "routers", "start-up"))}
+        "calibrate", "compare", "data-structures", "fleet",
+        "get-an-answer", "launch-commands", "prefill-decode", "report", "start-up"))}
+NIGHTLY_PAGES = {"docs/accuracy.md", "docs/background/kv-offload.md", "docs/background/vllm.md", *(   # 10 to 30 s each
+    f"docs/how-to/{name}.md" for name in ("compare-policies", "failures", "flow-control", "routers"))}
 FULL = bool(count(0, 1))   # with the commands that take longer
 THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
 
@@ -119,9 +121,11 @@ def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    """A page that changed always runs. Of the others the long ones run in `make test-all` alone."""
+    """A page that changed always runs. Of the others the long ones run in `make test-all`, the longest at night."""
     if name_of(page) in changed_files():
         return []
+    if name_of(page) in NIGHTLY_PAGES:
+        return [pytest.mark.thorough]
     return [pytest.mark.long if name_of(page) in LONG_PAGES else pytest.mark.drawn]
 
 

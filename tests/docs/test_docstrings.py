@@ -14,9 +14,13 @@ pytestmark = pytest.mark.long   # reads every module
 PACKAGE = Path(hermes.__file__).parent
 # names of other software, of scripts, and of keys that are put together
 FOREIGN = {
-    "build_azure_workloads", "build_lookahead", "cum_seq_k", "fpm_sample_bucket_size", "gpu_memory_utilization",
-    "kalman_q_level", "kalman_q_trend", "kalman_r", "load_min_observations", "load_scaling_down_sensitivity",
-    "max_num_fpm_samples", "mixed_step_breakdown", "optimization_target", "prefill_moddeling", "ttft_p50",
+    "build_azure_workloads", "build_lookahead", "build_sharegpt_workload", "check_enough_kv_cache_memory",
+    "cos_sin_cache", "create_weights", "cum_seq_k", "determine_available_memory",
+    "determine_chunked_prefill_workspace_size", "fpm_sample_bucket_size", "fused_experts", "gpu_memory_utilization",
+    "handle_gpu_memory_settings", "kalman_q_level", "kalman_q_trend", "kalman_r", "load_min_observations",
+    "load_scaling_down_sensitivity", "max_memory_usage_bytes", "max_num_fpm_samples", "mixed_step_breakdown",
+    "optimization_target", "prefill_moddeling", "process_weights_after_loading", "profile_cudagraph_memory",
+    "profile_run", "select_worker_for_model", "ttft_p50", "use_v2_model_runner",
 }
 
 

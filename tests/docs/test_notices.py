@@ -69,7 +69,7 @@ def test_every_data_file_is_under_the_entries_of_its_sources() -> None:
 
 
 def test_the_bundled_script_is_named_with_the_versions_of_its_licences() -> None:
-    licences = (ROOT / "hermes" / "results" / "page" / "LICENSE").read_text(encoding="utf-8")
+    licences = (ROOT / "hermes" / "results" / "charts" / "page" / "LICENSE").read_text(encoding="utf-8")
     named = re.findall(r"(vega[\w-]*) (\d+\.\d+\.\d+)", NOTICES)
     assert len(named) == 3
     for name, version in named:
@@ -104,7 +104,7 @@ def test_the_page_of_data_sources_agrees() -> None:
                     for title, fields in entries().items() if title != OWN}
 
 
-@pytest.mark.parametrize("name", ["LICENSE", "THIRD_PARTY_NOTICES.md", "hermes/results/page/LICENSE"])
+@pytest.mark.parametrize("name", ["LICENSE", "THIRD_PARTY_NOTICES.md", "hermes/results/charts/page/LICENSE"])
 def test_wheels_contain_the_licences(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert name in project["license-files"]

@@ -35,4 +35,4 @@ def test_the_counts_of_the_table():
 def test_the_totals_on_the_page():
     files = find_files([SCHEDULES])
     steps = sum(len(json.loads(path.read_text())["steps"]) for path in files)
-    assert f"{2 * len(files)} of {2 * len(files)} replays identical, {2 * steps} of {2 * steps} steps" in PAGE
+    assert f"{2 * len(files)} of {2 * len(files)} replays identical, {2 * steps:,} of {2 * steps:,} steps" in PAGE

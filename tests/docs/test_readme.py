@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draw import changed_files
 from markdown_blocks import ROOT, blocks, commands
 from PIL import Image
 
@@ -30,7 +31,7 @@ def test_a_client_is_explained_where_it_first_appears() -> None:
         assert "serving instance" in text.partition("lient")[2][:200], name
 
 
-@pytest.mark.long
+@(pytest.mark.long if {"README.md", "docs/img/chatbot-replicas.png"} & changed_files() else pytest.mark.thorough)
 def test_the_picture_is_what_its_commands_draw(tmp_path: Path, bash) -> None:
     script = [command for block in blocks(ROOT / "README.md") if block.language == "bash"
               for command in commands(block.text) if "chatbot" in command]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hermes.api import simulate
-from hermes.results.frames import TABLES
+from hermes.results.files.frames import TABLES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
 NAME = re.compile(r"`([^`]+)`")

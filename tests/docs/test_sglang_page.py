@@ -38,7 +38,7 @@ def test_the_page_shows_every_mutation() -> None:
     assert f"counts the recordings, of {len(FILES)}, that notice each" in linked
     assert f"{len(FILES)} schedules were recorded" in PAGE
     batches = 2 * sum(len(load_batches(path).steps) for path in FILES)
-    assert f"`{2 * len(FILES)} of {2 * len(FILES)} replays identical, {batches} of {batches} steps`" in PAGE
+    assert f"`{2 * len(FILES)} of {2 * len(FILES)} replays identical, {batches:,} of {batches:,} steps`" in PAGE
 
 
 @pytest.mark.thorough

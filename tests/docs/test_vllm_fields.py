@@ -10,6 +10,7 @@ from markdown_blocks import ROOT
 
 from hermes.api import load_scenario
 from hermes.clients.config import LLMClientConfig
+from hermes.clients.frontend import ApiServers
 from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware.composed import Composed
@@ -18,7 +19,8 @@ from hermes.schedulers.chunked_config import SINCE, ChunkedConfig
 from hermes.schedulers.vllm_fields import ANSWERS, BESIDE
 
 DATA = json.loads((ROOT / "tests" / "data" / "vllm-config-fields.json").read_text(encoding="utf-8"))
-PARTS = {"scheduler": ChunkedConfig, "memory": MemoryConfig, "hardware": Composed, "hardware.lora": Lora}
+PARTS = {"scheduler": ChunkedConfig, "memory": MemoryConfig, "hardware": Composed, "hardware.lora": Lora,
+         "api_servers": ApiServers}
 KEYS = sorted({answer.text for fields in ANSWERS.values() for answer in fields.values() if answer.how == "key"})
 
 
@@ -61,7 +63,7 @@ def refused(**client):
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("stream_interval", "not modelled: tokens have the times"),
+    ("stream_interval", "here vLLM's field is the key `api_servers.stream_interval`"),
     ("scheduler_reserve_full_isl", "the key `reserve_full_isl`"),
     ("max_num_partial_prefills", "changes nothing here: the engine's V1 scheduler does not read it"),
     ("block_size", "the key `memory.block_size` of the client"),

@@ -13,7 +13,7 @@ import hermes.clients.llm
 import hermes.clients.lockstep
 import hermes.core.block_hashes
 import hermes.core.generation
-import hermes.hardware.engines
+import hermes.hardware.descriptions.engines
 import hermes.memory.prefix
 import hermes.memory.reference
 import hermes.schedulers.adapters
@@ -33,14 +33,17 @@ CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(
 MODULES = (hermes.clients.llm, hermes.core.generation, hermes.memory.prefix, hermes.memory.reference,
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
            hermes.schedulers.adapters, hermes.schedulers.cadence, hermes.schedulers.parts, hermes.clients.lockstep,
-           hermes.core.block_hashes, hermes.schedulers.chunked_config, hermes.hardware.engines)
+           hermes.core.block_hashes, hermes.schedulers.chunked_config, hermes.hardware.descriptions.engines)
+
+
+EVERY = [mutation for mutations, _folders in GROUPS for mutation in mutations]
+PARTS = 12   # tests that the mutations are dealt to
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("group", range(len(GROUPS)))
-def test_breaking_a_rule_is_noticed(group):
-    mutations, _folders = GROUPS[group]
-    check_each(mutations, rule_is_noticed, lambda mutation: f"{mutation.rule}: {mutation.what}")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_breaking_a_rule_is_noticed(part):
+    check_each(EVERY[part::PARTS], rule_is_noticed, lambda mutation: f"{mutation.rule}: {mutation.what}")
 
 
 def rule_is_noticed(mutation):
@@ -81,6 +84,17 @@ def test_the_totals_on_the_page(folder):
     steps = sum(len(load_schedule(path).rows) for path in files)
     cells = " | ".join(f"{number:,}" for number in (len(files), steps, steps, steps))
     assert re.search(rf"(?m)^\| `{folder}`: [^|]+ \| {cells} \|$", PAGE), f"{folder}: {cells}"
+
+
+def test_the_totals_together() -> None:
+    rows = [[int(cell.replace(",", "")) for cell in row.split(" | ")] for row in re.findall(
+        r"(?m)^\| (?:`[\w-]+`: [^|]+|together) \| ((?:[\d,]+ \| ){3}[\d,]+) \|$", PAGE)]
+    *folders, together = rows
+    assert together == [sum(column) for column in zip(*folders, strict=True)]
+    files, steps = len(find_files([SCHEDULES])), 2 * together[1]
+    assert together[0] == files
+    assert f"{files} schedules were recorded" in PAGE
+    assert f"`{2 * files:,} of {2 * files:,} replays identical, {steps:,} of {steps:,} steps`" in PAGE
 
 
 def named_things() -> set[str]:

@@ -65,6 +65,7 @@ SETTINGS: dict[str, Data] = {
     "layers with and without a sliding window": WINDOWED,
     "layers with a sliding window that have blocks of their own": WINDOWED,
     "a role": {"client.count": "1P1D"},
+    "api_servers": {"client.api_servers": {}}, "api_servers.engines": {"client.api_servers": {"engines": 2}},
     "adapter_bytes": {"client.adapter_bytes": "50MB", "client.scheduler.max_loras": 2},
     "kv_offload": {"client.memory.kv_offload": {"cpu_bytes_to_use": "4GB"}, "client.scheduler.async_scheduling": False},
     "speculative decoding": {"client.scheduler.speculative": {"method": "ngram", **DRAFTS}},
@@ -154,6 +155,7 @@ def test_a_row_refuses_its_pair(row: Row) -> None:
     assert "{" not in text
 
 
+@pytest.mark.long
 @each("row", ROWS, ids=named)
 def test_a_row_refuses_neither_option_alone(row: Row) -> None:
     alone = [given(row.option), given(row.excludes) if row.excludes else LACKING[row.other.name]]

@@ -38,7 +38,7 @@ def test_alternatives_of_the_best_layout_are_simulated() -> None:
     assert entries["engine time"]["effect"] == changes_between(headlines(before.summary), headlines(after.summary))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_several_groups_print_the_block_of_all_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def load(name: str, model: str, rate: float) -> dict[str, Any]:
         return {"name": name, "model": model, "requests": 200, "arrivals": {"kind": "poisson", "rate": rate},

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hermes.errors import InputError
-from hermes.explore.executor import Executor, InProcess, Processes
 from hermes.explore.executors import make_executor
-from hermes.explore.ray_executor import check_address
+from hermes.explore.sweep.executor import Executor, InProcess, Processes
+from hermes.explore.sweep.ray_executor import check_address
 from hermes.testing.executors import ExecutorContract
 
 
@@ -21,6 +21,7 @@ class TestInThisProcess(ExecutorContract):
         return make_executor("local", 0)
 
 
+@pytest.mark.long   # starts processes for each of its tests
 class TestProcesses(ExecutorContract):
     def make_executor(self) -> Executor:
         return make_executor("local", 2)

@@ -18,8 +18,8 @@ import yaml
 
 from hermes.errors import InputError
 from hermes.explore import open_sweep, run_sweep
-from hermes.explore.executor import Executor
 from hermes.explore.executors import make_executor
+from hermes.explore.sweep.executor import Executor
 from hermes.testing.executors import ExecutorContract
 
 pytestmark = pytest.mark.ray

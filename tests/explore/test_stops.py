@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import hermes
-from hermes.results.limit_parts import limit_of_row, limit_text
+from hermes.results.figures.limit_parts import limit_of_row, limit_text
 
 SCENARIO: dict[str, Any] = {
     "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": 6.0},
@@ -27,6 +29,7 @@ def test_the_line_of_a_flat_row_is_that_of_the_summary() -> None:
     assert limit_of_row({}) is None
 
 
+@pytest.mark.long
 def test_capacity_says_what_stops(capsys: Any, tmp_path: Any) -> None:
     from hermes.cli import main
     from hermes.config import to_yaml

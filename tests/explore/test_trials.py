@@ -12,7 +12,7 @@ from hermes.explore.capacity import capacity
 from hermes.explore.lengthening import arrivals_of
 from hermes.explore.objective import missed
 from hermes.explore.size import size
-from hermes.explore.size_text import lines
+from hermes.explore.size.text import lines
 from hermes.scenario import load_scenario
 
 LONG = {   # answers stay for 10 s; the scenario's requests arrive in 10 s
@@ -31,7 +31,7 @@ def test_an_unsettled_simulation_is_not_met() -> None:
 
 
 def test_arrivals_become_long_enough() -> None:
-    found = capacity(LONG, workers=0, seeds=1, max_runs=2)
+    found = capacity(LONG, workers=0, seeds=1, max_runs=2, quick=True)
     for trial in found.answers[0].trials:
         if trial.misses is None:
             assert trial.row["settling.settled"]

@@ -61,10 +61,8 @@ def assert_nothing_leaks(simulation: Simulation) -> None:
             assert not scheduler.running, client.name
             assert not scheduler.num_waiting, client.name
         assert not any(tier._active for tier in client.tiers), f"{client.name}: flows of a tier"
-    assert not coordinator._bringing
-    assert not coordinator._serving
-    assert coordinator.gateway is None or coordinator.gateway.idle()
-    assert all(stream.retry is None or stream.retry.idle() for stream in coordinator.streams)
+    assert coordinator.inputs.idle()
+    assert all(part.idle() for part in coordinator.parts)
     handoff = coordinator.handoff
     if handoff is not None:
         assert not any(handoff._moving.values())

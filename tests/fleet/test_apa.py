@@ -10,7 +10,7 @@ from hermes import simulate
 from hermes.config import validate
 from hermes.core.record import STARTING
 from hermes.errors import InputError
-from hermes.fleet.aibrix_rules import Rates, apa_replicas
+from hermes.fleet.aibrix_rules import Rates, Tolerance, apa_replicas
 from hermes.fleet.apa import Apa
 from hermes.testing.fleet import AutoscalerContract
 
@@ -31,14 +31,14 @@ S = 1_000_000_000
 ])
 def test_cases_of_apa(name: str, current: int, use: float, rates: Rates, expected: int) -> None:
     """algorithm/apa_test.go, target 30."""
-    assert apa_replicas(use, 30, current, 0.1, 0.1, rates) == expected
+    assert apa_replicas(use, 30, current, Tolerance(), rates) == expected
 
 
 @each("name, target, rates, expected", [("with one metrics source", 50, Rates(4, 2), 2),
                                         ("the second of multiple metrics source", 30, Rates(4, 2), 3)])
 def test_cases_of_the_controller(name: str, target: float, rates: Rates, expected: int) -> None:
     """TestComputeDesiredReplicas: one replica with a use of 70."""
-    assert apa_replicas(70, target, 1, 0.1, 0.1, rates) == expected
+    assert apa_replicas(70, target, 1, Tolerance(), rates) == expected
 
 
 def test_the_use_is_the_mean_of_the_window_by_hand() -> None:

@@ -59,7 +59,7 @@ def check(first: Any, second: Any, count: int) -> None:
     assert set(rejected) == set(first.reject_reasons)
 
 
-@quick_and_full(12, 60, thorough=200, derandomize=True)
+@quick_and_full(6, 60, thorough=200, derandomize=True)
 @given(data=st.data())
 def test_one_group_loses_nothing(data: st.DataObject) -> None:
     autoscaler = data.draw(st.one_of(KEDA, WVA, KPA, APA, EASY, SLA))
@@ -79,7 +79,7 @@ def test_one_group_loses_nothing(data: st.DataObject) -> None:
     check(*(simulate({**scenario, "stepping": stepping}).record for stepping in ("runs", "every_step")), 4)
 
 
-@quick_and_full(6, 40, thorough=120, derandomize=True)
+@quick_and_full(3, 40, thorough=120, derandomize=True)
 @given(data=st.data())
 def test_groups_that_are_scaled_together_lose_nothing(data: st.DataObject) -> None:
     split = data.draw(st.booleans())

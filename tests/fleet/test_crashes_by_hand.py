@@ -8,6 +8,7 @@ the router takes the replicas in turn; and no crash is noticed before the replic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import hand_parts
 import numpy as np
@@ -300,6 +301,20 @@ def test_routers_choose_a_dead_replica_until_it_is_noticed(mode: str, crash: int
     assert [row[2] for row in found.stages] == [1] * 6
 
 
+@pytest.mark.parametrize(("probe", "gateway", "said"), [
+    ({}, ONCE, "10.5 to 20.5 s later (`fleet.probe`), and choose the replica until then"),
+    ({"offset": 3}, ONCE, "10.5 to 19.5 s later (`fleet.probe`), and choose the replica until then"),
+    ({"offset": 20, "failures": 1}, {"retry": {"kind": "sglang"}},
+     "6.5 to 7.5 s later (`fleet.probe`), and choose the replica until then, or until a breaker keeps it away"),
+])
+def test_a_remark_says_when_crashes_are_noticed(probe: dict[str, float], gateway: dict[str, Any], said: str) -> None:
+    """Of crashes at 13 and 14 s, with probes at 3, 13, 23 s, ... or from 20 s on."""
+    own = fleet() | {"crashes": [{"at": 14}, {"at": 13}], "probe": {"period": 10, "failures": 2, "delay": 0.5} | probe}
+    found = Run([client(own)], [ask(0, 1, 1)], gateway=gateway)
+    [line] = [line for line in found.simulation.remarks if "routers notice" in line]
+    assert line == f"llm: routers notice a crash {said}"
+
+
 @each_mode
 def test_a_replica_that_is_ready_before_it_is_noticed_stays_chosen(mode: str) -> None:
     """It crashes at 14,000 and is ready at 33,000, 500 before the notice. Requests in turn: 0 at 33,000 (ready before
@@ -413,37 +428,35 @@ def test_requests_of_one_replica_are_tried_again_in_their_order(mode: str) -> No
 
 @each_mode
 def test_devices_that_are_down_or_start_are_held(mode: str) -> None:
-    """As in a., ready again at 5,500 + 4,000. Figures are those from the first arrival, 1,000, to the end, 14,500. Each
-    replica has one device at $3.60 an hour
-    ($0.001 a second), 100 W idle, 300 W in steps with prompt tokens, 200 W in others.
+    """As in a., ready again at 5,500 + 4,000. Figures are those from 0 to the end, 14,500. Each replica has one device
+    at $3.60 an hour ($0.001 a second), 100 W idle, 300 W in steps with prompt tokens, 200 W in others.
 
-    Held: both, 13,500 each: 27,000 ns = 27e-6 / 3600 hours, 27e-9 dollars.
-    Replica 0: 2,000 ns at 300 W, 2,500 at 200 W (500 of them in the step that was cut), 9,000 at 100 W: 2 mJ.
-    Replica 1: 2,000 at 300 W, 7,000 at 200 W, 4,500 at 100 W: 2.45 mJ.
+    Held: both, 14,500 each: 29,000 ns = 29e-6 / 3600 hours, 29e-9 dollars.
+    Replica 0: 2,000 ns at 300 W, 2,500 at 200 W (500 of them in the step that was cut), 10,000 at 100 W: 2.1 mJ.
+    Replica 1: 2,000 at 300 W, 7,000 at 200 W, 5,500 at 100 W: 2.55 mJ.
     Wasted: the first attempt's 2,000 x 300 + 2,500 x 200 = 1.1 mJ.
-    Ready on average: (27,000 - 4,000) / 13,500.
+    Ready on average: (29,000 - 4,000) / 14,500.
     """
     llm = client(fleet((5500, 0), up=4000), price_per_hour=3.6,
                  power={"idle": 100.0, "prefill": 300.0, "decode": 200.0})
     summary = Run([llm], [ask(1000)], mode).results.summary
     found = summary["fleet"]["llm"]
-    assert found["held_device_hours"] == pytest.approx(27e-6 / 3600, rel=1e-12, abs=0)
-    assert found["ready_mean"] == pytest.approx(23000 / 13500, rel=1e-12, abs=0)
+    assert found["held_device_hours"] == pytest.approx(29e-6 / 3600, rel=1e-12, abs=0)
+    assert found["ready_mean"] == pytest.approx(25000 / 14500, rel=1e-12, abs=0)
     assert (found["ready_most"], found["started"], found["drained"], found["crashed"]) == (2, 1, 0, 1)
-    assert summary["cost"]["total_dollars"] == pytest.approx(27e-9, rel=1e-12, abs=0)
-    assert summary["energy"]["total_j"] == pytest.approx(4.45e-3, rel=1e-12, abs=0)
+    assert summary["cost"]["total_dollars"] == pytest.approx(29e-9, rel=1e-12, abs=0)
+    assert summary["energy"]["total_j"] == pytest.approx(4.65e-3, rel=1e-12, abs=0)
     assert summary["attempts"]["wasted"]["failed"]["energy_j"] == pytest.approx(1.1e-3, rel=1e-12, abs=0)
 
 
 @each_mode
 def test_devices_of_a_replica_that_crashed_while_it_drained_are_not_held(mode: str) -> None:
     """One request at 1,000 on replica 0, 8 tokens, and one on 1 that is tried again on 0. Replica 1 drains from 2,000
-    and crashes at 4,500: held for 3,500 since
-    the first arrival. The run ends at 14,000 (see e.): 13,000 + 3,500 = 16,500."""
+    and crashes at 4,500: held until then, from 0 on. The run ends at 14,000 (see e.): 14,000 + 4,500 = 18,500."""
     own = fleet((4500, 1), scale=((2000, 1),))
     summary = Run([client(own, price_per_hour=3.6)], [ask(1000), ask(1100)], mode).results.summary
-    assert summary["fleet"]["llm"]["held_device_hours"] == pytest.approx(16.5e-6 / 3600, rel=1e-12, abs=0)
-    assert summary["cost"]["total_dollars"] == pytest.approx(16.5e-9, rel=1e-12, abs=0)
+    assert summary["fleet"]["llm"]["held_device_hours"] == pytest.approx(18.5e-6 / 3600, rel=1e-12, abs=0)
+    assert summary["cost"]["total_dollars"] == pytest.approx(18.5e-9, rel=1e-12, abs=0)
     assert summary["fleet"]["llm"]["crashed"] == 1
 
 

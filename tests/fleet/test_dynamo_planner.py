@@ -23,6 +23,7 @@ from hermes.fleet.dynamo_rules import (
     budgeted_pair,
     by_threshold,
     decode_load,
+    guarded_pair,
     prefill_load,
     uses,
 )
@@ -291,12 +292,15 @@ def planner(groups: list[Group], **keys: Any) -> Planner:
     return Planner(validate(DynamoPlanner, {"kind": "dynamo_planner", **keys}), groups)  # type: ignore[arg-type]
 
 
-def test_a_decision_of_throughput_by_hand() -> None:
-    """A queue of one context, and decode memory of which 55% is used: one prefill worker more, one decode worker less.
-    """
-    groups = [Group("prefill", [engine(queued=CONTEXT)]), Group("decode", [engine(decode=55_000)] * 2)]
-    planner(groups).tick(load=True, traffic=False)
-    assert [group.scaled for group in groups] == [[(2, "load loop")], [(1, "load loop")]]
+@each("rules, kv, decode", [("0c6da1ec", 55_000, [(1, "load loop")]), ("1.6.1", 55_000, []), ("1.6.1", 50_000, []),
+                           ("1.6.1", 49_000, [(1, "load loop")])])
+def test_a_decision_of_throughput_by_hand(rules: str, kv: int, decode: list[tuple[int, str]]) -> None:
+    """A queue of one context, and decode memory of which 55% is used: one prefill worker more, and one decode worker
+    less by the older rules. By those of 1.6.1 it stays: the other would have 2 x 55%, and from 100% on ask for it
+    again; 2 x 49% is below."""
+    groups = [Group("prefill", [engine(queued=CONTEXT)]), Group("decode", [engine(decode=kv)] * 2)]
+    planner(groups, rules=rules).tick(load=True, traffic=False)
+    assert [group.scaled for group in groups] == [[(2, "load loop")], decode]
 
 
 def test_a_decision_of_latency_by_hand() -> None:
@@ -311,9 +315,59 @@ def test_a_decision_of_latency_by_hand() -> None:
     (Group("prefill", [engine(queued=CONTEXT)]), Group("decode", [engine()], wanted=0)),
 ])
 def test_nothing_is_decided_while_workers_start_or_drain(prefill: Group, decode: Group) -> None:
-    planner([prefill, decode]).tick(load=True, traffic=False)
-    assert not prefill.scaled
-    assert not decode.scaled
+    """By the older rules; those of 1.6.1 decide for nobody to start more meanwhile, which is the same here."""
+    for rules in ("0c6da1ec", "1.6.1"):
+        made = planner([prefill, decode], rules=rules)
+        for _ in range(3):
+            made.tick(load=True, traffic=False)
+        assert not prefill.scaled
+        assert not decode.scaled
+
+
+@each("kv, wanted", [
+    (5_000, 1),     # all below 60%, and one can go: (5 + 5)% for the other
+    (55_000, 2),    # all below, but one cannot go: the start alone is given up
+    (70_000, None),   # between the thresholds: it goes on
+    (110_000, None),   # more are asked for: none while one starts
+])
+def test_a_start_is_given_up_by_the_second_look_that_asks_for_it(kv: int, wanted: int | None) -> None:
+    """1.6.1, test_pending_startup_scaling.py: two workers are ready, and a third starts."""
+    group = Group("decode", [engine(decode=kv)] * 2, wanted=3)
+    made = planner([group])
+    made.tick(load=True, traffic=False)
+    assert not group.scaled
+    made.tick(load=True, traffic=False)
+    assert group.scaled == ([] if wanted is None else [(wanted, "load loop")])
+
+
+def test_a_start_is_not_given_up_if_the_workers_change_between_two_looks() -> None:
+    group = Group("decode", [engine(decode=5_000)] * 2, wanted=3)
+    made = planner([group])
+    made.tick(load=True, traffic=False)
+    group.wanted = 4
+    made.tick(load=True, traffic=False)
+    assert not group.scaled
+    made.tick(load=True, traffic=False)
+    assert group.scaled == [(1, "load loop")]
+    old = Group("decode", [engine(decode=5_000)] * 2, wanted=3)
+    older = planner([old], rules="0c6da1ec")
+    for _ in range(3):
+        older.tick(load=True, traffic=False)
+    assert not old.scaled
+
+
+@each("current, wanted, devices, budget, expected", [
+    ((4, 4), (5, 4), (1, 1), 8, (4, 4)),   # no budget is left, and decode is not asked to give one
+    ((4, 4), (5, 3), (1, 1), 8, (5, 3)),
+    ((3, 4), (4, 5), (1, 1), 8, (3, 5)),   # 9 of 8: prefill floor(4 x 8 / 9) = 3, which leaves decode 5
+    ((2, 2), (3, 1), (4, 1), 10, (2, 2)),  # the decode worker that goes leaves one device of four
+    ((2, 8), (4, 2), (2, 1), 12, (4, 2)),
+    ((5, 5), (5, 5), (1, 1), 8, (4, 4)),   # above the budget: back to it
+])
+def test_the_budget_turns_no_direction_round(current: tuple[int, int], wanted: tuple[int, int],
+                                             devices: tuple[int, int], budget: int, expected: tuple[int, int]) -> None:
+    """1.6.1, test_load_budget_guard.py."""
+    assert guarded_pair(current, wanted, devices, budget, 1) == expected
 
 
 def test_nothing_is_decided_while_a_draining_engine_reports() -> None:
@@ -323,22 +377,23 @@ def test_nothing_is_decided_while_a_draining_engine_reports() -> None:
     assert not group.scaled
 
 
-def test_a_decision_of_sla_by_hand() -> None:
+@each("rules, prefill", [("0c6da1ec", [(2, "throughput loop")]), ("1.6.1", [])])
+def test_a_decision_of_sla_by_hand(rules: str, prefill: list[tuple[int, str]]) -> None:
     """180 requests of 1000 prompt and 100 output tokens in 180 s are one a second. A prefill worker takes 0.502 s for a
-    prompt: 1.99 a second, one worker, but 0.502 s is above the limit of 0.5 s, so that there are two. A decode worker
-    has 4 sequences of 1050 tokens within 50 ms (1 + 10.5 n ms): 4 / (100 x 0.043) = 0.93 a second, so two."""
+    prompt: 1.99 a second, one worker; 0.502 s is above the limit of 0.5 s, so that the older rules want two. A decode
+    worker has 4 sequences of 1050 tokens within 50 ms (1 + 10.5 n ms): 4 / (100 x 0.043) = 0.93 a second, so two."""
     groups = [Group("prefill", [engine(seconds=0)]), Group("decode", [engine(seconds=0)])]
-    made = planner(groups, target="sla")
+    made = planner(groups, target="sla", rules=rules)
     for tokens in (500, 1000, 1500, 2000, 2500):
         made.prefill.observe(ForwardPass(round((0.5 * tokens + 2) * 1e6), 1, tokens))
     for n in (5, 10, 20, 30, 40):
         made.decode.observe(ForwardPass(round((0.01 * 1000 * n + 1) * 1e6), 0, 0, n, 1000 * n))
     groups[1].served = Traffic(180, 180_000, 18_000)
     made.tick(load=True, traffic=True)
-    assert [group.scaled for group in groups] == [[(2, "throughput loop")], [(2, "throughput loop")]]
+    assert [group.scaled for group in groups] == [prefill, [(2, "throughput loop")]]
     # the same traffic for two devices: the budget leaves one of each
     less = [Group("prefill", [engine(seconds=0)]), Group("decode", [engine(seconds=0)])]
-    tight = planner(less, target="sla", max_gpu_budget=2)
+    tight = planner(less, target="sla", max_gpu_budget=2, rules=rules)
     tight.prefill, tight.decode = made.prefill, made.decode
     less[1].served = Traffic(180, 180_000, 18_000)
     tight.tick(load=False, traffic=True)
@@ -387,7 +442,7 @@ ALONE = [group("llm", "both", 5, 1)]
 @each("keys, groups", [
     ({"target": "throughput"}, SPLIT), ({"target": "latency"}, SPLIT), ({"target": "throughput"}, ALONE),
     ({"target": "sla", "load_scaling": True, "ttft": 0.06}, SPLIT),
-    ({"target": "sla", "predictor": "kalman", "ttft": 0.01}, SPLIT),
+    ({"target": "sla", "predictor": "kalman", "ttft": 0.01, "rules": "0c6da1ec"}, SPLIT),
     ({"target": "sla", "load_scaling": True, "itl": 0.008, "ttft": 0.1}, ALONE),
 ])
 def test_runs_decide_as_single_steps_do(keys: dict[str, Any], groups: list[dict[str, Any]]) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from conservation import assert_conserved, assert_nothing_leaks, assert_steps_give_the_same, assert_tokens_add_up, ran
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
+
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
 HARDWARE = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
@@ -31,7 +36,10 @@ def fleet(draw: Any, count: int) -> dict[str, Any]:
     crashes = draw(st.lists(st.fixed_dictionaries({"at": times, "replica": st.integers(0, count - 1)}), max_size=5))
     changes = draw(st.lists(st.tuples(times, st.integers(1, count)), max_size=3, unique_by=lambda one: one[0]))
     schedule = {"kind": "schedule", "changes": [{"at": at, "replicas": n} for at, n in sorted(changes)]}
-    return {"start": draw(st.integers(1, count)), "start_up": {"total": draw(st.sampled_from([0.0, 0.1, 1.0]))},
+    start = draw(st.integers(1, count))
+    if not changes:   # no other slot has a replica, ever
+        crashes = [{**crash, "replica": crash["replica"] % start} for crash in crashes]
+    return {"start": start, "start_up": {"total": draw(st.sampled_from([0.0, 0.1, 1.0]))},
             "crashes": crashes, "autoscaler": schedule if changes else {"kind": "static"},
             "probe": {"period": draw(st.sampled_from([0.05, 0.5])), "failures": draw(st.integers(1, 3)),
                       "delay": draw(st.sampled_from([0.0, 0.1]))}}
@@ -91,7 +99,7 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
     return data | {"clients": clients}
 
 
-@quick_and_full(25, 150, thorough=2000)
+@quick_and_full(10, 75, thorough=2000)
 @given(scenarios())
 def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:
     simulation, record = ran(data)
@@ -102,3 +110,22 @@ def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:
     assert_steps_give_the_same(data, record)
 
 
+
+
+def test_a_crash_of_a_slot_that_never_has_a_replica_is_refused() -> None:
+    """Of three slots one has a replica, and with a spare two; an autoscaler or a rolling update may fill all."""
+    def made(replica: int, **keys: Any) -> dict[str, Any]:
+        own = {"start": 1, "start_up": {"total": 0.0}, "crashes": [{"at": 1.0, "replica": replica}], **keys}
+        return {"clients": [{"name": "llm", "count": 3, "model": "llama-3.1-8b", "hardware": HARDWARE, "fleet": own}],
+                "gateway": {"retries": 1},
+                "workload": {"requests": 1, "arrivals": {"kind": "at_once"},
+                             "lengths": {"kind": "fixed", "prompt": 10, "output": 1}}}
+
+    spare = {"spares": {"count": 1, "wake": 0.1}}
+    moves = {"autoscaler": {"kind": "schedule", "changes": [{"at": 0.5, "replicas": 3}]}}
+    for replica, keys, most in ((1, {}, 1), (2, spare, 2)):
+        said = rf"crashes\.0\.replica: expected a slot below {most}, the replicas that there are: no other slot is used"
+        with pytest.raises(InputError, match=said):
+            build(load_scenario(made(replica, **keys)))
+    for replica, keys in ((0, {}), (1, spare), (2, moves), (2, {"updates": [{"at": 0.5}]})):
+        build(load_scenario(made(replica, **keys)))

@@ -76,13 +76,13 @@ def conserved(path: Path, overrides: list[str]) -> tuple[list[str], Simulation, 
     return overrides, simulation, record
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(one_of=8)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
 @pytest.mark.thorough
 @pytest.mark.long(quick=1)
 def test_whatever_fails_in_a_pipeline_nothing_is_lost(path: Path) -> None:
     requests, lost = count(25, 30, thorough=60), 0
-    for seed in range(count(1, 3, thorough=12)):
+    for seed in range(count(1, 2, thorough=12)):
         overrides = disturbed(path, requests, seed)
         overrides, _simulation, record = conserved(path, overrides)
         lost += int((record.attempts["outcome"] > 1).sum())
@@ -115,7 +115,6 @@ def holding(path: Path, requests: int, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
 @pytest.mark.thorough
-@pytest.mark.long
 def test_flow_control_in_a_pipeline(path: Path) -> None:
     """Each call of a pipeline at an engine waits at the gateway, in runs as in single steps."""
     requests, waited = 40, 0

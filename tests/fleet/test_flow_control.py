@@ -53,7 +53,7 @@ def scenarios(draw: Any) -> dict[str, Any]:
     return data
 
 
-@quick_and_full(25, 200, thorough=3000)
+@quick_and_full(10, 100, thorough=3000)
 @given(scenarios())
 def test_whatever_waits_nothing_is_lost(data: dict[str, Any]) -> None:
     simulation, record = ran(data)

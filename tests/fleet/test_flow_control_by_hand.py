@@ -7,6 +7,7 @@ after 200,000 ns. Where nothing else is said, one request in flight saturates th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import hand_parts
@@ -405,15 +406,27 @@ def test_least_attained_service(mode: str) -> None:
     assert order(found) == [0, 2, 3, 4, 1, 5]
 
 
-def test_service_halves_while_a_tenant_asks_for_nothing() -> None:
+def test_service_halves_whatever_a_tenant_asks_for() -> None:
+    """60 + 2 x 20 = 100 at 1 s, 50 at 61 s, when 30 are added: 80, and 40 at 121 s."""
     service = Service(60 * 10**9, 2.0)
-    service.asks(0, 0)
-    service.served(0, 60, 20)
-    service.ends(0, 10**9)
-    service.asks(0, 61 * 10**9)
-    assert service.tokens == {0: 50.0}
-    service.asks(0, 121 * 10**9)
-    assert service.tokens == {0: 50.0}, "it has asked for something since"
+    service.served(0, 60, 20, 10**9)
+    assert service.of(0, 61 * 10**9) == 50.0
+    service.served(0, 30, 0, 61 * 10**9)
+    assert service.of(0, 121 * 10**9) == 40.0
+    assert service.of(1, 0) == 0.0
+
+
+def test_a_long_tenant_is_ahead_of_a_new_one_only_by_what_is_left_by_hand() -> None:
+    """`old` is served 10,000 tokens a second for 300 s, `new` nothing. Of old's service 10,000 x 60 / ln 2 = 866,000
+    tokens are left, not 3 million: at 10,000 a second `new` has as much after a minute (866,000 x 0.5 = 433,000 of
+    each) instead of after 300 s."""
+    service = Service(60 * 10**9, 2.0)
+    for second in range(300):
+        service.served(0, 10_000, 0, second * 10**9)
+    assert service.of(0, 300 * 10**9) == pytest.approx(10_000 * 60 / math.log(2), rel=0.04)
+    for second in range(300, 360):
+        service.served(1, 10_000, 0, second * 10**9)
+    assert service.of(0, 360 * 10**9) == pytest.approx(service.of(1, 360 * 10**9), rel=0.04)
 
 
 @each_mode

@@ -18,11 +18,11 @@ from test_flow_control import scenarios as holding
 
 from hermes.api import simulate
 from hermes.core.record import RunRecord
-from hermes.results.breakdown import CriticalPath, causes_of, critical_path, first_token_parts
-from hermes.results.gateway_times import AT_GATEWAY, offered_ns
+from hermes.results.figures.breakdown import CriticalPath, causes_of, critical_path, first_token_parts
+from hermes.results.figures.gateway_times import AT_GATEWAY, offered_ns
+from hermes.results.figures.waiting import merged
 from hermes.results.metrics import answer, request_metrics
 from hermes.results.request_times import request_times
-from hermes.results.waiting import merged
 
 MS = 1_000_000
 LLM: dict[str, Any] = {"name": "llm", "model": "llama-3.1-8b",
@@ -42,7 +42,7 @@ def parts_of(data: dict[str, Any]) -> tuple[RunRecord, CriticalPath, dict[str, n
     return record, path, whole | {"other": path.other_ns}, first_token_parts(record, path, metrics)
 
 
-@quick_and_full(40, 200, thorough=3000)
+@quick_and_full(16, 100, thorough=3000)
 @given(st.one_of(failing(), holding()))
 def test_the_parts_add_up_and_are_those_of_the_events(data: dict[str, Any]) -> None:
     record, path, whole, first = parts_of(data)
@@ -60,11 +60,14 @@ def test_the_parts_add_up_and_are_those_of_the_events(data: dict[str, Any]) -> N
         found = walked(record, call, 2**62, attempt)
         found["lost"] += int(offered[request] - record.arrival_ns[request])
         assert {cause: int(whole[cause][request]) for cause in AT_GATEWAY} == found
+        if metrics.first_token_ns[request] < offered[request]:   # of an offer that E2E calls lost
+            assert first["gateway"][request] + first["held"][request] <= whole["lost"][request]
+            continue
         assert first["gateway"][request] <= whole["gateway"][request]
         assert first["held"][request] <= whole["held"][request]
 
 
-@quick_and_full(25, 100, thorough=1000)
+@quick_and_full(10, 50, thorough=1000)
 @given(holding())
 def test_something_keeps_calls_waiting_exactly_while_they_wait(data: dict[str, Any]) -> None:
     record = ran(data)[1]
@@ -85,6 +88,7 @@ def spans(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return merged(begin[some], end[some])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", [
     "pipelines/rag.yaml", "pipelines/rag-disaggregated.yaml", "studies/telerag/server.yaml"])
 def test_the_parts_of_pipelines_add_up(name: str) -> None:

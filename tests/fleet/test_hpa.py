@@ -152,16 +152,41 @@ def play(made: Controller, current: int, asked: list[int]) -> list[int]:
 
 
 TOTAL = [{"metric": "waiting", "type": "external", "target": 1}]
+RULED = {"metrics": TOTAL, "scale_up": {}}   # a `behavior` with the defaults of both sides
+
+
+def test_without_behaviour_replicas_rise_to_twice_as_many_or_4_at_each_sync() -> None:
+    """horizontal.go, calculateScaleUpLimit: max(2 x 1, 4) = 4, then 8, 16. With `behavior` 1 + 4 and 5 x 2."""
+    assert play(controller(metrics=TOTAL), 1, [50] * 5) == [4, 8, 16, 32, 50]
+    assert play(controller(**RULED), 1, [50] * 5) == [5, 10, 20, 40, 50]
+    assert play(controller(metrics=TOTAL, max=7), 1, [50] * 3) == [4, 7, 7]
+
+
+def test_without_behaviour_the_highest_of_300_s_counts_both_ways() -> None:
+    """stabilizeRecommendation: one that is just 300 s old is not before the cut-off, so that 6 holds until 300 s, one
+    sync longer than with `behavior`. 9 at one sync is limited to max(2 x 2, 4) = 4, and goes on to 8 and 9 although
+    only 3 are asked for by then."""
+    assert play(controller(metrics=TOTAL), 6, [2] * 23) == [6] * 21 + [2] * 2
+    assert play(controller(**RULED), 6, [2] * 23) == [6] * 20 + [2] * 3
+    assert play(controller(metrics=TOTAL), 2, [9, 3, 3, 3]) == [4, 8, 9, 9]
+    assert play(controller(**RULED), 2, [9, 3, 3, 3]) == [6, 6, 6, 6]
+    assert play(controller(metrics=TOTAL, min=4), 6, [2] * 22)[-1] == 4
+
+
+def test_one_side_of_the_behaviour_has_the_defaults_of_the_other() -> None:
+    half = validate(Hpa, {"kind": "hpa", "metrics": TOTAL, "scale_down": {"window": 60}})
+    assert half.scale_up == validate(ScaleUp, {})
+    assert validate(Hpa, {"kind": "hpa", "metrics": TOTAL}).scale_up is None
 
 
 def test_replicas_fall_to_the_highest_recommendation_of_300_s() -> None:
     """The first recommendation is the current number: 6 until 300 s have passed, and 5 s later it is out of the window.
     """
-    found = play(controller(metrics=TOTAL), 6, [2] * 25)
+    found = play(controller(**RULED), 6, [2] * 25)
     assert found[:20] == [6] * 20   # 0 .. 285 s
     assert found[20:] == [2] * 5    # at 300 s the first one is not after the cut-off
     # a higher recommendation in between holds for 300 s more
-    found = play(controller(metrics=TOTAL), 6, [2] * 10 + [4] + [2] * 30)
+    found = play(controller(**RULED), 6, [2] * 10 + [4] + [2] * 30)
     assert found[:20] == [6] * 20
     assert found[20:30] == [4] * 10   # 4 was asked at 150 s
     assert found[30:] == [2] * 11
@@ -171,13 +196,12 @@ def test_replicas_rise_to_the_lowest_recommendation_of_the_window() -> None:
     found = play(controller(metrics=TOTAL, scale_up={"window": 60}), 2, [5, 6, 7, 8, 9, 9, 9, 9])
     # until 60 s the first recommendation, 2, counts; then the lowest of the last 60 s
     assert found == [2, 2, 2, 2, 6, 7, 8, 9]
-    assert play(controller(metrics=TOTAL), 2, [5, 9]) == [5, 9]   # by default there is no window
+    assert play(controller(**RULED), 2, [5, 9]) == [5, 9]   # by default there is no window
 
 
 def test_replicas_rise_by_the_larger_of_100_percent_and_4_a_period() -> None:
-    assert play(controller(metrics=TOTAL), 1, [50] * 5) == [5, 10, 20, 40, 50]
-    assert play(controller(30, metrics=TOTAL), 1, [50] * 5) == [5, 10, 20, 30, 30]
-    assert play(controller(metrics=TOTAL, max=7), 1, [50] * 3) == [5, 7, 7]
+    assert play(controller(30, **RULED), 1, [50] * 5) == [5, 10, 20, 30, 30]
+    assert play(controller(**RULED, max=7), 1, [50] * 3) == [5, 7, 7]
 
 
 def test_limits_count_from_the_start_of_the_period() -> None:
@@ -362,7 +386,7 @@ def test_a_new_replica_in_an_old_slot_has_no_old_sample() -> None:
                          "kind": "schedule", "changes": [
                              {"at": 1.0, "replicas": 1}, {"at": 1.5, "replicas": 2}, {"at": 2.5, "replicas": 1},
                              {"at": 2.501, "replicas": 2}]}}}]}))
-    fleet = simulation._fleet
+    fleet = simulation.fleet
     view: AutoscalerView = fleet._acting[0][1]  # type: ignore[union-attr]
 
     def looking() -> Any:
@@ -393,7 +417,7 @@ def test_a_new_replica_in_an_old_slot_has_no_old_sample() -> None:
     assert all(pod.sample is None for pod in starting)
 
 
-@quick_and_full(8, 120, derandomize=True)
+@quick_and_full(4, 60, thorough=240, derandomize=True)
 @given(data=st.data())
 def test_runs_decide_as_single_steps_do(data: st.DataObject) -> None:
     metrics = data.draw(st.lists(st.fixed_dictionaries({

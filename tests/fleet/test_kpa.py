@@ -59,6 +59,8 @@ def test_windows_take_the_mean_of_what_is_younger() -> None:
         short.add(at * S, value)
     assert (long.mean(), short.mean()) == (40.0, 70.0)
     long.add(120 * S, 70.0)   # the first one is 120 s old
+    assert long.mean() == 50.0
+    long.add(121 * S, 70.0)
     assert long.mean() == 70.0
 
 
@@ -71,32 +73,56 @@ def test_going_down_the_lowest_of_the_window_counts_as_executed() -> None:
 
 
 def test_a_panic_by_hand() -> None:
-    """One value every 10 s, a target of 10, two replicas. 17 values of 5 and one of 110: the means are
-    (85 + 110) / 18 = 10.83 over 180 s and (5 x 5 + 110) / 6 = 22.5 over 60 s, a ratio of 2.08. In this panic
-    ceil(2.25) = 3 replicas; without, ceil(1.083) = 2. With n replicas and the sum instead of the mean there would be
+    """One value every 10 s, a target of 10, two replicas. 17 values of 5 and one of 170: the means are
+    (85 + 170) / 18 = 14.2 over 180 s and (6 x 5 + 170) / 7 = 28.6 over 60 s, a ratio of 2.02. In this panic
+    ceil(2.86) = 3 replicas; without, ceil(1.42) = 2. With n replicas and the sum instead of the mean there would be
     twice as many."""
     config = validate(Kpa, {"kind": "kpa", "metric": "running", "target": 10})
     decider = config.decider()
     for n in range(17):
         assert decider.asks(n * 10 * S, 2, [5.0, 5.0]) == 1
-    assert decider.asks(170 * S, 2, [120.0, 100.0]) == 3
+    assert decider.asks(170 * S, 2, [180.0, 160.0]) == 3
     calm = validate(Kpa, {"kind": "kpa", "metric": "running", "target": 10, "panic_threshold": 2.1}).decider()
     for n in range(17):
         calm.asks(n * 10 * S, 2, [5.0, 5.0])
-    assert calm.asks(170 * S, 2, [120.0, 100.0]) == 2
+    assert calm.asks(170 * S, 2, [180.0, 160.0]) == 2
 
 
 def test_a_panic_as_documented_by_hand() -> None:
-    """The same values as sums: 10 and 220. The short window's mean (5 x 10 + 220) / 6 = 45 asks for 5 of 2 replicas,
+    """Sums of 10, then 290. The short window's mean (6 x 10 + 290) / 7 = 50 asks for 5 of 2 replicas,
     2.5 times as many: panic, but at most twice as many at once, and 5 at the next look. When the burst has left the
     short window, 60 s later, the most of the panic stay; it ends when no look has found one for 180 s."""
     decider = validate(Kpa, {"kind": "kpa", "metric": "running", "target": 10, "intended": True}).decider()
     for n in range(17):
         assert decider.asks(n * 10 * S, 2, [5.0, 5.0]) == 1
-    assert decider.asks(170 * S, 2, [120.0, 100.0]) == 4
+    assert decider.asks(170 * S, 2, [160.0, 130.0]) == 4
     assert decider.asks(180 * S, 4, [2.5] * 4) == 5   # 5 / 4 is no panic, yet the one that began at 170 s lasts
     assert [decider.asks(at * S, 5, [2.0] * 5) for at in range(190, 351, 10)] == [5] * 17
     assert decider.asks(360 * S, 5, [2.0] * 5) == 2   # the burst has left the long window, too; at most by half
+
+
+def test_nothing_changes_within_the_tolerance_by_hand() -> None:
+    """A target of 20: 21 sequences on one replica are 1.05 times it. 23 are 1.15 times: ceil(1.15) = 2. On two
+    replicas a mean of 19 is 0.95 times the target, and stays at 2; without a tolerance ceil(0.95) = 1."""
+    def asks(current: int, values: list[float], **keys: Any) -> int:
+        config = {"kind": "kpa", "metric": "running", "target": 20, **keys}
+        return validate(Kpa, config).decider().asks(0, current, values)
+
+    assert [asks(1, [21.0]), asks(1, [22.0]), asks(1, [23.0]), asks(2, [19.0, 19.0])] == [1, 1, 2, 2]
+    assert asks(2, [19.0, 19.0], down_tolerance=0) == 1
+    assert asks(1, [21.0], intended=True) == 2   # as documented
+
+
+def test_21_sequences_keep_one_replica() -> None:
+    """They are within the tolerance of a target of 20: one replica for the whole run, none started (before: 3)."""
+    results = simulate({
+        "workload": {"requests": 600, "arrivals": {"kind": "closed_loop", "users": 21},
+                     "lengths": {"kind": "fixed", "prompt": 512, "output": 500}},
+        "clients": [{"name": "llm", "count": 4, "model": "llama-3.1-8b", "device": "h100-sxm",
+                     "fleet": {"start": 1, "start_up": {"total": 50},
+                               "autoscaler": {"kind": "kpa", "metric": "running", "target": 20}}}],
+        "router": {"kind": "least_loaded", "load": "requests"}})
+    assert not (results.record.membership[:, 3] == STARTING).any()
 
 
 # -- simulations -----------------------------------------------------------------------------------------------------

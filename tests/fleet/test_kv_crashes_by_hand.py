@@ -16,6 +16,7 @@ import hand_parts
 import pytest
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
+from hermes.results.figures.utilisation import resource_uses
 from hermes.results.measure import streamed
 
 each_mode = pytest.mark.parametrize("mode", MODES)
@@ -304,3 +305,28 @@ def test_a_prompt_that_was_cut_gave_no_token_to_throw_away(mode: str, before: tu
     assert (tokens >= 0).all()
     users = [int((tokens * runs["num_steps"])[runs["client"] == index].sum()) for index in range(3)]
     assert users == [0, 0, 2 * len(asks)]
+
+
+@each_mode
+def test_blocks_that_were_there_within_a_step_alone_are_no_peak(mode: str) -> None:
+    """Output 20: KV of 10 tokens until 13,000, tokens from 14,000 to 33,000, the last with 29 tokens there. A prompt
+    of 50 tokens is computed on p-1 from 15,400 to 21,400, when it takes 50 blocks here; p-1 crashes at 21,700, in the
+    same step, and they are free. At the end of no step are more than 29 in use."""
+    found = Run(halves(fleet((21700, 1)), None, blocks=(1000, 100)), [ask(1000, 10, 20), ask(15400, 50, 5)], mode,
+                network=LINK, gateway=ONCE)
+    assert found.moves == [(0, 0, 2, 10000, 3000, 13000), (1, 1, 2, 300, 21400, 21700)]
+    assert found.finish == [33000, -1]
+    assert found.results.summary["clients"]["d"]["kv_peak_blocks"] == 29
+
+
+@each_mode
+def test_a_link_is_used_until_the_end_of_the_run(mode: str) -> None:
+    """10,000 bytes at a byte a ns, from 2,000 to 12,000. The client gives up at 20,000, at a boundary of a run of steps
+    until 2,013,000: half of the time."""
+    asked = ask(0, 10, 2000, patience={"total": s(20000)})
+    found = Run(halves(None, None, prefillers=1, blocks=(1000, 3000)), [asked], mode,
+                network=LINK | {"shared": True}, gateway=ONCE)
+    assert found.record.end_ns == 20000
+    [most] = [use for use in resource_uses(found.record) if use.kind == "link"]
+    assert most.utilisation == pytest.approx(0.5)
+    assert most.peak == pytest.approx(1.0)

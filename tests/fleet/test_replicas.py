@@ -78,7 +78,7 @@ def check(results: Results) -> None:
             mine = (stages["client"] == client) & (stages["assigned_ns"] < time)
             assert (stages["end_ns"][mine] <= time).all()
     for client in results.summary["clients"].values():
-        assert client["held_s"] <= results.summary["makespan_s"] + 1e-9
+        assert client["held_s"] <= record.end_ns / S + 1e-9
 
 
 def test_a_replica_starts_drains_and_leaves_by_hand():
@@ -93,13 +93,13 @@ def test_a_replica_starts_drains_and_leaves_by_hand():
         (0, 0, 0.0, READY), (1, -1, 0.0, GONE), (2, -1, 0.0, GONE), (1, 0, 1.0, STARTING), (1, 0, 3.0, READY),
         (1, 0, 5.0, DRAINING), (1, 0, last / S, GONE)]
     check(results)
-    makespan, first = results.summary["makespan_s"], results.record.arrival_ns.min() / S
+    end, first = results.record.end_ns / S, results.record.arrival_ns.min() / S
     assert results.summary["clients"]["llm-1"]["held_s"] == pytest.approx(last / S - 1.0, rel=1e-12)
-    held = makespan + last / S - 1.0
+    held = end + last / S - 1.0   # replica 0 from 0 on, replica 1 from its start at 1 s
     assert results.summary["cost"]["total_dollars"] == pytest.approx(36.0 * held / 3600, rel=1e-12)
     found = results.summary["fleet"]["llm"]
     assert found["held_device_hours"] == pytest.approx(held / 3600, rel=1e-12)
-    assert found["ready_mean"] == pytest.approx(1 + 2.0 / makespan, rel=1e-12)
+    assert found["ready_mean"] == pytest.approx(1 + 2.0 / end, rel=1e-12)
     assert (found["slots"], found["ready_most"], found["started"], found["drained"]) == (3, 2, 1, 1)
     assert first < 1.0
 
@@ -145,6 +145,7 @@ OTHER_LOADS = {kind: () if "load" not in ROUTERS.get(kind).model_fields else
 WITH_LOADS = [(kind, load) for kind in ALL for load in (None, *OTHER_LOADS[kind])]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("kind", "load"), WITH_LOADS)
 def test_every_router_follows(kind, load):
     router = {"kind": kind, **OF_ROUTERS.get(kind, {}), **({} if load is None else {"load": load})}
@@ -206,7 +207,7 @@ def test_prefill_and_decode_replicas_come_and_go():
 SCHEDULERS = ("chunked", "continuous", "static", "mixed", "sglang")
 
 
-@quick_and_full(10, 100, thorough=400)
+@quick_and_full(5, 50, thorough=400)
 @given(
     scheduler=st.sampled_from(SCHEDULERS), start=st.integers(1, 3), rate=st.sampled_from([5.0, 40.0, 200.0]),
     changes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=5, unique_by=lambda one: one[0]),

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import hand_parts
 import pytest
+from each import each
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
-from hermes.config.retries import EnvoyRetry, LitellmRetry, OpenaiRetry, SglangRetry
+from hermes.config.retries import CooldownConfig, EnvoyRetry, LitellmRetry, OpenaiRetry, SglangRetry
 from hermes.core.breakers import Breakers
 from hermes.core.clock import Clock
-from hermes.core.retries import BreakerPolicy, RetryBudget, breaker_of, policy_of
+from hermes.core.retries import BreakerPolicy, RetryBudget, RetryPolicy, breaker_of, policy_of
 from hermes.core.statuses import status_of
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
@@ -37,7 +38,7 @@ def _hand_parts() -> Iterator[None]:
 
 @pytest.mark.parametrize(("config", "least_ms", "most_ms"), [
     (EnvoyRetry(), [0, 0, 0, 0, 0], [25, 75, 175, 250, 250]),
-    (LitellmRetry(), [0, 0], [0, 0]),
+    (LitellmRetry(), [500, 1000, 2000, 4000, 8000, 8000], [1250, 1750, 2750, 4750, 8750, 8750]),
     (SglangRetry(), [40, 60, 90, 135, 202.5], [60, 90, 135, 202.5, 303.75]),
     (OpenaiRetry(), [375, 750, 1500, 3000, 6000, 6000], [500, 1000, 2000, 4000, 8000, 8000]),
 ])
@@ -60,13 +61,21 @@ def test_the_longest_wait_of_sglang_is_before_its_jitter() -> None:
     assert policy_of(SglangRetry()).wait_ns(17, lambda: 1.0) == 36_000_000_000
 
 
+def test_a_wait_that_is_scaled_has_its_jitter_too() -> None:
+    policy = RetryPolicy(backoff_ns=1000, most_ns=10_000, factor=2.0, low=0.5, high=1.5, jitter_ns=100)
+    assert [policy.wait_ns(2, lambda u=u: u) for u in (0.0, 0.5, 1.0)] == [1000, 2050, 3100]
+
+
 def test_defaults_of_named_systems() -> None:
     found = {kind.__name__: policy_of(kind()) for kind in (EnvoyRetry, LitellmRetry, SglangRetry, OpenaiRetry)}
     assert {name: policy.retries for name, policy in found.items()} == {
         "EnvoyRetry": 1, "LitellmRetry": 2, "SglangRetry": 4, "OpenaiRetry": 2}
     assert found["OpenaiRetry"].per_try_ns == 600 * 10**9
     assert breaker_of(SglangRetry()) == BreakerPolicy(10, 60 * 10**9, 3)
-    assert breaker_of(LitellmRetry()) == BreakerPolicy(4, 5 * 10**9, memory_ns=5 * 10**9)
+    assert breaker_of(LitellmRetry()) == BreakerPolicy(5, 5 * 10**9, memory_ns=60 * 10**9, share=0.5,
+                                                       at_once=frozenset((429,)), lone=False)
+    three = LitellmRetry(cooldown=CooldownConfig(allowed_fails=3))
+    assert breaker_of(three) == BreakerPolicy(4, 5 * 10**9, memory_ns=5 * 10**9, lone=False)
     assert breaker_of(EnvoyRetry()) is None
 
 
@@ -199,31 +208,89 @@ def test_a_breaker_opens_tests_and_closes() -> None:
         env.tick_at(time_ns, 10**7, lambda tick: None)
         env.drain(None, None)
 
-    breakers.failed(0, 7)
+    breakers.failed(0, 7, 502, alone=False)
     breakers.succeeded(0, 7)
-    breakers.failed(0, 7)
+    breakers.failed(0, 7, 502, alone=False)
     assert not breakers.is_open(0, 7), "a success between them"
-    breakers.failed(0, 7)
+    breakers.failed(0, 7, 502, alone=False)
     assert breakers.is_open(0, 7)
     assert not breakers.is_open(1, 7), "another gateway has not seen it"
     until(100)
     assert not breakers.is_open(0, 7)
-    breakers.failed(0, 7)
+    breakers.failed(0, 7, 502, alone=False)
     assert breakers.is_open(0, 7), "on test"
     until(200)
     breakers.succeeded(0, 7)
     breakers.succeeded(0, 7)
-    breakers.failed(0, 7)
+    breakers.failed(0, 7, 502, alone=False)
     assert not breakers.is_open(0, 7)
     assert breakers.opened == 2
+
+
+@each("answers, opens", [
+    ("xxxx", None),            # four failures: too few answers
+    ("xxxxx", 4),
+    ("xoxox", 4),              # 3 of 5, as seen: [500, 200, 500, 200, 500]
+    ("xxoxx", 4),              # 4 of 5, as seen
+    ("ooxxx", 4),              # 3 of 5
+    ("oooxxxx", 6),            # 3 of 6 is not more than half, 4 of 7 is
+    ("ooooooooo", None),
+    ("4", 0), ("oooo4", 4),    # one 429
+])
+def test_litellm_cools_a_replica_as_seen(answers: str, opens: int | None) -> None:
+    """LiteLLM 1.110.2, run against a server that answers 200, 429 and 500: it cools one of two deployments for 5 s."""
+    env = Clock()
+    policy = breaker_of(LitellmRetry())
+    assert policy is not None
+    breakers, found = Breakers(env, policy), None
+    for n, answer in enumerate(answers):
+        if answer == "o":
+            breakers.succeeded(0, 7)
+        else:
+            breakers.failed(0, 7, 429 if answer == "4" else 502, alone=False)
+        if found is None and breakers.is_open(0, 7):
+            found = n
+    assert found == opens
+    lone = Breakers(env, policy)
+    for _ in range(12):
+        lone.failed(0, 7, 429, alone=True)
+    assert not lone.is_open(0, 7), "as seen: the only deployment is never cooled"
+
+
+def test_litellm_counts_anew_a_minute_after_the_first() -> None:
+    """Four failures at 0 s, and one at 60 s: 5 of 5. At 61 s they are forgotten: one more is the first of a new minute.
+    """
+    policy = breaker_of(LitellmRetry())
+    assert policy is not None
+    opened = []
+    for last_s in (60, 61):
+        env = Clock()
+        breakers = Breakers(env, policy)
+        for _ in range(4):
+            breakers.failed(0, 0, 502, alone=False)
+        env.tick_at(last_s * 10**9, 0, lambda tick, it=breakers: it.failed(0, 0, 502, alone=False))
+        env.drain(None, None)
+        opened.append(breakers.opened)
+    assert opened == [1, 0]
+
+
+@each_mode
+def test_litellm_waits_before_it_asks_the_only_replica_again(mode: str) -> None:
+    """The only replica is down for ever: attempts at 3,000, after 500 ms and after 1 s more. Of two, one dead, the
+    retry comes at once, wherever it goes."""
+    retry = {"kind": "litellm", "jitter": 0.0, "backoff": s(500)}
+    alone = Run([client(fleet((2000, 0), start=1), count=1)], [ask(3000)], mode, gateway={"retry": retry})
+    assert [row[3] for row in alone.attempts] == [3000, 3500, 4500]
+    two = Run([client(fleet((2000, 0)))], [ask(3000, 10, 1)], mode, gateway={"retry": retry})
+    assert [(row[2], row[3], row[5]) for row in two.attempts] == [(0, 3000, "failed"), (1, 3000, "completed")]
 
 
 def test_failures_of_litellm_are_forgotten_after_a_while() -> None:
     env = Clock()
     breakers = Breakers(env, BreakerPolicy(2, 100, memory_ns=100))
-    breakers.failed(0, 0)
-    env.tick_at(100, 0, lambda tick: breakers.failed(0, 0))
-    env.tick_at(199, 0, lambda tick: breakers.failed(0, 0))
+    breakers.failed(0, 0, 502, alone=False)
+    env.tick_at(100, 0, lambda tick: breakers.failed(0, 0, 502, alone=False))
+    env.tick_at(199, 0, lambda tick: breakers.failed(0, 0, 502, alone=False))
     env.tick_at(250, 0, lambda tick: open_at.append(breakers.is_open(0, 0)))
     open_at: list[bool] = []
     env.drain(None, None)
@@ -247,7 +314,7 @@ def test_a_replica_that_fails_is_kept_out_for_a_while(mode: str) -> None:
 
 @each_mode
 def test_without_a_closed_circuit_a_request_gets_503(mode: str) -> None:
-    retry = {"kind": "litellm", "retries": 0, "cooldown": {"allowed_fails": 0, "time": s(5000)}}
+    retry = {"kind": "sglang", "retries": 0, "breaker": {"failures": 1, "time": s(5000)}}
     found = Run([client(fleet((2000, 0), start=1), count=1)], [ask(3000), ask(4000)], mode, gateway={"retry": retry})
     assert found.attempts == [(0, 1, 0, 3000, 3000, "failed"), (1, 1, -1, 4000, 4000, "failed")]
     assert found.fates == {0: "failed", 1: "unavailable"}

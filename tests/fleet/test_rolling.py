@@ -79,7 +79,7 @@ def test_what_may_happen_now(state: tuple[int, ...], expected: tuple[int, ...]) 
                  ) == expected
 
 
-@quick_and_full(16, 100, thorough=1000)
+@quick_and_full(8, 50, thorough=1000)
 @given(start=st.integers(1, 4), free=st.integers(0, 3), surge=st.sampled_from([0, 1, 2, "25%", "100%"]),
        unavailable=st.sampled_from([0, 1, "25%", "50%"]), at=st.sampled_from([0.5, 2.0]),
        again=st.sampled_from([None, 2.5, 4.0]), replicas=st.sampled_from([None, 1, 3]), crash=st.booleans(),

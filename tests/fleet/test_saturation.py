@@ -104,12 +104,9 @@ def test_without_service_the_longest_wait_is_first() -> None:
 
 def test_completed_calls_add_their_weighted_tokens() -> None:
     service = Service(1000 * MS, 2.0)
-    service.asks(0, 0)
-    service.served(0, 100, 50)
-    assert service.tokens == {0: 200.0}
-    service.ends(0, 0)
-    service.asks(0, 1000 * MS)
-    assert service.tokens == {0: 100.0}
+    service.served(0, 100, 50, 0)
+    assert service.of(0, 0) == 200.0
+    assert service.of(0, 1000 * MS) == 100.0
 
 
 def test_round_robin_goes_on_after_the_last_tenant() -> None:

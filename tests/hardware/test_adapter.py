@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.errors import InputError
-from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import STEP_STATS, StepStats
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.lora import Adapter
 from hermes.hardware.roofline import Roofline
 
 MISTRAL = load_model("mistral-7b")

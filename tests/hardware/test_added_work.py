@@ -19,9 +19,9 @@ from each import each
 from outside import OUTSIDE, outside
 
 from hermes.hardware import HARDWARE, HardwareModel
-from hermes.hardware.files import names_in
-from hermes.hardware.layerwise import STAIRS, Layerwise, LayerwiseModel
-from hermes.hardware.operator_tables import ONCE, PER_LAYER, load_operator_tables
+from hermes.hardware.descriptions.files import names_in
+from hermes.hardware.fitted.layerwise import STAIRS, Layerwise, LayerwiseModel
+from hermes.hardware.fitted.operator_tables import ONCE, PER_LAYER, load_operator_tables
 from hermes.testing.hardware import MonotoneHardwareModelContract, batch, check_added_work, check_growth
 
 RUNS = OUTSIDE / "data" / "vllm-runs"
@@ -161,6 +161,7 @@ def test_matrix_products_of_a_roofline_grow_with_the_tokens(model, device):
         check_growth(built, tokens, ["qkv", "o_proj", "ffn"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ["uneven", *GIVEN])
 def test_operators_grow_beyond_their_tables_as_fast_as_their_rooflines(name, tmp_path):
     """The slope of time over work beyond the last point is at least that of a roofline with the efficiency of the

@@ -117,3 +117,20 @@ def test_devices_that_contradict_the_hardware_model_are_refused(scenario, hardwa
 def test_a_step_of_nothing_is_refused(scenario, capsys):
     assert main(["explain", scenario, "--decodes", "0"]) == 2
     assert "--decodes" in capsys.readouterr().err
+
+
+def test_a_rank_is_told_that_its_experts_serve_all_ranks(tmp_path, capsys):
+    """Four ranks of 16 decodes: experts of 64 tokens, as one engine of four devices with 64 decodes has."""
+    experts = []
+    for decodes, parallel in (("16", "{dp: 4, ep: 4}"), ("64", "{tp: 4, ep: 4}")):
+        file = tmp_path / "ranks.yaml"
+        file.write_text(MINIMAL.replace("llama-3.1-70b", "qwen3-30b-a3b").replace("{tp: 4}", parallel))
+        (step,) = explained(capsys, str(file), "--decodes", decodes)
+        experts.append(next(row["seconds"] for row in step["terms"] if row["term"] == "experts"))
+        if "dp" in parallel:
+            assert step["ranks"] == 4
+            assert any("experts, dispatch and combine are of the tokens of all of them" in note
+                       for note in step["notes"])
+            assert main(["explain", str(file), "--decodes", decodes]) == 0
+            assert "on each of 4 ranks" in capsys.readouterr().out.replace("\n", " ")
+    assert experts[0] == pytest.approx(experts[1], rel=1e-9)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hermes.hardware import HARDWARE, VectorHardwareModel
-from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import Profile
-from hermes.hardware.table import TableModel, Tables
+from hermes.hardware.fitted.polynomial import PolynomialModel
+from hermes.hardware.fitted.profile import Profile
+from hermes.hardware.fitted.table import TableModel, Tables
 from hermes.testing.hardware import HardwareModelContract, MonotoneHardwareModelContract, batch
 
 PROVENANCE = {"source": "test", "hardware": "none", "engine": "none", "model": "none", "dtype": "bf16", "date": "today"}

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from hermes.config.validation import validate
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
-from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.files import names_in
 from hermes.hardware.efficiency import Efficiency, load_efficiency, uniform
-from hermes.hardware.files import names_in
 from hermes.testing.hardware import batch, columns_of, random_stats
 
 

@@ -3,13 +3,14 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 import hermes
 from hermes.hardware import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 
 MS = 1_000_000
 
@@ -75,7 +76,7 @@ def test_a_pause_cools():
 
 
 @given(st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 200)), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@quick_and_full(15, 50)
 def test_load_never_makes_a_step_shorter_nor_more_than_a_third_longer(steps):
     priced, history, now = model(), model().history(), 0
     for tokens, pause in steps:

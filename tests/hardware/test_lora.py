@@ -15,10 +15,10 @@ from hermes.cli import main
 from hermes.deploy.vllm import client_of, commands_of
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
-from hermes.hardware.composed_lora import ComposedWithLora
-from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.composed.composed_lora import ComposedWithLora
+from hermes.hardware.composed.composed_terms import ComposedModel
+from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.lora import ATTENTION, MODULES, Lora, LoraWork, Rates
-from hermes.hardware.models import load_model
 from hermes.scenario import load_scenario
 
 LLAMA = load_model("llama-3.1-8b")   # 4,096 wide, 32 heads of 128 over 8, 14,336 inner, 32 layers
@@ -174,6 +174,7 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", PAIRS)
 def test_plans_count_tokens_and_distinct_adapters(name: str) -> None:
     """Everyone has an adapter: all tokens of a step count; runs of steps are single steps."""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hermes.clients.resources import power_model
 from hermes.hardware import HARDWARE
-from hermes.hardware.devices import DevicePower, load_device
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.devices import DevicePower, load_device
+from hermes.hardware.descriptions.files import names_in
 from hermes.hardware.power import (
     MOST_SHARE,
     SERVING_SHARE,

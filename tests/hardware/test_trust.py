@@ -54,6 +54,21 @@ def test_a_card_that_was_not_compared_has_near_tables() -> None:
     assert tables == {"h100-sxm": "measured", "h200": "near", "a100-80gb": "near"}
 
 
+def test_from_two_cards_on_nothing_is_better_than_near() -> None:
+    """Their all-reduces are the site's: of a pair that others measured, half of the times were within 6%."""
+    pair = trust("llama-3.1-70b", "h100-sxm", tp=2)
+    assert "measured" not in {one.kind for one in pair.values()}
+    assert trust("llama-3.1-70b", "h100-sxm", tp=1)["gate_up"] == MEASURED
+
+
+def test_8_bit_experts_of_vllm_under_expert_parallelism_may_take_four_times() -> None:
+    """Nobody knows which kernels run: a server took 1.9 times the tables' time, 4.6 times for prompts."""
+    with_ep = trust("minimax-m2.5", "h200", tp=8, ep=8)["experts"]
+    without = trust("minimax-m2.5", "h200", tp=8)["experts"]
+    assert with_ep.high == 4.0
+    assert without.high < 2.0
+
+
 def test_models_of_kinds_that_no_server_was_compared_with_are_less_certain() -> None:
     found = trust("deepseek-v3", "h200", tp=8)
     assert found["experts"].kind == "guess"
@@ -85,6 +100,12 @@ def test_no_kind_of_result_is_surer_than_a_mean(low: float, high: float, kind: A
     for one in (mean, *others):
         far = max(1.0 - one.low, one.high - 1.0)
         assert far <= MOST.get(one.kind, far) + 1e-9
+
+
+def test_what_comes_out_near_has_all_of_its_width() -> None:
+    first = result_range(Trust("measured", 0.94, 1.06), "ttft")
+    assert first == Trust("near", 0.85, 1.15), "1.06 to the power of 1.1 is 1.066"
+    assert result_range(Trust("measured", 0.96, 1.04), "ttft").kind == "measured"
 
 
 def test_percentiles_and_first_tokens_have_their_own_kind() -> None:

@@ -108,6 +108,7 @@ def scenario(policy):
     }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("stepping", ["runs", "every_step"])
 def test_a_scenario_switches_it_on(policy, stepping):
@@ -143,6 +144,7 @@ def test_recency_is_for_tamm_alone_and_the_message_names_the_field(recency):
         hermes.simulate(wrong)
 
 
+@pytest.mark.long
 def test_a_scenario_chooses_the_recency_of_device_and_tier():
     """Three readings, three runs; `rank` is the default of both."""
 

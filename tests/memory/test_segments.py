@@ -20,6 +20,7 @@ from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.reference import ReferencePrefixPool
 
 
+@pytest.mark.long
 def test_segments_equal_blocks() -> None:
     """20,000 random operations, the free queue and all holders compared after each."""
     done = drive(range(100), PER_WORLD)
@@ -31,10 +32,11 @@ def test_segments_equal_blocks() -> None:
 @pytest.mark.thorough
 def test_segments_equal_blocks_in_many_operations() -> None:
     """Ten times as many as a thorough run: python tests/memory/pool_pair.py 1e7"""
-    worlds = count(1000, 1000, thorough=5000)
+    worlds = count(400, 400, thorough=5000)
     assert sum(drive(range(100, 100 + worlds), PER_WORLD).values()) == worlds * PER_WORLD
 
 
+@pytest.mark.drawn
 @pytest.mark.skipif(is_compiled(PrefixBlockPool), reason="changes the sources, which compiled code does not read")
 @pytest.mark.parametrize("mutant", segment_mutants.MUTANTS, ids=lambda mutant: mutant.what)
 def test_a_mistake_in_the_segments_is_noticed(mutant: segment_mutants.Mutant) -> None:

@@ -172,6 +172,7 @@ def test_conversations_find_what_was_said_before():
             seen.update(keys)
 
 
+@pytest.mark.long
 def test_the_conversation_trace():
     text = outside("data/mooncake/conversation_trace.jsonl").read_text()
     trace = [tuple(json.loads(line)["hash_ids"]) for line in text.splitlines()]

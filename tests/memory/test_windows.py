@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hermes.api import simulate
 from hermes.clients.memory import window_groups
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 from hermes.memory.windows import WindowGroups, WindowPool, WindowPrefixPool
 
 

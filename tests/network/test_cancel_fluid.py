@@ -134,7 +134,7 @@ def traffic(draw: st.DrawFn) -> tuple[list[float], list[Sent]]:
     return bandwidths, flows
 
 
-@quick_and_full(60, 400)
+@quick_and_full(20, 400)
 @given(traffic())
 def test_ends_and_bytes_are_those_of_the_exact_fluid_model(case: tuple[list[float], list[Sent]]) -> None:
     bandwidths, flows = case
@@ -156,7 +156,7 @@ def test_ends_and_bytes_are_those_of_the_exact_fluid_model(case: tuple[list[floa
             assert -1 - tolerance * narrowest / S <= sent - exact.sent <= tolerance * narrowest / S, index
 
 
-@quick_and_full(60, 400)
+@quick_and_full(20, 400)
 @given(traffic())
 def test_nothing_is_left_of_any_flow(case: tuple[list[float], list[Sent]]) -> None:
     bandwidths, flows = case
@@ -241,7 +241,7 @@ def calls(draw: st.DrawFn) -> list[tuple[int, str, str, int, int, int, int]]:
 
 
 @pytest.mark.parametrize("component", NETWORKS, ids=lambda component: component.kind)
-@quick_and_full(30, 150)
+@quick_and_full(10, 150)
 @given(calls())
 def test_networks_account_for_every_byte(
     component: Any, case: list[tuple[int, str, str, int, int, int, int]],

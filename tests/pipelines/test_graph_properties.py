@@ -71,7 +71,7 @@ def same(one: RunRecord, other: RunRecord) -> bool:
     ) and np.array_equal(one.finish_ns, other.finish_ns) and one.reject_reasons == other.reject_reasons
 
 
-@quick_and_full(20, 60)
+@quick_and_full(8, 60)
 @given(data=st.data(), stages=graphs())
 def test_a_graph_is_kept_to_whoever_serves(data, stages):
     """Each stage exactly once, handed over the moment its parents are done; the request ends with its last stage; the

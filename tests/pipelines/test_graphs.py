@@ -13,6 +13,7 @@ from long_runs import quick_and_full
 from hermes.api import simulate
 from hermes.errors import InputError
 from hermes.pipelines.expressions import Amount
+from hermes.pipelines.graph import Graph
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -192,6 +193,21 @@ def test_long_ways_on_which_nothing_runs():
     }
     rows = rows_of(scenario(stages, requests=2))
     assert [list(row) for row in rows] == [["end"], ["end"]]
+
+
+def test_each_node_after_a_generation_is_asked_once_in_a_graph_of_diamonds(monkeypatch):
+    stages: dict[str, Any] = {"j0": {"kind": "generate"}}
+    for i in range(14):   # 16,384 ways
+        stages |= {f"{side}{i}": {"kind": "x", "after": f"j{i}"} for side in "lr"}
+        stages[f"j{i + 1}"] = {"kind": "x", "after": [f"l{i}", f"r{i}"]}
+    data = scenario(stages, requests=1)
+    asked: list[str] = []
+    whether = Graph.is_generation
+    monkeypatch.setattr(Graph, "is_generation", lambda self, name: asked.append(name) or whether(self, name))
+    built = build(load_scenario(data))
+    asked.clear()
+    assert built.run().status.tolist() == [1]
+    assert len(asked) == len(stages) - 1
 
 
 def test_a_first_stage_that_never_fits():

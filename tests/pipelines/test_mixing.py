@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hermes
 from hermes.errors import InputError
 from hermes.pipelines.mixing import PipelineFinder, WeightedPipeline, draw_pipelines
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 from hermes.workload.pipelines import PipelineChoice
 
 ENGINE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}

@@ -15,8 +15,8 @@ from hermes.config.data_files import resource_dir
 from hermes.core.record import STATUS_COMPLETED
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.results import Results
-from hermes.results.export import write_results
-from hermes.results.stored import open_run
+from hermes.results.files.export import write_results
+from hermes.results.files.stored import open_run
 from hermes.scenario import load_scenario
 
 FOLDER = resource_dir("scenarios")

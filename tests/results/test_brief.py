@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from synthetic_records import by_hand, random_record
 
 import hermes
@@ -70,7 +71,7 @@ def test_eighty_columns_and_one_row_for_alike_clients() -> None:
     assert " GB" not in text
 
 
-@settings(max_examples=25)
+@quick_and_full(8, 25)
 @given(st.integers(0, 10**6))
 def test_nothing_breaks_at_eighty_columns(seed: int) -> None:
     results = Results(random_record(seed)[0], {"name": "x" * 100}, SloConfig(ttft=1e-7, baseline_tpot=1e-8))

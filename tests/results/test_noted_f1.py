@@ -8,9 +8,9 @@ import pytest
 import hermes
 from hermes.config.data_files import resource_dir
 from hermes.explore import run_sweep
-from hermes.explore.plots import sweep_chart
+from hermes.explore.sweep.plots import sweep_chart
 from hermes.results.compare import compare
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 
 BASE = resource_dir("scenarios") / "studies" / "metis" / "base.yaml"
 
@@ -60,6 +60,7 @@ def test_a_comparison_has_f1_with_its_noise(two):
     assert "F1, mean of a request" in table.verdict
 
 
+@pytest.mark.long
 def test_noise_of_f1_is_that_of_the_differences():
     """Two long settled runs of the same queries: about 2 standard errors of the differences, a little more for t."""
     load = ("workload.requests=1200", "workload.arrivals.rate=2")

@@ -11,13 +11,13 @@ import hermes
 from hermes.api import simulate
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.explore.figures import figures
+from hermes.explore.sweep.figures import figures
+from hermes.results.charts.run_charts import chart
 from hermes.results.compare import compare
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 from hermes.results.layout import to_text
 from hermes.results.render import sections
 from hermes.results.results import Results
-from hermes.results.run_charts import chart
 
 CLIENT = {"name": "llm", "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"},
           "memory": {"num_blocks": 1000}}

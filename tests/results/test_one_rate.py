@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import hermes
-from hermes.explore.runner import run_sweep
-from hermes.explore.table import point_table
+from hermes.explore.sweep.runner import run_sweep
+from hermes.explore.sweep.table import point_table
+from hermes.results.charts.report_page import _COMPARED
 from hermes.results.compare import compare
-from hermes.results.report_page import _COMPARED
 
 SPEC = {
     "workload": [

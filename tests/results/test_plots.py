@@ -18,11 +18,11 @@ from hermes.cli import main, plot
 from hermes.errors import InputError
 from hermes.results import plots
 from hermes.results.charts import Axis, Chart, Panel, end_labels, panel_spec
-from hermes.results.export import write_results
+from hermes.results.charts.run_charts import KINDS, breakdown, chart, latency, utilisation
+from hermes.results.charts.time_charts import MAX_CLIENTS, MAX_GROUPS, over_time
+from hermes.results.files.export import write_results
 from hermes.results.plots import image
 from hermes.results.results import Results
-from hermes.results.run_charts import KINDS, breakdown, chart, latency, utilisation
-from hermes.results.time_charts import MAX_CLIENTS, MAX_GROUPS, over_time
 
 OF_ANY = [kind for kind in KINDS if kind not in ("notes", "fleet", "gateway")]
 """Figures that every run has."""
@@ -152,6 +152,7 @@ def test_labels_at_the_ends_of_lines_keep_apart() -> None:
     assert places[-1] <= 130 + 1e-9
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", OF_ANY)
 def test_the_command_draws_a_run(graph: Results, tmp_path: Path, kind: str) -> None:
     write_results(graph, tmp_path / "run")
@@ -187,6 +188,7 @@ def test_the_command_says_that_a_run_was_interrupted(
     assert capsys.readouterr().err.startswith("note: the run was interrupted at ")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", OF_ANY)
 def test_matplotlib_draws_the_same_data(judged: Results, kind: str) -> None:
     made, figure = chart([("judged", judged)], kind), judged.plot(kind)
@@ -202,6 +204,7 @@ def test_matplotlib_draws_the_same_data(judged: Results, kind: str) -> None:
             sum((frame["x2"] - frame["x"]).sum() for frame in layers(panel, "bar")))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", OF_ANY)
 def test_texts_lie_inside_their_figure(graph: Results, kind: str) -> None:
     figure = plots.draw(chart([("run", graph)], kind))

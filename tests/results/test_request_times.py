@@ -59,6 +59,7 @@ def test_a_request_that_does_not_exist():
         request_times(served(), 6)
 
 
+@pytest.mark.long
 def test_the_command_shows_it(capsys):
     assert main(["explain", "quickstart", "--request", "12", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -5,7 +5,7 @@ import pytest
 
 from hermes import open_run, simulate
 from hermes.errors import InputError
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 
 SCENARIO = {
     "workload": {"requests": 120, "arrivals": {"kind": "poisson", "rate": 12},

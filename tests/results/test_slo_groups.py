@@ -17,9 +17,9 @@ from hermes.cli import main
 from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
-from hermes.explore.figures import figures, flatten
 from hermes.explore.objective import limits_text, missed
-from hermes.results.export import write_results
+from hermes.explore.sweep.figures import figures, flatten
+from hermes.results.files.export import write_results
 from hermes.results.layout import format_s
 from hermes.results.results import Results
 from hermes.results.slo import OwnSlo, SloConfig, slo_groups

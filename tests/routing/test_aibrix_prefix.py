@@ -75,6 +75,8 @@ def held(made: Pool, **words: str) -> None:
     ([9, 8, 2, 1], {}, {0}),                       # 9 <= 5 + 4.08, and 9 - 1 is not above 8
     ([17, 9, 9, 9], {"spread": 16}, {1}),          # 17 > 11 + 4: the next
     ([17, 0, 1, 1], {"spread": 16}, {1}),          # 17 above: the least loaded
+    ([17, 20, 0, 0], {"spread": 16}, {2}),         # 20 above: of the two least loaded the one with a match
+    ([17, 20, 9, 0], {"spread": 16}, {3}),         # the least loaded has none
     ([16, 16, 16, 0], {"spread": 16}, {0}),        # 16 above: 16 <= 12 + 8
 ])
 def test_the_best_match_that_is_not_much_busier(loads: list[int], config: dict[str, Any], chosen: set[int]) -> None:

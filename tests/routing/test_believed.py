@@ -10,10 +10,10 @@ from each import each
 from hermes import simulate
 from hermes.core.record import BELIEVED
 from hermes.results.brief import brief
+from hermes.results.charts.report_page import runs_page
 from hermes.results.compare import compare
 from hermes.results.layout import to_text
 from hermes.results.render import sections
-from hermes.results.report_page import runs_page
 from hermes.results.results import Results
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build

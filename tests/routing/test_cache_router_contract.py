@@ -34,7 +34,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(one_of=8)
 @pytest.mark.parametrize("flavour", WORKLOADS)
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(str(v) for v in config.values()))
 class TestPrefixRouters(RouterContract):

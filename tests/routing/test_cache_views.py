@@ -66,7 +66,7 @@ def test_events_without_delay_are_exact_in_a_radix_tree() -> None:
     assert len(set(exact)) > 2
 
 
-@quick_and_full(12, 60, thorough=200, derandomize=True)
+@quick_and_full(5, 60, thorough=200, derandomize=True)
 @given(data=st.data())
 def test_views_are_the_same_with_runs_and_with_single_steps(data: st.DataObject) -> None:
     caches = data.draw(st.sampled_from(["exact", EVENTS, {"kind": "events", "delay": 0.1},
@@ -116,6 +116,27 @@ def test_events_come_after_their_delay() -> None:
     for delay, second in ((0.0, 192), (0.9, 192), (1.1, 0)):
         made["router"]["caches"]["delay"] = delay
         assert beliefs(made) == [0, second], delay
+
+
+@pytest.mark.parametrize("stepping", ["runs", "every_step"])
+def test_a_client_without_a_cache_names_no_blocks_for_the_others(stepping: str) -> None:
+    """A long request keeps `plain`, which comes first, busy; four of one prompt of 320 tokens go to `cached`, a second
+    apart: from the second on all but their last block is there."""
+    made = {"clients": [{"name": name, "model": "llama-3.1-8b", "device": "h100-sxm",
+                         "memory": {"prefix_caching": kept}}
+                        for name, kept in (("plain", False), ("cached", True))],
+            "stepping": stepping, "router": {"kind": "dynamo_kv", "caches": {"kind": "events"}, "temperature": 0},
+            "workload": [
+                {"name": "long", "requests": 1, "arrivals": {"kind": "at_once"},
+                 "lengths": {"kind": "fixed", "prompt": 3200, "output": 2000}},
+                {"name": "short", "requests": 4, "arrivals": {"kind": "uniform", "rate": 1.0, "spread": 0},
+                 "prefixes": {"groups": 1, "tokens": 320, "extend": False},
+                 "lengths": {"kind": "fixed", "prompt": 320, "output": 2}}]}
+    results = simulate(made)
+    where = results.stages.set_index("request")["client"].sort_index().tolist()
+    assert where == ["plain", *["cached"] * 4]
+    assert results.record.notes["believed_cached_tokens"].tolist()[1:] == [0, 304, 304, 304]
+    assert results.requests["cached_tokens"].tolist() == [0, 0, 304, 304, 304]
 
 
 def test_a_share_of_the_messages_is_lost() -> None:

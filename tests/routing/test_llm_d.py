@@ -160,7 +160,7 @@ def test_sessions_are_bound_for_300_s_and_move_when_their_client_leaves() -> Non
     homes = [made.send(session=number) for number in range(3)]
     assert homes == [0, 1, 2], "each to the client with the fewest sessions"
     assert [made.send(session=number) for number in (2, 0, 1)] == [2, 0, 1]
-    assert made.send() == 0, "no session: the first with the fewest"
+    assert {made.send() for _ in range(30)} == {0, 1, 2}, "no session: the scorer abstains, ties at random"
     made.members(0, 2)
     assert made.send(session=1) == 0
     made.members(0, 1, 2)

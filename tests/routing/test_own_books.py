@@ -83,7 +83,7 @@ def left_over(data: dict[str, Any]) -> list[int]:
     return left
 
 
-@quick_and_full(25, 100, thorough=400, derandomize=True)
+@quick_and_full(10, 100, thorough=400, derandomize=True)
 @given(data=st.data())
 def test_books_are_empty_when_all_has_ended(data: st.DataObject) -> None:
     """With crashes, retries, time-outs, clients that give up, limits of queues, branches, and prefill apart."""

@@ -85,6 +85,7 @@ def scenario(rate: float = 30.0, **router: Any) -> dict[str, Any]:
             "router": {"kind": "predicted"} | router}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("more", [{}, {"view": "own"}, {"view": "exact"}])
 def test_step_times_predict_what_comes(more: dict[str, Any]) -> None:
     """The error of the median request is below a quarter of the mean TTFT; round robin on the same load is slower."""

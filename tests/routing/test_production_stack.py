@@ -11,7 +11,7 @@ from typing import Any
 from each import each
 from pods import Pod, Pool, text
 
-from hermes.routing.production_stack import POINTS, VNODES, HashRing
+from hermes.routing.production_stack import POINTS, HashRing
 
 SECOND = 10**9
 SESSIONS = range(20)
@@ -83,12 +83,15 @@ def test_default_threshold_zero_preserves_original_behavior() -> None:
 # -- by hand ------------------------------------------------------------
 
 
-def test_the_ring_is_ketama() -> None:
-    """160 points a node; a key belongs to the node of the next point, and the last one's to the first."""
+def test_the_ring_is_that_of_uhashring() -> None:
+    """160 points a node; a key belongs to the node of the next point, and the last one's to the first. The nodes of 24
+    keys are those that `HashRing(["llm-0", "llm-1", "llm-2"]).get_node` of uhashring 2.5 gives."""
     ring = HashRing(["a", "b"])
-    assert len(ring._points) == 2 * VNODES * POINTS
+    assert len(ring._points) == 2 * POINTS == 320
     assert ring._points == sorted(ring._points)
-    shares = [sum(HashRing(["a", "b", "c"]).place(str(key)) == node for key in range(900)) for node in range(3)]
+    three = HashRing(["llm-0", "llm-1", "llm-2"])
+    assert "".join(str(three.place(str(key))) for key in range(24)) == "110012110000202202000010"
+    shares = [sum(three.place(str(key)) == node for key in range(900)) for node in range(3)]
     assert sum(shares) == 900
     assert min(shares) > 150
 

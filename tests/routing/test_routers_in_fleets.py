@@ -44,6 +44,7 @@ def chosen(router: dict[str, Any]) -> list[int]:
     return clients
 
 
+@pytest.mark.long
 @each("router", ROUTERS)
 def test_they_follow_members(router: dict[str, Any]) -> None:
     least = 2 if router.get("by") == "prefix" else 3   # each prefix stays where it was first

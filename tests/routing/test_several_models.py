@@ -25,6 +25,7 @@ def asks(model: str, **more: Any) -> dict[str, Any]:
             "lengths": {"kind": "fixed", "prompt": 150, "output": 10}, "prefixes": {"groups": 3, "tokens": 64}} | more
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("gateway", [None, {"delay": 0.001, "replicas": 2}], ids=["none", "two gateways"])
 @pytest.mark.parametrize("kind", ROUTERS.names())
 def test_every_router_keeps_to_the_model_of_a_request(kind: str, gateway: dict[str, Any] | None) -> None:

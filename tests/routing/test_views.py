@@ -78,7 +78,7 @@ def value_of(load: str, sample: Sample) -> float:
     return by_hand[load] if load in by_hand else getattr(sample, load)
 
 
-@quick_and_full(15, 200, derandomize=True)
+@quick_and_full(6, 100, thorough=400, derandomize=True)
 @given(data=st.data())
 def test_runs_choose_as_single_steps_do(data: st.DataObject) -> None:
     made = scenario(

@@ -88,8 +88,8 @@ def test_lines_of_first_order_have_the_direction_and_the_size_of_a_simulation(na
 @pytest.mark.parametrize("name", ["L40S tp 1", "L40S tp 4, overloaded", "split L40S"])
 def test_simulated_lines_are_those_of_the_alternative_itself(name: str) -> None:
     entries = hermes.simulate(CASES[name], alternatives=True).summary["assumes"]
-    simulated = [entry for entry in entries if entry["method"] == "simulated"]
-    assert 0 < len(simulated) <= MOST
+    simulated = [entry for entry in entries if entry["method"] == "simulated" and entry["name"] != "KV memory"]
+    assert 0 < len(simulated) <= MOST   # the ends of KV memory come on top: tests/scenario/test_kv_range.py
     for entry in simulated:
         there = after(name, entry["name"])
         changes = changes_between(headlines(run(name).summary), headlines(there))
@@ -141,6 +141,7 @@ def test_a_slower_engine_does_not_make_answers_faster() -> None:
     assert all(change > 0 for change in beyond_noise(of_agent()["engine time"]).values())
 
 
+@pytest.mark.long
 def test_a_change_that_the_parts_of_two_runs_do_not_share_is_noise() -> None:
     """Over six seeds, fp8 KV changes TTFT p99 by -51% to +35%, and TPOT p99 by -22% to -41%."""
     entry = of_agent()["KV precision"]
@@ -178,6 +179,7 @@ def listed(document: dict[str, Any] | str) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in entries if decides(entry)}
 
 
+@pytest.mark.long
 def test_bursts_of_arrivals() -> None:
     document = case("llama-3.1-8b", "a100-80gb", 4, requests=1500)
     assert listed(document)["arrivals"]["effect"]["ttft_p99"] > 0.5
@@ -188,6 +190,7 @@ def test_bursts_of_arrivals() -> None:
     assert list(of(document)["arrivals"].settings) == ["workload.0.arrivals"]
 
 
+@pytest.mark.long
 def test_full_kv_memory_lists_its_precision_its_share_and_the_version_that_chose_it() -> None:
     """A version before 0.20 or so gives the engine 0.9 of the memory, later ones 0.92."""
     document = case("qwen3-32b", "h100-sxm", 3, requests=800)
@@ -248,12 +251,14 @@ def test_weight_only_fp8_on_an_a100() -> None:
     assert listed(document)["weight-only FP8"]["effect"]["tpot_p99"] > 0.1
 
 
+@pytest.mark.long
 def test_experts_without_deepep() -> None:
     entry = of(CASES["experts on 8 H200"])["expert parallelism"]
     assert entry.settings["clients.0.hardware.all2all"] == "deepep_high_throughput"
     assert of(CASES["experts on 8 H200"])["balance of experts"].settings["clients.0.hardware.routing_skew"] == 0.0
     assert "expert parallelism" in listed(CASES["experts on 8 H200"])
-    blocks = case("deepseek-v3", "h200", 1, requests=60, client={"parallel": {"dp": 8, "ep": 8}})
+    blocks = case("deepseek-v3", "h200", 1, requests=60, client={"parallel": {"dp": 8, "ep": 8}, "hardware": {
+        "kind": "composed", "all2all": "deepep_low_latency"}})
     names = of(blocks)
     assert names["experts' kernels"].settings["clients.0.hardware.moe_backend"] == "triton"
     said = case("deepseek-v3", "h200", 1, requests=60, client={"parallel": {"dp": 8, "ep": 8}, "hardware": {
@@ -271,6 +276,7 @@ def test_a_front_end_that_is_a_part_of_short_first_tokens() -> None:
     assert listed(document)["front end"]["effect"]["ttft_p99"] > LISTED
 
 
+@pytest.mark.long
 def test_the_kv_link_of_split_roles() -> None:
     document = deepcopy(SPLIT)
     for client in document["clients"]:
@@ -281,17 +287,20 @@ def test_the_kv_link_of_split_roles() -> None:
     assert "network" not in of(document)   # nothing else moves between these clients
 
 
+@pytest.mark.long
 def test_the_network_between_stages_that_hand_over_kv() -> None:
     entry = listed("pipelines/kv-retrieval")["network"]
     assert entry["effect"]["ttft_p99"] > LISTED
 
 
+@pytest.mark.long
 def test_machines_without_a_price() -> None:
     entry = listed("pipelines/guarded")["prices"]
     assert entry["method"] == "exact"
     assert entry["effect"]["dollars_per_million"] > LISTED
 
 
+@pytest.mark.long
 def test_the_router_of_a_fleet_whose_kv_memory_is_full() -> None:
     document = case("qwen3-32b", "h100-sxm", 11, requests=1200, client={"count": 4})
     assert listed(document)["router"]["effect"]["ttft_p99"] < -LISTED
@@ -302,6 +311,7 @@ def test_one_seed() -> None:
     assert listed(CASES["L40S tp 1"])["one seed"]["method"] == "batches"
 
 
+@pytest.mark.long
 def test_sampling_and_the_time_of_the_engine() -> None:
     document = case("llama-3.1-8b", "h100-sxm", 1, requests=300, client={"hardware": {"kind": "composed"}})
     document["workload"]["lengths"] = {"kind": "fixed", "prompt": 200, "output": 100}

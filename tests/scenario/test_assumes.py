@@ -12,7 +12,7 @@ import yaml
 
 import hermes
 from hermes.results.assumes import LISTED, MOST, assumed_lines, changes_between, decides, headlines, ordered
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 from hermes.scenario import load_scenario
 from hermes.scenario.assumptions import assumptions
 from hermes.site import page_url
@@ -44,12 +44,13 @@ SCENARIOS = {
     "pcie": scenario(0.4, {"model": "llama-3.1-70b", "device": "rtx-pro-6000", "parallel": {"tp": 4}}, 300),
     "fp8 on A100": scenario(0.6, {"model": "llama-3.1-70b", "device": "a100-80gb", "parallel": {"tp": 2},
                                   "hardware": {"kind": "composed", "dtype": "fp8"}}, 300),
-    "experts": scenario(6, {"model": "qwen3-30b-a3b", "parallel": {"dp": 4, "ep": 4}}, 300),
+    "planned with the results": scenario(8, {"scheduler": {"kind": "continuous"}}),
+    "experts": scenario(6, {"model": "qwen3-30b-a3b", "parallel": {"dp": 4, "ep": 4}}, 800),
 }
 EXPECTED = {   # what each scenario must have among its defaults
     "idle": {"sampling", "engine time", "front end", "one seed"},
     "roles": {"KV link"}, "adapters": {"adapter loads"}, "unpriced adapters": {"adapter work"},
-    "pcie": {"tensor-parallel link"},
+    "pcie": {"tensor-parallel link"}, "planned with the results": {"host's time"},
     "fp8 on A100": {"weight-only FP8"}, "experts": {"expert parallelism"},
 }
 
@@ -59,6 +60,7 @@ def simulated(name: str) -> hermes.Results:
     return hermes.simulate(SCENARIOS[name])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", EXPECTED)
 def test_defaults_of_the_issue_are_found(name: str) -> None:
     assert {entry["name"] for entry in simulated(name).summary["assumes"]} >= EXPECTED[name]
@@ -147,6 +149,7 @@ def test_watts_of_some_clients_count_by_their_joules() -> None:
     assert entry["effect"] == {"tokens_per_j": pytest.approx(1 / (1 + 0.25 * share) - 1)}
 
 
+@pytest.mark.long
 def test_one_seed_is_the_spread_over_seeds() -> None:
     """The interval of one run's parts is that of other seeds, within a factor of two and a half."""
     runs = [hermes.simulate(scenario(8, requests=800), seed=seed).summary for seed in range(8)]

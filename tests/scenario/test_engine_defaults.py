@@ -8,8 +8,8 @@ from hermes import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
-from hermes.hardware.engines import DeviceClass, load_engine
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.engines import DeviceClass, load_engine
+from hermes.hardware.descriptions.files import names_in
 from hermes.memory import BlockPool
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
 from hermes.scenario.build import build

@@ -155,6 +155,7 @@ def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
     return True
 
 
+@pytest.mark.long
 @each("name", sorted(_models()))
 def test_every_key_survives_a_resolved_scenario(name):
     model = _models()[name]

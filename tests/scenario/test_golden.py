@@ -12,8 +12,8 @@ import yaml
 
 from hermes.api import simulate
 from hermes.config.yaml_document import load_yaml
-from hermes.hardware.files import find
-from hermes.results.regress import check, record
+from hermes.hardware.descriptions.files import find
+from hermes.results.compare.regress import check, record
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "quick.yaml"
 
@@ -52,6 +52,7 @@ def notices(golden, mutated):
     assert latency.change is not None
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("term", ["gate_up", "attention_of_decodes", "engine"])
 def test_one_percent_of_a_term_is_noticed(term, tmp_path):
     golden = only_quickstart(tmp_path)

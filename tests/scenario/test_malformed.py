@@ -1,13 +1,12 @@
 """Malformed scenarios, sweeps, traces and profiles: one line with file and field, or accepted; never a traceback."""
 
-import importlib.util
 import random
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from scripts_loaded import load
 
 from hermes.config.load_drivers import DRIVERS
 from hermes.workload.importers import TRACE_IMPORTERS
@@ -17,11 +16,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 @pytest.fixture(scope="module")
 def fuzz():
-    spec = importlib.util.spec_from_file_location("fuzz_inputs", SCRIPTS / "fuzz_inputs.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/fuzz_inputs.py")
 
 
 @pytest.mark.long
@@ -57,8 +52,8 @@ def test_cases_are_the_same_every_time(fuzz, tmp_path):
 
 READING = re.compile(r"\b(csv_rows|json_lines|read_json|parquet_(?!metadata)\w+|npz_arrays|\w+_table|"
                      r"parse_json|read_text|read_bytes|load_yaml|text_lines)\b")
-IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml_document)|hardware\.files|config)"
-                     r" import (\([^)]*\)|[^\n]*)")
+IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml_document)|config|"
+                     r"hardware\.descriptions\.files) import (\([^)]*\)|[^\n]*)")
 
 
 def test_every_reader_has_a_family(fuzz):
@@ -75,6 +70,7 @@ def test_every_reader_has_a_family(fuzz):
     assert {*DRIVERS, "blis", "vllm-bench"} == {*DRIVER_FILES}
 
 
+@pytest.mark.long
 def test_every_key_of_a_scenario_is_reached(fuzz, tmp_path):
     """A new key of a component needs a scenario that has it: shipped, or in scripts/fuzzing/scenarios.yaml."""
     from fuzzing.keys import UNREACHED, reached, schema_keys, unseen
@@ -85,7 +81,7 @@ def test_every_key_of_a_scenario_is_reached(fuzz, tmp_path):
     assert set(unseen()) <= {".".join(key) for key in found}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_every_key_of_a_scenario_changes_a_result(fuzz, tmp_path):
     from fuzzing.keys import effect_case, reached
 

@@ -113,6 +113,7 @@ def test_what_is_wrong_with_a_plug_in_is_one_line(folder, capsys, text, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("source", "reason"), [
     (None, "ModuleNotFoundError: No module named 'broken_package'"),
     ("Other = 1\n", "AttributeError: module 'broken_package' has no attribute 'Thing'"),
@@ -153,6 +154,7 @@ def test_appending_to_a_list():
         apply_override(node, "c+=3")
 
 
+@pytest.mark.long
 def test_a_simulation_imports_what_its_scenario_names(tmp_path):
     script = """
 import sys
@@ -166,8 +168,9 @@ hermes.simulate("quickstart", overrides=["workload.requests=5", profile])
 with_profile = loaded()
 results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # step times from kernel tables
 of_tables = {f"hermes.hardware.{name}" for name in (
-    "adapters boxes composed composed_terms efficiency elementwise engine_links history kernel_curves "
-    "kernel_tables lora links operator_curves operator_tables reduce_forms roofline row_curves term_sources").split()}
+    "composed composed.boxes composed.composed_terms composed.elementwise composed.engine_links composed.kernel_curves "
+    "composed.kernel_tables composed.reduce_forms composed.row_curves composed.term_sources descriptions.links "
+    "efficiency fitted.operator_curves fitted.operator_tables history lora roofline").split()}
 of_tables |= {"hermes.config.columns", "hermes.config.tables"}
 loaded = loaded()
 assert set(loaded) - set(with_profile) <= of_tables, sorted(set(loaded) - set(with_profile) - of_tables)
@@ -176,7 +179,7 @@ below = [name for name in loaded if name.startswith(apart)]
 assert not below, below
 unused = {"matplotlib", "networkx", "pandas", "pyarrow", "rich", "scipy"} & set(sys.modules)
 assert not unused, unused
-from hermes.results.export import write_results
+from hermes.results.files.export import write_results
 write_results(results, sys.argv[1])
 assert "pandas" not in sys.modules, "writing the files of a run imports pandas, which takes as long as to simulate it"
 results.requests

@@ -63,6 +63,7 @@ def test_what_is_known_in_words() -> None:
                                       "router.caches": "exact"}
 
 
+@pytest.mark.long
 def test_the_effect_is_that_of_the_exact_view() -> None:
     before = hermes.simulate(scenario({"kind": "dynamo_kv"}))
     after = hermes.simulate(scenario({"kind": "dynamo_kv", "caches": "exact"}))
@@ -85,6 +86,7 @@ def test_hits_beyond_chance_by_hand() -> None:
     assert "hits" not in beyond_chance(before, same)
 
 
+@pytest.mark.long
 def test_hits_are_a_headline_of_views_alone() -> None:
     entries = assumes("dynamo_kv", prefixes=True)
     assert [name for name, entry in entries.items() if "hits" in entry["effect"]] == [CACHES]

@@ -8,10 +8,10 @@ import pytest
 from each import each
 
 import hermes
-from hermes.hardware.devices import load_device
-from hermes.hardware.files import names_in
-from hermes.hardware.kernel_tables import shipped_kernels
-from hermes.results.regress import flatten
+from hermes.hardware.composed.kernel_tables import shipped_kernels
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.files import names_in
+from hermes.results.compare.regress import flatten
 
 
 def run(*clients: dict[str, Any]) -> Any:
@@ -51,6 +51,7 @@ def test_a_fit_of_whole_steps_is_near_with_its_name() -> None:
     assert "llama-3.1-8b-h100-tp1-bf16" in found["parts"][0]["source"]
 
 
+@pytest.mark.long
 @each("device", [name for name in names_in("devices") if load_device(name).type == "gpu"])
 def test_a_run_of_each_shipped_card_prints_its_class_and_ranges(device: str) -> None:
     small = "llama-3.1-8b" if load_device(device).memory > 20e9 else "qwen2.5-0.5b"
@@ -86,8 +87,10 @@ def test_regress_leaves_sources_out() -> None:
 
 
 def test_kernels_of_another_engine_are_named_as_such() -> None:
-    own, other = sources(device="h100-sxm"), sources(device="h100-sxm", scheduler={"kind": "sglang"})
-    assert any(part["source"] == "host times of vllm-0.33 used for sglang" for part in other["parts"])
+    own, other, named = sources(device="h100-sxm"), sources(device="h100-sxm", scheduler={"kind": "sglang"}), sources(
+        device="h100-sxm", scheduler={"kind": "sglang"}, hardware={"kind": "composed", "engine": "vllm-0.33"})
+    assert any(part["source"] == "host times of vllm-0.33 used for sglang" for part in named["parts"])
+    assert any(part["source"] == "kernel tables h100-sxm-sglang" for part in other["parts"])
     assert other["high"] > own["high"]
     assert own["class"] == "measured" != other["class"]
 

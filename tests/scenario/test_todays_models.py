@@ -23,6 +23,7 @@ WORKLOAD = {"requests": 24, "arrivals": {"kind": "poisson", "rate": 4},
             "lengths": {"kind": "fixed", "prompt": 500, "output": 30}}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", MODELS)
 def test_a_minimal_scenario_runs(name):
     model, device, parallel = MODELS[name]

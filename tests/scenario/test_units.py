@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.errors import InputError, InputWarning, suggest
-from hermes.hardware.devices import load_device
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.files import names_in
 from hermes.scenario import load_scenario
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 

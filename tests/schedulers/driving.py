@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
-from hermes.hardware.engines import Rules
+from hermes.hardware.descriptions.engines import Rules
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS, Generation, LLMScheduler
 

@@ -15,7 +15,7 @@ from long_runs import quick_and_full
 
 from hermes.cli import main
 from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, load_schedule, replay
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.engines import vllm_engines
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields", "speculation", "aborts", "ends",
@@ -48,7 +48,7 @@ def test_every_engine_has_its_recordings() -> None:
     taken = Counter(version for path in FILES if path.parent.name == "versions"
                     for version in load_schedule(path).versions)
     minor = {"vllm-" + version.rpartition(".")[0]: count for version, count in taken.items()}
-    assert set(minor) == set(names_in("engines"))
+    assert set(minor) == set(vllm_engines())
     assert min(minor.values()) >= 20
 
 
@@ -71,6 +71,15 @@ def test_every_step_is_identical(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_step_is_identical_step_by_step(folder: str) -> None:
     check_each(find_files([SCHEDULES / folder]), lambda path: check_steps(path, every_step=True))
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+@pytest.mark.parametrize("path", find_files([SCHEDULES.with_name("vllm-cases")]), ids=lambda path: path.stem)
+def test_recordings_that_once_differed(path: Path, every_step: bool) -> None:
+    """cadence-31: a deferred request that is aborted is deferred no longer, so prompts wait at the next step.
+    runs-talk-54:
+    a waiting request finds a block that an answer fills in the middle of a run of decode steps."""
+    check_steps(path, every_step)
 
 
 @st.composite

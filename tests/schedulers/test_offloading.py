@@ -23,6 +23,7 @@ SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offlo
 FILES = find_files([SCHEDULES])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 @each("path", FILES, ids=lambda path: path.stem)
 def test_every_step_is_identical(path: Path, every_step: bool) -> None:
@@ -81,7 +82,7 @@ def schedules(draw: st.DrawFn) -> RecordedOffload:
     return RecordedOffload.model_validate(content)
 
 
-@quick_and_full(60, 1500, derandomize=True)
+@quick_and_full(60, 700, thorough=1500, derandomize=True)
 @given(recorded=schedules())
 def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedOffload) -> None:
     rows = replay(recorded, every_step=False)
@@ -98,6 +99,7 @@ def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedOffload) ->
     assert set(computed) == {one.id for one in recorded.requests}   # each was served
 
 
+@pytest.mark.long
 def test_everything_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the last step all blocks are free, no job is under way, and no chunk is pinned."""
     built: list[HostOffload] = []

@@ -6,7 +6,8 @@ import pytest
 from driving import Drive
 
 from hermes.schedulers import Generation
-from hermes.schedulers.queues import PACKING
+from hermes.schedulers.base import AT_REST
+from hermes.schedulers.queues import PACKING, IndexedFcfsQueue, KeyedQueue
 
 # name: prompt, output, priority, in order of arrival
 REQUESTS = {"a": (9, 2, 1), "b": (3, 3, 2), "c": (4, 2, 0), "d": (5, 1, 1), "e": (2, 1, 2)}
@@ -53,6 +54,33 @@ def test_a_preempted_sequence_goes_to_the_front_or_where_its_key_puts_it(policy:
     queue.push_preempted(waiting["e"])
     expected = {"fcfs": "eabcd", "priority": "cadbe"}.get(policy, "ebcda")
     assert names(queue) == expected
+
+
+@pytest.mark.parametrize("kind", ["chunked", "continuous", "static", "mixed"])
+@pytest.mark.parametrize("policy", sorted(ORDER))
+def test_one_that_gives_up_leaves_the_others_in_their_places(kind: str, policy: str) -> None:
+    drive = Drive(False, kind=kind, policy=policy, max_num_seqs=1)
+    for name, request in REQUESTS.items():
+        drive.add(name, *request)
+    scheduler = drive.scheduler
+    for gone in "cd":
+        queue = scheduler.waiting
+        assert scheduler.leave(next(seq for seq in queue if drive.name(seq) == gone), AT_REST)
+    assert "".join(drive.waiting()) == "".join(name for name in ORDER[policy] if name not in "cd")
+    assert isinstance(scheduler.waiting, KeyedQueue | IndexedFcfsQueue)
+    first = scheduler.waiting.pop()
+    scheduler.waiting.push_preempted(first)
+    assert first is scheduler.waiting.peek()
+    assert first in scheduler.waiting
+
+
+def test_a_hurried_sequence_stays_in_front_when_another_leaves() -> None:
+    queue, waiting = PACKING.get("priority")(), sequences()
+    for seq in waiting.values():
+        queue.push(seq)
+    queue.hurry(waiting["e"])
+    queue.remove(waiting["c"])
+    assert names(queue) == "eadb"
 
 
 def test_work_that_is_done_is_not_work_left() -> None:

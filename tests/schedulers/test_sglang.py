@@ -49,6 +49,32 @@ def test_every_batch_is_identical(path: Path, every_step: bool) -> None:
     assert result.identical == result.steps > 0
 
 
+@each("every_step", [False, True])
+def test_an_abort_beside_an_empty_plan_is_read_a_batch_later(every_step: bool) -> None:
+    """The first request has its 3 tokens with batch 2; the second, which arrives meanwhile, does not fit beside it.
+
+    Nothing can run beside batch 2, so SGLang plans in vain, takes its results, and starts the second request in batch
+    3. An abort read before batch 4 lets it decode once more; one read before batch 3 finds it in the queue.
+    """
+    settings = load_batches(RECORDINGS / "abort-overlap.json").settings.model_dump() | {
+        "max_total_num_tokens": 40, "schedule_policy": "fcfs"}
+    for abort, batches in ((2, 3), (3, 3), (4, 5), (5, 5)):
+        requests = [{"id": 0, "arrival_step": 0, "prompt_tokens": 16, "output_tokens": 3},
+                    {"id": 1, "arrival_step": 1, "prompt_tokens": 20, "output_tokens": 2, "abort_step": abort}]
+        recorded = RecordedBatches.model_validate(
+            {"engine_version": "0.5.23", "settings": settings, "steps": [], "requests": requests})
+        assert len(replay_batches(recorded, every_step=every_step)) == batches, abort
+
+
+@each("every_step", [False, True])
+def test_mixed_chunk_needs_chunks(every_step: bool) -> None:
+    """SGLang: `is_mixed_chunk` is false without `chunked_prefill_size`."""
+    recorded = load_batches(RECORDINGS / "unchunked.json")
+    settings = recorded.settings.model_copy(update={"enable_mixed_chunk": True})
+    mixed = recorded.model_copy(update={"settings": settings})
+    assert replay_batches(mixed, every_step=every_step) == recorded.rows()
+
+
 def test_a_difference_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads((RECORDINGS / "plain.json").read_text())
     data["steps"][3][3] += 1

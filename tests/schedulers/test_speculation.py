@@ -14,7 +14,7 @@ from hermes.deploy.vllm_scheduler import VllmConfig
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.hardware.engines import DeviceClass, load_engine
+from hermes.hardware.descriptions.engines import DeviceClass, load_engine
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.schedulers.acceptance import Acceptance
@@ -87,6 +87,7 @@ def test_steps_become_fewer_as_the_closed_form_says(asynchronous):
     assert a_step * 0.7 < ratio < a_step   # each step costs more: four rows, and the head three times
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("more", [{}, {"async_scheduling": False}, {"policy": "priority"}], ids=str)
 def test_tokens_blocks_and_modes(more):
     given = scenario(GIVEN, seqs=16, memory={"num_blocks": 40}, **more)

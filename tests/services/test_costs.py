@@ -14,7 +14,7 @@ from long_runs import quick_and_full
 from hermes.config.validation import validate
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
-from hermes.hardware.devices import load_device
+from hermes.hardware.descriptions.devices import load_device
 from hermes.services import Encoder, MachineSpec, PerItem, Service
 from hermes.services.hnsw import Hnsw
 from hermes.services.ivf_flat import IvfFlat

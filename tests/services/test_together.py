@@ -11,7 +11,7 @@ from hermes.api import simulate
 from hermes.clients.machine import Machine
 from hermes.core.clock import Clock
 from hermes.core.stage import ServiceStage
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
 from hermes.results import Results
 from hermes.services import MachineSpec, Work
 from hermes.services.ivf_pq import IvfPq
@@ -104,13 +104,13 @@ def test_services_that_do_not_fit_together_are_refused():
 
 
 def energy_by_hand(results: Results) -> float:
-    """Sum over clients of watts x time, from the table of clients."""
+    """Sum over clients of watts x time from 0 to the last end, from the table of clients."""
     total = 0.0
-    window = results.summary["makespan_s"]
+    held = int(results.record.finish_ns.max()) / 1e9
     for info, client in zip(results.record.clients, results.summary["clients"].values(), strict=True):
         busy = client["stepping_s"]
         if info.role == "service":
-            total += info.prefill_w * busy + info.idle_w * (window - busy)
+            total += info.prefill_w * busy + info.idle_w * (held - busy)
         else:
             total += client["energy_j"]
     return total

@@ -34,6 +34,7 @@ def grid(tmp_path_factory):
         return batching._grid(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
 
 
+@pytest.mark.long
 def test_every_strategy_serves_the_same_requests(grid):
     for _, group in grid.groupby(["pipeline", "lengths", "rate"]):
         assert set(group.strategy) == {"continuous", "chunked 512", "chunked 2048", "1P/1D"}
@@ -42,6 +43,7 @@ def test_every_strategy_serves_the_same_requests(grid):
         assert group["tokens.output"].nunique() == 1 or group["requests.rejected"].any()
 
 
+@pytest.mark.long
 def test_pipelines_do_what_they_say(grid):
     """Retrieval computes 3,000 tokens more a request, cached context computes none of them again."""
     at = grid[(grid.strategy == "chunked 2048") & (grid.lengths == "conv") & (grid.rate == 2)].set_index("pipeline")
@@ -88,6 +90,7 @@ def test_the_best_meet_the_slos(grid):
         assert row["throughput: relative"] in set(good[key].rel_tps)
 
 
+@pytest.mark.long
 def test_the_report_is_complete(grid, tmp_path):
     weights = grid[(grid.pipeline == "plain")].assign(memory="all")
     report = tables.build([tables.normalised(grid)], weights, "speed", {"small": 10}, False)

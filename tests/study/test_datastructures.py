@@ -76,12 +76,14 @@ def test_recency_turns_the_conclusion(tmp_path):
     assert rank > lru > counter
 
 
+@pytest.mark.long
 def test_every_reading_of_recency_has_a_cost():
     frame = tools.eviction_costs(2, sizes=(100, 600)).frame
     assert list(frame["recency"].unique()) == ["rank", "age", "counter"]
     assert (frame[["us a read", "us an eviction"]] > 0).all(axis=None)
 
 
+@pytest.mark.long
 def test_changes_of_p95_are_those_of_the_same_seed(tmp_path, monkeypatch):
     names = ("everything comes in", "admission")
     monkeypatch.setattr(service, "VARIANTS", {name: service.VARIANTS[name] for name in names})
@@ -127,7 +129,7 @@ def test_fusing_adds_most_where_the_lists_are_equally_strong():
     assert ((tests["p"] < 0.05) == ((tests["from"] > 0) | (tests["to"] < 0))).all()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch):
     monkeypatch.setattr(tools, "OPERATIONS", 200)
     small = service.micro_batches

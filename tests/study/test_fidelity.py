@@ -28,6 +28,7 @@ def frame(ran):
     return ran["frame"]
 
 
+@pytest.mark.long
 def test_every_source_has_every_cell(frame):
     assert len(frame) == 2 * 2 * 6
     assert not frame.duplicated([*fidelity.CELL, "source"]).any()

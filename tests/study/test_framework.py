@@ -15,7 +15,7 @@ import hermes
 from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.results.stability import stability
+from hermes.results.figures.stability import stability
 from hermes.study import Compared, Point, Report, known_studies, load_study, run_points
 from hermes.study.figures import point_figures
 
@@ -90,6 +90,7 @@ def refused(capsys, *arguments):
     return line
 
 
+@pytest.mark.long
 def test_a_study_runs_from_its_folder(tiny, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["study", str(tiny), "--quick", "--workers", "2", "-o", str(out)]) == 0
@@ -103,6 +104,7 @@ def test_a_study_runs_from_its_folder(tiny, tmp_path, capsys):
     assert "| two | 2 | 0 to 10 | the second number | assumed |" in page
 
 
+@pytest.mark.long
 def test_assumptions_are_set_and_checked(tiny, tmp_path, capsys):
     study = ["study", tiny, "-o", tmp_path / "out", "--workers", "1"]
     assert main([*map(str, study), "--set", "two=3", "--set", "mode=times"]) == 0
@@ -148,6 +150,7 @@ def test_an_unknown_study_is_one_line(capsys):
     assert "did you mean 'metis'" in line
 
 
+@pytest.mark.long
 def test_an_installed_wheel_has_no_studies(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hermes.study.loading.known_studies", dict)
     monkeypatch.setattr("hermes.study.known_studies", dict)
@@ -209,8 +212,8 @@ def test_points_are_kept_and_the_same_on_any_number_of_workers(tiny, tmp_path, m
     assert made[0] == made[1] == made[2]
     # a second run simulates what is new, and nothing else
     ran = []
-    perform = hermes.explore.executor.perform
-    monkeypatch.setattr("hermes.explore.executor.perform", lambda job: ran.append(job.task) or perform(job))
+    perform = hermes.explore.sweep.executor.perform
+    monkeypatch.setattr("hermes.explore.sweep.executor.perform", lambda job: ran.append(job.task) or perform(job))
     again = run_points(study.context(tmp_path / "0", workers=0), "p", [*points, Point("new", {"workload.requests": 9})],
                        scenario="base.yaml", extract=study.module("figures").tokens)
     assert ran.count("run") == 1
@@ -218,7 +221,7 @@ def test_points_are_kept_and_the_same_on_any_number_of_workers(tiny, tmp_path, m
 
 
 def test_an_interrupted_study_keeps_its_points(tiny, tmp_path, monkeypatch):
-    study, perform, done = load_study(tiny), hermes.explore.executor.perform, []
+    study, perform, done = load_study(tiny), hermes.explore.sweep.executor.perform, []
 
     def interrupted(job):
         if job.task == "run" and len(done) == 2:
@@ -227,10 +230,10 @@ def test_an_interrupted_study_keeps_its_points(tiny, tmp_path, monkeypatch):
         return perform(job)
 
     context = study.context(tmp_path / "out", workers=0)
-    monkeypatch.setattr("hermes.explore.executor.perform", interrupted)
+    monkeypatch.setattr("hermes.explore.sweep.executor.perform", interrupted)
     with pytest.raises(KeyboardInterrupt):
         study.run(context)
-    monkeypatch.setattr("hermes.explore.executor.perform", lambda job: done.append(job.key) or perform(job)
+    monkeypatch.setattr("hermes.explore.sweep.executor.perform", lambda job: done.append(job.key) or perform(job)
                         if job.task == "run" else perform(job))
     assert study.run(context).tables[1].frame["seen"].tolist() == [768, 1024, 1280]
     assert len(done) == len(set(done)) == 3

@@ -10,7 +10,7 @@ import pytest
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.datasets import dataset as data_set
 from hermes.plugins.metis.decision import METHODS

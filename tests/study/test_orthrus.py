@@ -42,6 +42,7 @@ def test_clients_at_work_follow_from_the_curve_of_one_gpu() -> None:
     assert row["a closed loop of 512"] == "cannot"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("percent", PAPER)
 def test_orthrus_against_the_paper_under_serial_overhead(percent: int, tmp_path: Path) -> None:
     """Predictions: the overheads come from two rates of a single GPU. The embedding-heavy mix comes out too fast."""

@@ -63,6 +63,7 @@ def test_shared_prompts_take_less_memory(report):
     assert (table.rejected == 0).all()
 
 
+@pytest.mark.long
 def test_the_report_is_written(report, tmp_path):
     files = {path.name for path in report.write(tmp_path)}
     assert {"goodput-conversation.png", "goodput-code.png", "sharing.csv"} <= files

@@ -77,6 +77,7 @@ def test_recorded_arrivals_keep_the_rate(tmp_path):
         "kind": "trace", "path": str(trace.path), "rate": "5 /s"}
 
 
+@pytest.mark.long
 def test_a_hot_prefix_at_one_replica_and_round_robin_by_counting(tmp_path):
     """709 of RAGPulse's 937 prompts begin alike. The trie alone sends them to one replica, and its peers idle; with
     loads they are spread. Round robin finds what counting says of replicas at random."""

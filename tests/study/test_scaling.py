@@ -49,6 +49,7 @@ def test_sixty_percent_prefill():
     assert [split(count) for count in scaling.COUNTS] == ["1P/1D", "2P/2D", "5P/3D", "10P/6D", "19P/13D"]
 
 
+@pytest.mark.long
 def test_a_search_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "QUICK_COUNTS", (2,))
     monkeypatch.setattr(scaling, "WEIGHTS", {"fp8": {}})

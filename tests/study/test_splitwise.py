@@ -20,6 +20,7 @@ NAMES = ["splitwise-bloom-176b-conv-20", "splitwise-llama-2-70b-code-40", "split
 needs_reference = pytest.mark.outside("reference/splitwise")
 
 
+@pytest.mark.drawn
 @needs_reference
 @pytest.mark.parametrize("stepping", ["runs", "every_step"])
 @pytest.mark.parametrize("name", NAMES)

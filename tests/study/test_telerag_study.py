@@ -30,6 +30,7 @@ def test_it_is_known():
     assert "telerag" in known_studies()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("family", "dataset"), [
     *(("gaussian", dataset) for dataset in telerag_paper.DATASETS),
     *(pytest.param(name, "NQ", marks=pytest.mark.long) for name in ("moved", "noise", "redraw", "unequal gaussian")),
@@ -46,6 +47,7 @@ def test_the_profile_is_fitted_to_what_it_says(family, dataset):
     assert fit.strengths[dataset][PIPELINE_NAMES["Self-RAG"]] == 0
 
 
+@pytest.mark.long
 def test_budgets_hold_what_their_bytes_do():
     rows = {row["pipeline"]: row for row in budget_table(64)}
     assert rows["Iter"]["clusters held"] == pytest.approx(3e9 / telerag_paper.PROBED_BYTES, rel=0.03)
@@ -82,6 +84,7 @@ def test_windows_are_what_the_link_moves_meanwhile(tmp_path: Path):
     assert ahead.overlap == pytest.approx(BUDGET_GB["Self-RAG"] * 1e9 / ahead.probed_bytes, abs=0.02)
 
 
+@pytest.mark.long
 def test_a_profiled_budget_is_link_times_window_up_to_the_buffer(tmp_path: Path):
     runs = Runs(STUDY.context(tmp_path, workers=0), 2)
     for model, pipeline in (("llama-3.2-3b", "HyDE"), ("llama-3-8b", "HyDE")):
@@ -92,7 +95,7 @@ def test_a_profiled_budget_is_link_times_window_up_to_the_buffer(tmp_path: Path)
         assert wanted - 60e6 < passed.peak_buffer <= wanted      # whole clusters
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_rates_are_fitted_to_their_three_figures(tmp_path: Path):
     """The profile has the rates that the full study fits, and the simulation at these rates has the figures."""
     runs = Runs(STUDY.context(tmp_path, workers=0), 16)
@@ -109,7 +112,7 @@ def test_the_rates_are_fitted_to_their_three_figures(tmp_path: Path):
     assert speedup == pytest.approx(telerag_paper.RETRIEVAL_SPEEDUP, abs=0.01)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_assumptions_give_the_other_rates(tmp_path: Path):
     def fitted(*changes: str) -> dict[str, Rates]:
         return Runs(STUDY.context(tmp_path / "-".join(changes), workers=0, changes=changes), 2).rates()
@@ -122,7 +125,7 @@ def test_assumptions_give_the_other_rates(tmp_path: Path):
     assert fitted("gpu_rate=10")["desktop"].miss == 1e13     # the GPU alone is too slow for the paper's 7.21
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_gain_on_the_server_grows_only_with_a_faster_search_of_misses(tmp_path: Path):
     def gains(*changes: str) -> list[float]:
         runs = Runs(STUDY.context(tmp_path / "-".join(changes), workers=0, changes=changes), 4)
@@ -156,7 +159,7 @@ def test_other_seeds_keep_the_rates_of_the_first(tmp_path: Path):
     assert first.probed_bytes != second.probed_bytes
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_every_figure_has_a_cause_and_a_label_changes_it(tmp_path: Path):
     """The figures as assumed and those of a what-if label are the same rows, which `--set` gives too."""
     labels = STUDY.config.what_if

@@ -23,7 +23,7 @@ from hermes.cli import app, main
 from hermes.config.load_drivers import driver_of, driver_table
 from hermes.errors import InputError
 from hermes.results.compare import compare
-from hermes.results.reference import guess_mapping, load_reference
+from hermes.results.compare.reference import guess_mapping, load_reference
 from hermes.scenario import load_scenario
 from hermes.workload import public_traces
 from hermes.workload.importers import import_trace

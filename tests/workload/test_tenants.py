@@ -12,7 +12,7 @@ import pytest
 
 from hermes.api import simulate
 from hermes.errors import InputError
-from hermes.results.tenants import jain
+from hermes.results.figures.tenants import jain
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.workload.importers import TRACE_IMPORTERS

@@ -7,8 +7,8 @@ import pytest
 from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.results.export import write_results
-from hermes.results.reference import guess_mapping, load_reference
+from hermes.results.compare.reference import guess_mapping, load_reference
+from hermes.results.files.export import write_results
 from hermes.workload.importers import import_trace
 
 RESULT = {   # a clock with any origin; the third request failed

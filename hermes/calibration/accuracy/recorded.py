@@ -1,5 +1,5 @@
-"""Reference sets of engines that were recorded run by run: vLLM's schedules, on a CPU, on RTX cards; InferenceX;
-splitwise-sim's answers.
+"""Reference sets of engines that were recorded run by run: vLLM's schedules, on a CPU, on RTX cards; splitwise-sim's
+answers.
 
 schedules (`data/vllm-schedules`): the share of steps that the schedulers decide alike.
 
@@ -12,11 +12,6 @@ directly: no front end, and no sampling by top-p. The runs are replayed with com
 with the operator tables of their own card (`layerwise`) as well. The two cards of a run are joined by PCIe: their own
 link is `rtx-pro-6000-pair`; the set "default link" has what a user gets without naming a link.
 
-inferencex (`data/inferencex`): DeepSeek-R1 in FP8 on SGLang, eight H200 or eight MI355X. Closed loops: each user asks
-again at once, ten prompts a user, the first wave included. Lengths are drawn evenly between 0.8 and 1.0 of the nominal
-ones. Prompts are computed in chunks of 32,768 tokens, and no prefix is shared. Not stated there: the host times of
-SGLang, for which those of the newest vLLM stand in.
-
 splitwise (`reference/splitwise`, beside the data or in it): the folder holds, for a scenario
 `scenarios/validation/splitwise-MODEL-WORKLOAD-RATE.yaml`, splitwise-sim's input trace (rr_WORKLOAD_RATE_2min.csv) and
 its results, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace replaces the scenario's own workload;
@@ -28,11 +23,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hermes.api import simulate
@@ -56,7 +49,7 @@ from hermes.workload.importers import import_trace
 from hermes.workload.traces import write_trace
 
 __all__ = [
-    "SplitwiseCase", "cpu_runs", "inferencex", "recorded_runs", "replayed", "scenarios", "schedules", "splitwise",
+    "SplitwiseCase", "cpu_runs", "recorded_runs", "replayed", "scenarios", "schedules", "splitwise",
     "splitwise_cases",
 ]
 
@@ -66,13 +59,6 @@ BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxp
           "rtxpro6000-qwen3-30b-a3b-dp2-ep2": 30_000}
 OWN_LINK = "rtx-pro-6000-pair"
 PARALLEL = {"tp2": {"tp": 2}, "dp2-ep2": {"dp": 2, "ep": 2}}
-INTEGERS = ("tp", "ep", "input_tokens", "output_tokens", "concurrency")
-NUMBERS = ("median_ttft_s", "p99_ttft_s", "median_tpot_s", "p99_tpot_s", "median_e2e_s", "output_tokens_per_s_per_gpu")
-WATTS = "watts_per_gpu"
-EACH = 10              # prompts of each user
-SHORTEST = 0.8         # of the nominal lengths
-CHUNK = 32768          # tokens
-UTILIZATION = 0.82     # of the memory, for weights and KV
 
 METRICS = ("ttft", "tbt", "e2e")
 NAMES = {"llama-2-70b": "llama2-70b"}   # splitwise-sim's, where they differ
@@ -161,43 +147,10 @@ def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | No
                 }
                 results = simulate({"name": name, "seed": 1, "clients": [client],
                                     "router": {"kind": "least_loaded", "load": "requests"},
-                                    "workload": {"arrivals": replayed, "lengths": replayed, "ends": "max_new_tokens"}})
+                                    "workload": {"arrivals": replayed, "lengths": replayed, "ends": "max_new_tokens"}},
+                                   whole=True)
                 case = Case(f"RTX, {how}", name, "vllm-0.19", card, model, trust_of_steps(results))
                 yield from compared(case, results, folder / "requests.jsonl", "vllm-run", LATENCIES)
-
-
-def inferencex(data: Path) -> Iterator[Row]:
-    """Medians and p99 by card, lengths and number of users. Raises `InputError` for a malformed file."""
-    rows = read_rows(data / "inferencex" / "deepseek-r1-fp8-sglang.csv", INTEGERS, NUMBERS, ("card", "image"), WATTS)
-    for row in rows.to_dict("records"):
-        yield from _loop(row)
-
-
-def _loop(row: dict[Any, Any]) -> Iterator[Row]:
-    users, prompt, output = row["concurrency"], row["input_tokens"], row["output_tokens"]
-    random, count = np.random.default_rng(1), EACH * users
-    requests = pd.DataFrame({"arrival_s": 0.0} | {
-        name: random.integers(round(SHORTEST * most), most + 1, count)
-        for name, most in (("prompt_tokens", prompt), ("output_tokens", output))}, index=range(count))
-    client = {
-        "model": "deepseek-v3", "device": row["card"], "parallel": {"tp": row["tp"]},
-        "scheduler": {"kind": "sglang", "chunked_prefill_size": CHUNK, "disable_radix_cache": True},
-        "memory": {"utilization": UTILIZATION},
-    }
-    results = replay(client, requests, {"kind": "closed_loop", "users": users})
-    found = latencies(results.requests)
-    seconds = results.requests["finish_s"].max()
-    found["output tokens/s", "mean"] = float(results.requests["output_tokens"].sum() / seconds)
-    measured = {(metric, stat): row[f"{word}_{metric}_s"] for metric in LATENCIES
-                for stat, word in (("p50", "median"), ("p99", "p99")) if f"{word}_{metric}_s" in row}
-    measured["output tokens/s", "mean"] = row["output_tokens_per_s_per_gpu"] * row["tp"]
-    if isfinite(watts := row.get(WATTS, nan)):   # few rows have them
-        measured["watts", "mean"] = watts * row["tp"]
-        found["watts", "mean"] = results.summary_of_run["energy"]["total_j"] / seconds
-    version = str(row["image"]).split("-")[0]
-    case = Case("InferenceX", f"{prompt} in, {output} out, {users} users", f"sglang {version}",
-                f"{row['card']} tp{row['tp']}", "deepseek-r1", trust_of_steps(results))
-    yield from rows_of(case, measured, found)
 
 
 @dataclass
@@ -252,4 +205,4 @@ def replayed(case: SplitwiseCase, stepping: str = "runs", extra: Sequence[str] =
         write_trace(import_trace("csv", case.trace, **columns), trace, source=case.trace.name)
         replay = f"{{kind: trace, path: '{trace}'}}"
         overrides = ["workload.duration=null", f"workload.arrivals={replay}", f"workload.lengths={replay}", *extra]
-        return simulate(case.scenario, overrides=overrides, stepping=stepping)
+        return simulate(case.scenario, overrides=overrides, stepping=stepping, whole=True)

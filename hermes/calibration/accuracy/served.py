@@ -37,6 +37,7 @@ class Case(NamedTuple):
     """One server and one load of a reference set.
 
     trust: class and range of the prediction's step times; None where it is no prediction of times.
+    precision: of most weights.
     """
 
     set: str
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     card: str
     model: str
     trust: Trust | None = None
+    precision: str = "16 bits"
 
 
 class Row(NamedTuple):
@@ -139,7 +141,7 @@ def replay(
             scenario["router"] = dict(router)
         if gateway is not None:
             scenario["gateway"] = dict(gateway)
-        return simulate(scenario)
+        return simulate(scenario, whole=True)
 
 
 def trust_of_steps(results: Results) -> Trust | None:

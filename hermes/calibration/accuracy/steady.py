@@ -22,7 +22,7 @@ from hermes.calibration.importers.base import known_model
 from hermes.clients.resources import power_model
 from hermes.errors import InputError
 from hermes.hardware.composed import Composed
-from hermes.hardware.devices import DeviceDescription, DevicePower
+from hermes.hardware.descriptions.devices import DeviceDescription, DevicePower
 from hermes.hardware.info import hardware_info
 from hermes.hardware.power import UtilisedPower, utilisation
 from hermes.hardware.trust import Trust

@@ -11,10 +11,10 @@ from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.polynomial import told_apart
 from hermes.calibration.steps import STATS, MeasuredSteps
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.monotone import cheaper_steps, unproved
-from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import PhaseProfile, Profile
-from hermes.hardware.terms import parse_term
+from hermes.hardware.fitted.monotone import cheaper_steps, unproved
+from hermes.hardware.fitted.polynomial import PolynomialModel
+from hermes.hardware.fitted.profile import PhaseProfile, Profile
+from hermes.hardware.fitted.terms import parse_term
 
 if TYPE_CHECKING:
     from hermes.calibration.fit.profile import BlockFit

@@ -16,8 +16,8 @@ from hermes.arrays import BoolArray, FloatArray
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.steps import STATS, STEP, phase_of
 from hermes.core.noise import Spread, spread
-from hermes.hardware.profile import Noise
-from hermes.hardware.terms import feature_columns
+from hermes.hardware.fitted.profile import Noise
+from hermes.hardware.fitted.terms import feature_columns
 
 __all__ = ["PHASES", "FitRows", "Mask", "label", "neighbour_error", "noise_of", "repeats"]
 
@@ -33,8 +33,8 @@ Mask = BoolArray
 class FitRows:
     """Rows a fit may use; all arrays of shape (rows,).
 
-    `columns` holds the `StepStats` fields and their sums (`hermes.hardware.terms.FEATURES`), `seconds` the measured
-    time of the whole step, of which `overhead_s` is the engine's constant part that no phase contains.
+    `columns` holds the `StepStats` fields and their sums (`hermes.hardware.fitted.terms.FEATURES`), `seconds` the
+    measured time of the whole step, of which `overhead_s` is the engine's constant part that no phase contains.
     """
 
     columns: Mapping[str, FloatArray]

@@ -1,9 +1,9 @@
 """Weighted least squares without negative coefficients, on relative errors, and errors on held-out groups: every fit.
 
-Without negative coefficients a step never gets cheaper by more work (`hermes.hardware.terms`). Residuals are relative
-to the measured time if `relative` is set: otherwise the longest steps decide everything, and an unweighted fit with a
-fine R^2 is several times worse by mean relative error. Huber's rule gives outliers (a step in which the machine did
-other work) less weight, so that a few of them do not move the fit.
+Without negative coefficients a step never gets cheaper by more work (`hermes.hardware.fitted.terms`). Residuals are
+relative to the measured time if `relative` is set: otherwise the longest steps decide everything, and an unweighted fit
+with a fine R^2 is several times worse by mean relative error. Huber's rule gives outliers (a step in which the machine
+did other work) less weight, so that a few of them do not move the fit.
 
 Errors (`hermes.calibration.comparison`) are those of held-out groups, never of single rows: `held_out` leaves out whole
 configurations.

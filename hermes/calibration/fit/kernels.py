@@ -2,8 +2,8 @@
 decodes to share a launch with a prompt, and the engine's own time of each step.
 
 The tables hold medians; nothing is smoothed or extended here. `checked` asks the composed model for every measured
-point: an error says what the model's way of reading the tables loses. `hermes.hardware.kernel_tables` reads the files
-(`hermes-kernels/1`) and has their format. The engine's time comes from measured steps of a whole engine:
+point: an error says what the model's way of reading the tables loses. `hermes.hardware.composed.kernel_tables` reads
+the files (`hermes-kernels/1`) and has their format. The engine's time comes from measured steps of a whole engine:
 
     measured step = scheduling and output (`overhead_s`) + kernels (the composed model) + what is left
 
@@ -35,15 +35,16 @@ from hermes.config.writing import write_bytes, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS, StepStats
-from hermes.hardware.composed import Beside, captured_sizes
-from hermes.hardware.composed_terms import ComposedModel
-from hermes.hardware.devices import DevicePower
+from hermes.hardware.composed import Beside
+from hermes.hardware.composed.composed_terms import ComposedModel
+from hermes.hardware.composed.kernel_tables import KernelsFile, KernelTables
+from hermes.hardware.composed.term_sources import HostTime, Sources
+from hermes.hardware.descriptions.devices import DevicePower
+from hermes.hardware.descriptions.engines import StepTime
+from hermes.hardware.descriptions.models import precision
 from hermes.hardware.efficiency import load_efficiency
-from hermes.hardware.engines import StepTime
-from hermes.hardware.kernel_tables import KernelsFile, KernelTables
-from hermes.hardware.models import precision
+from hermes.hardware.engine_memory import captured_sizes
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
-from hermes.hardware.term_sources import HostTime, Sources
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 

@@ -1,10 +1,10 @@
 """The step polynomial: a dictionary of terms that never fall when a feature grows, and a search among them.
 
 With non-negative coefficients every sum of the terms is monotone in every feature, inside the data and beyond (see
-`hermes.hardware.terms`). They are the constant, features, squares and products of two, and pieces of lines between
-knots: `max(x-a,0)` bends upwards, `min(x,a)` saturates, `clip(x-a,0,w)` is a step between two knots (kernels change
-their tiles there). Any rising, piecewise linear function of one feature is a sum of these. Knots are powers of two
-within the data, and every measured level of a feature that has few levels.
+`hermes.hardware.fitted.terms`). They are the constant, features, squares and products of two, and pieces of lines
+between knots: `max(x-a,0)` bends upwards, `min(x,a)` saturates, `clip(x-a,0,w)` is a step between two knots (kernels
+change their tiles there). Any rising, piecewise linear function of one feature is a sum of these. Knots are powers of
+two within the data, and every measured level of a feature that has few levels.
 
 The search is greedy and judged by cross-validation over configurations. It adds the term that lowers the held-out error
 most, then removes terms that are no longer needed, until no change helps by more than a tolerance. It begins once with
@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.fit.data import FitRows
 from hermes.calibration.fit.estimators import HUBER, held_out, held_out_parts, solve
-from hermes.hardware.terms import Factor, Term, evaluate, term_text
+from hermes.hardware.fitted.terms import Factor, Term, evaluate, term_text
 
 __all__ = [
     "OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fit_terms", "fold_count", "told_apart", "unseen",

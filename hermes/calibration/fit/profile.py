@@ -28,7 +28,7 @@ from hermes.calibration.fit.estimators import weighted_median
 from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fit_terms, fold_count, unseen
 from hermes.calibration.steps import STEP, MeasuredSteps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.profile import (
+from hermes.hardware.fitted.profile import (
     FitError,
     GroupError,
     PhaseProfile,
@@ -39,7 +39,7 @@ from hermes.hardware.profile import (
     Provenance,
     dump_yaml,
 )
-from hermes.hardware.terms import term_text
+from hermes.hardware.fitted.terms import term_text
 
 __all__ = ["BlockFit", "FitResult", "fit_steps", "phase_table", "provenance_of", "usable_rows", "write_profile"]
 
@@ -258,7 +258,7 @@ def _possible(rows: FitRows, what: str) -> list[tuple[tuple[str, ...], ...]]:
     out: list[tuple[tuple[str, ...], ...]] = []
     present = {phase for phase in PHASES if np.any(rows.phase == phase)}
     for scheme in SCHEMES:
-        if "mixed" not in present:  # mixed steps are composed from the other two (hermes.hardware.polynomial)
+        if "mixed" not in present:  # mixed steps are composed from the other two (hermes.hardware.fitted.polynomial)
             if len(scheme) == 3 and present == {"prefill", "decode"}:
                 out.append(scheme[:2])
         elif all(present & set(block) for block in scheme):

@@ -5,9 +5,9 @@ first of them in part); the time from first to last token is the steps between. 
 
     fixed + per_seq * sequences + prompts * a + decodes * b
 
-where a and b are the hardware model's own times, divided between the phases as `hermes.hardware.adjusted` does. So a
-phase is a sum of six known columns times the six figures of `NAMES`. Where earlier steps made a step longer (clocks
-under load, `hermes.hardware.history`), its columns are longer by as much.
+where a and b are the hardware model's own times, divided between the phases as `hermes.hardware.fitted.adjusted` does.
+So a phase is a sum of six known columns times the six figures of `NAMES`. Where earlier steps made a step longer
+(clocks under load, `hermes.hardware.history`), its columns are longer by as much.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.core.record import STATUS_COMPLETED, RunRecord
-from hermes.hardware.adjusted import AdjustedModel, StepAdjustment, decodes_alone, prompts_alone
 from hermes.hardware.base import BATCH_STATS, HardwareModel, StepStats
+from hermes.hardware.fitted.adjusted import AdjustedModel, StepAdjustment, decodes_alone, prompts_alone
 from hermes.units import NS_PER_S
 
 __all__ = ["NAMES", "Phases", "phases_of"]

@@ -26,8 +26,8 @@ from hermes.clients.frontend import FrontEnd
 from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
 from hermes.results.compare import compare
+from hermes.results.compare.reference import Reference, ReferenceMapping, guess_mapping, load_reference
 from hermes.results.distribution import Distribution
-from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference
 from hermes.results.results import Results
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
@@ -151,10 +151,10 @@ def fit_file(
     """Fit a scenario to a file of observed requests. Raises `InputError` if they are not the scenario's requests."""
     observed = load_reference(path, mapping or guess_mapping(path))
     client = client_of(scenario)
-    before = simulate(scenario)
+    before = simulate(scenario, whole=True)
     compare(before, path, mapping)   # refuses other requests
     some = fit_requests(scenario, observed, _fitted_on, told)
-    after = simulate(load_scenario(scenario, overrides_of(some.figures, client)))
+    after = simulate(load_scenario(scenario, overrides_of(some.figures, client)), whole=True)
     whole = fit_requests(scenario, observed, None, told)
     rows, count = _errors(observed, before, after)
     return FittedRequests(whole, load_scenario(scenario, overrides_of(whole.figures, client)), rows, count)

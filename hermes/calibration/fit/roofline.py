@@ -22,9 +22,9 @@ from hermes.arrays import FloatArray, IntArray
 from hermes.calibration.comparison import compare_times
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, phase_of
 from hermes.errors import InputError
-from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.descriptions.devices import DeviceDescription
+from hermes.hardware.descriptions.models import ModelDescription, load_model, precision
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, HeldOut
-from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.sums import float_sum
 

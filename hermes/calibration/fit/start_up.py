@@ -17,11 +17,13 @@ import numpy as np
 from hermes.config import to_yaml
 from hermes.config.tables import Column, csv_table
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.devices import load_device
-from hermes.hardware.start_up import Capturing, LayerTime, Loading, Started, StartUpTimes, Tokenizing
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.start_up import Capturing, Elsewhere, LayerTime, Loading, Started, StartUpTimes, Tokenizing
 from hermes.sums import float_sum
 
-__all__ = ["PHASES", "Error", "Measured", "errors", "fit_start_up", "measured_starts", "start_up_text"]
+__all__ = ["OTHER", "PHASES", "Error", "Measured", "OtherHost", "errors", "fit_start_up", "measured_starts",
+           "other_host", "start_up_text"]
 
 PHASES = ("process", "tokenizer", "weights", "compile", "profiling", "capture", "wall")
 DEVICE = "a100-80gb"
@@ -40,12 +42,21 @@ SOURCES = [
     "a100-graph-sizes.csv up to 1,024; weights: warm starts, from the page cache; not measured: disks, "
     "several devices, mixtures of experts, other hosts",
 ]
+ELSEWHERE = Elsewhere(warm=[0.5, 1.1], cold=[0.4, 1.1], known_warm=[0.8, 1.25], known_cold=[0.75, 1.5],
+                      capture_first=0.0)
+"""What the second node, and the models that were left out here, leave open (`other_host`). The first capture after
+compiling takes long on the first of three nodes only."""
 _FACTS = ("layers", "kv_heads", "heads", "hidden", "ffn", "vocab")
 DIGITS = 4   # of a written parameter
 SHORTEST = 1e-3   # seconds of a phase that took place
 FASTEST = 1e12   # bytes/s at most
 _FILE = Path("startup") / "a100.csv"
 _SIZES = Path("startup") / "a100-graph-sizes.csv"
+OTHER = Path("startup") / "h100-node.csv"
+OTHER_DEVICE = "h100-sxm"
+SHIPPED = {"deepseek-r1-distill-llama-8b": "llama-3.1-8b", "llama3.1-8b-instruct": "llama-3.1-8b",
+           "deepseek-r1-distill-qwen-7b": "qwen2.5-7b", "gpt-oss-20b": "gpt-oss-20b"}
+"""Models of the other node whose facts the A100's table lacks -> their description; the others are left out."""
 
 
 @dataclass
@@ -77,7 +88,7 @@ class Error(NamedTuple):
         return self.predicted_s / self.measured_s - 1.0
 
 
-def captured_sizes(largest: int) -> tuple[int, ...]:
+def sizes_of_0_10(largest: int) -> tuple[int, ...]:
     """Return the sizes that vLLM 0.10 captures by default, up to `largest`."""
     return tuple(size for size in (1, 2, 4, *range(8, largest + 1, 8)) if size <= largest)
 
@@ -98,10 +109,10 @@ def measured_starts(data: Path) -> list[Measured]:
     captures: dict[str, dict[tuple[int, ...], float]] = {}
     for model, size, each in zip(sizes.typed(Column("model", "text")), largest,
                                  sizes.typed(Column("graph_capturing_s", low=1e-9)), strict=True):
-        captures.setdefault(model, {})[captured_sizes(int(size))] = float(each)
+        captures.setdefault(model, {})[sizes_of_0_10(int(size))] = float(each)
     try:
         return [Measured(model, _started(model, shape[model]), _apart(raw[model]), captures.get(model, {}) | {
-            captured_sizes(LARGEST): raw[model]["warm", "graph_capturing"]}) for model in raw]
+            sizes_of_0_10(LARGEST): raw[model]["warm", "graph_capturing"]}) for model in raw]
     except KeyError as missing:
         raise InputError(Verbatim(f"it has no row for {missing.args[0]}"), file=str(data / _FILE)) from None
 
@@ -112,7 +123,7 @@ def _started(name: str, shape: dict[str, int]) -> Started:
     matrices = layers * (attention + (2 if name in TWO_MATRICES else 3) * hidden * shape["ffn"])
     words = shape["vocab"] * hidden * (1 if name in TIED else 2)
     return Started(layers, shape["vocab"], 2 * (matrices + words), 2.0 * matrices, load_device(DEVICE).flops["bf16"],
-                   captured_sizes(LARGEST))
+                   sizes_of_0_10(LARGEST))
 
 
 def _apart(raw: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
@@ -161,7 +172,7 @@ def _by_layers(models: Sequence[Measured], *seconds: Callable[[Measured], float]
 
 
 def fit_start_up(models: Sequence[Measured], name: str = "vllm-0.10", engine: str = ENGINE, device: str = DEVICE,
-                 sources: Sequence[str] = SOURCES) -> StartUpTimes:
+                 sources: Sequence[str] = SOURCES, elsewhere: Elsewhere = ELSEWHERE) -> StartUpTimes:
     """Return the parameters that fit these models. Weights are fitted to the warm starts alone: the cold ones of some
     models read a disk."""
     def of(cache: str, phase: str) -> Callable[[Measured], float]:
@@ -183,7 +194,7 @@ def fit_start_up(models: Sequence[Measured], name: str = "vllm-0.10", engine: st
         load_compiled=_by_layers(models, of("warm", "graphs")), compile=_by_layers(models, of("cold", "graphs")),
         profiling=_by_layers(models, of("warm", "profiling")), profiling_first=_by_layers(models, more("profiling")),
         capture=Capturing(fixed=captured[0], per_layer=captured[1], efficiency=min(1.0 / max(captured[2], 1.0), 1.0)),
-        capture_first=_by_layers(models, more("capture")), sources=list(sources))
+        capture_first=_by_layers(models, more("capture")), elsewhere=elsewhere, sources=list(sources))
 
 
 def _loading(models: Sequence[Measured]) -> Loading:
@@ -211,6 +222,50 @@ def errors(models: Sequence[Measured]) -> list[Error]:
     return found
 
 
+class OtherHost(NamedTuple):
+    """A model's start on another node, as the factor of another model's warm start there predicts it. Times in s.
+
+    Attributes:
+        fitted: The model whose warm start gives the factor; empty: none is known.
+        low, high: Of the printed range.
+    """
+
+    fitted: str
+    model: str
+    cache: str
+    measured_s: float
+    predicted_s: float
+    low: float
+    high: float
+
+
+def other_host(data: Path, times: StartUpTimes) -> list[OtherHost]:
+    """Return every start of the second node as each other model's warm start predicts it, and without one. Raises
+    `InputError`."""
+    table = csv_table(data / OTHER)
+    names, caches, phases = (table.typed(Column(name, "text")) for name in ("model", "cache", "phase"))
+    walls = {(str(name), str(cache)): float(each) for name, cache, phase, each in zip(
+        names, caches, phases, table.typed(Column("seconds", low=1e-9)), strict=True) if phase == "wall"}
+    peak, found = load_device(OTHER_DEVICE).flops["bf16"], {one.name: one.started for one in measured_starts(data)}
+    for name, shipped in SHIPPED.items():
+        model = load_model(shipped)
+        found[name] = Started(model.num_layers, model.vocab_size, round(model.weight_bytes(model.dtype or "bf16", 1)),
+                              2.0 * (model.active_params() - model.outer_params()), peak, sizes_of_0_10(LARGEST))
+    starts = {name: found[name]._replace(peak_flops=peak) for name, _ in walls if name in found}
+    out = []
+    for fitted in ("", *starts):
+        host = times.host_of(walls[fitted, "warm"], starts[fitted]) if fitted else None
+        spread = dict(zip(("cold", "warm"), times.spread(known=bool(fitted)), strict=True))
+        for name, started in starts.items():
+            for place, cache in enumerate(("cold", "warm")):
+                predicted = float_sum(each[place] for each in times.phases(started, host).values())
+                if name != fitted:
+                    low, high = spread[cache]
+                    out.append(OtherHost(fitted, name, cache, walls[name, cache], predicted, low * predicted,
+                                         high * predicted))
+    return out
+
+
 def start_up_text(found: StartUpTimes) -> str:
     """Return the file of these parameters."""
     def rounded(value: Any) -> Any:   # Any: a tree of a model's values
@@ -219,4 +274,5 @@ def start_up_text(found: StartUpTimes) -> str:
         return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
     head = f"# Times of a start of {found.engine}, by phase. Seconds and bytes/s.\n"
-    return head + to_yaml(rounded(found.model_dump()), compact=True)
+    unknown = {"elsewhere"} if found.elsewhere == Elsewhere() else set()
+    return head + to_yaml(rounded(found.model_dump(exclude=unknown)), compact=True)

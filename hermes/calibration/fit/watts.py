@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 
 from hermes.arrays import FloatArray
 from hermes.errors import InputError
-from hermes.hardware.devices import DevicePower
+from hermes.hardware.descriptions.devices import DevicePower
 from hermes.hardware.power import limited_compute, watts
 
 __all__ = ["LeftOut", "ServedLoad", "error", "fit_watts", "left_out"]

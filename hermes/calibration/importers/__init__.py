@@ -8,6 +8,7 @@ there and are not imported.
 from hermes.calibration.importers.aiconfigurator import Aiconfigurator
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress
 from hermes.calibration.importers.csv_steps import CsvSteps
+from hermes.calibration.importers.genz import Genz
 from hermes.calibration.importers.layerwise import Layerwise
 
-__all__ = ["IMPORTERS", "Aiconfigurator", "CsvSteps", "ImporterConfig", "Layerwise", "Progress", "no_progress"]
+__all__ = ["IMPORTERS", "Aiconfigurator", "CsvSteps", "Genz", "ImporterConfig", "Layerwise", "Progress", "no_progress"]

@@ -17,8 +17,8 @@ from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progres
 from hermes.calibration.importers.priced import Batches, ask, rows_of, step_grid
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.errors import InputError
-from hermes.hardware.files import read_json
-from hermes.hardware.profile import ProfileMemory
+from hermes.hardware.descriptions.files import read_json
+from hermes.hardware.fitted.profile import ProfileMemory
 
 __all__ = ["SYSTEMS", "Aiconfigurator"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from hermes.calibration.steps import MeasuredSteps
 from hermes.config import ConfigModel
 from hermes.config.registry import Registry
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 
 __all__ = ["IMPORTERS", "ImporterConfig", "Progress", "known_model", "no_progress", "option_name"]
 

@@ -1,4 +1,4 @@
-"""Importer of layer-wise vLLM profiles: per-operator tables, composed into steps by `hermes.hardware.layerwise`.
+"""Importer of layer-wise vLLM profiles: per-operator tables, composed into steps by `hermes.hardware.fitted.layerwise`.
 
 The tables price steps directly (hardware kind `layerwise`). As steps they can also be fitted, which is faster and gives
 a monotone curve. The grid stays inside the tables. If the folder has skew tables, decodes of unequal context are priced
@@ -19,9 +19,9 @@ from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, inside
 from hermes.hardware.base import BATCH_STATS, StepStats
-from hermes.hardware.layerwise import LayerwiseModel
-from hermes.hardware.models import load_model
-from hermes.hardware.operator_tables import OperatorTables, load_operator_tables
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.fitted.layerwise import LayerwiseModel
+from hermes.hardware.fitted.operator_tables import OperatorTables, load_operator_tables
 from hermes.units import NS_PER_S
 
 __all__ = ["Layerwise"]

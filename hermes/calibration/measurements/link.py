@@ -25,8 +25,8 @@ from hermes.config import Bytes
 from hermes.config.validation import validate
 from hermes.core.noise import tally
 from hermes.errors import InputError
-from hermes.hardware.links import LinkDescription
-from hermes.hardware.profile import dump_yaml
+from hermes.hardware.descriptions.links import LinkDescription
+from hermes.hardware.fitted.profile import dump_yaml
 from hermes.results.layout import Part, Section
 
 __all__ = ["Links"]

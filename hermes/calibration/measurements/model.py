@@ -10,9 +10,9 @@ from pydantic import Field
 from hermes.calibration.measurements.base import Measurement
 from hermes.config.files import read_json
 from hermes.errors import InputError
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.descriptions.devices import DeviceDescription, load_device
+from hermes.hardware.descriptions.files import find
+from hermes.hardware.descriptions.models import ModelDescription, load_model
 
 __all__ = ["Count", "ModelMeasurement", "Request", "config_of"]
 
@@ -78,7 +78,7 @@ class Request(NamedTuple, Generic[M]):
 
     Attributes:
         hardware_name: Name or file of `hardware`.
-        dtype: A name of `hermes.hardware.models.PRECISIONS`.
+        dtype: A name of `hermes.hardware.descriptions.models.PRECISIONS`.
     """
 
     asked: M

@@ -29,9 +29,10 @@ from hermes.config.files import read_json
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.devices import load_device
-from hermes.hardware.files import find
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.files import find
+from hermes.hardware.descriptions.models import load_model
+from hermes.hardware.start_up import Elsewhere
 from hermes.results.layout import Part, Section
 
 __all__ = ["StartUpMeasurement"]
@@ -171,7 +172,7 @@ class StartUpMeasurement(Measurement):
         fitted = fit_start_up(models, options.name or (options.output or file).stem, found.engine, found.device, [
             f"fitted to {len(found.starts)} starts of {len(models)} models ({file.name}): `hermes fit`",
             "tokenizer: in the process; compile: with what else of a start an empty cache makes longer; weights: warm "
-            "starts, from the page cache"])
+            "starts, from the page cache"], Elsewhere())
         data: dict[str, Any] = {"times": fitted.model_dump(mode="json")}
         parts: list[Part] = []
         if len(models) > _LEAST:

@@ -28,9 +28,9 @@ from hermes.config.writing import replacing
 from hermes.core.noise import spread
 from hermes.core.request import Request, Stream
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.models import load_model
+from hermes.hardware.descriptions.models import load_model
+from hermes.results.compare.observed import ObservedAttempt, ObservedReport, write_report
 from hermes.results.distribution import Distribution
-from hermes.results.observed import ObservedAttempt, ObservedReport, write_report
 from hermes.scenario import Scenario
 from hermes.scenario.build import build
 from hermes.scenario.document import resolved_yaml

@@ -155,7 +155,7 @@ def check(
     """Compare measured steps with a profile's times: the errors of each phase."""
     from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import load_steps
-    from hermes.hardware.polynomial import Polynomial
+    from hermes.hardware.fitted.polynomial import Polynomial
     from hermes.results.layout import Section
 
     measured = load_steps(steps)

@@ -38,8 +38,8 @@ def from_requests(
     """
     from hermes.calibration.fit.requests import fit_file
     from hermes.config.writing import write_text
+    from hermes.results.compare.reference import mapping_from_options
     from hermes.results.layout import Section, labelled
-    from hermes.results.reference import mapping_from_options
     from hermes.scenario import load_scenario
     from hermes.scenario.document import resolved_yaml
 

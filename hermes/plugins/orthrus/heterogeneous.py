@@ -128,11 +128,10 @@ class KindQueues:
         return seq
 
     def pop(self) -> Generation:
-        return self.take(self.peek())
+        return self.queues[kind_of(self.peek())].popleft()
 
-    def take(self, seq: Generation) -> Generation:
-        """Remove `seq`, the head of its kind."""
-        return self.queues[kind_of(seq)].popleft()
+    def remove(self, seq: Generation) -> None:
+        self.queues[kind_of(seq)].remove(seq)
 
     def __len__(self) -> int:
         return len(self.queues[EMBED]) + len(self.queues[GENERATE])
@@ -291,7 +290,7 @@ class HeterogeneousScheduler(LLMScheduler):
                 blocked, kinds = True, tuple(kind for kind in kinds if kind != kind_of(seq))
                 continue
             pool.admit(seq, need, past + min(seq.num_tokens - past, budget))
-            waiting.take(seq)
+            waiting.remove(seq)
             self.running[seq] = self.partial[seq] = None
             num_running[kind_of(seq)] += 1
             seq.run_order = self.num_admissions

@@ -55,7 +55,7 @@ def saturated_rate(scenario: Scenario, kind: str, mode: str, overhead_s: float) 
     results = simulate(scenario, overrides=[
         f"workload.0.pipeline={PIPELINE_OF[kind]}",
         f"clients.0.request_overhead={{mode: {mode}, {kind}: {overhead_s!r}}}",
-    ])
+    ], whole=True)
     record, window = results.record, results.measure
     assert window is not None
     ends = record.step_ends[0]

@@ -50,6 +50,7 @@ def test_a_tolerance_takes_the_quicker():
     assert near < 0.8 * best
 
 
+@pytest.mark.long
 def test_prompts_longer_than_the_model_takes_are_left_out():
     """35 chunks of 1,000 tokens do not fit into 32,768: the answers would be missing, however well they were rated."""
     one = drawn("qmsum")

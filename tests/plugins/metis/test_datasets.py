@@ -7,7 +7,7 @@ import pytest
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.plugins.metis.datasets import dataset
 
 FOLDER = resource_dir("hw_profiles") / "rag_datasets"

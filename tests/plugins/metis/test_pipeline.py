@@ -15,13 +15,13 @@ from long_runs import quick_and_full
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.plugins.metis import choosers, datasets
 from hermes.plugins.metis.choosers import HOW
 from hermes.plugins.metis.decision import METHODS, Configuration, Lengths, Reading, choose
 from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, Metis
-from hermes.results.trace import trace_events
+from hermes.results.files.trace import trace_events
 from hermes.services.remote_model import RemoteModel
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
@@ -356,8 +356,8 @@ def test_a_view_in_the_middle_of_a_run_of_steps(looking):
 
 
 def test_notes_are_kept_in_files(looking, tmp_path):
-    from hermes.results.export import write_results
-    from hermes.results.stored import open_run
+    from hermes.results.files.export import write_results
+    from hermes.results.files.stored import open_run
 
     results = simulate(scenario())
     write_results(results, tmp_path / "out")

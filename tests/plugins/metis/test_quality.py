@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.hardware.files import names_in
+from hermes.hardware.descriptions.files import names_in
 from hermes.plugins.metis.datasets import Query, dataset
 from hermes.plugins.metis.decision import METHODS, Configuration, Profile, summary_tokens
 from hermes.plugins.metis.quality import FORMULAS
@@ -67,6 +67,7 @@ def test_irrelevant_chunks_cost_as_much_apart_as_together_if_so_declared():
     assert MODEL.diluted(10, "map_reduce") == pytest.approx((1 + MODEL.diluted(10, "stuff")) / 2)
 
 
+@pytest.mark.long
 def test_quality_rises_to_a_point_with_chunks_then_falls_by_up_to_a_fifth():
     curve = [MODEL.f1(query(JOINT, (1, 3, 5)), Configuration("stuff", k)) for k in range(1, 36)]
     top = int(np.argmax(curve))
@@ -130,6 +131,7 @@ def test_3n_chunks_stay_within_the_inputs_of_the_table(name):
     assert first.model_dump(exclude=changed) == one.model_dump(exclude=changed)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", DATASETS)
 def test_draws_are_what_the_data_set_says(name):
     one, queries = dataset(name), drawn(name, 1500)

@@ -52,6 +52,7 @@ def test_overlapped_overhead_is_a_queue_in_front_of_the_engine() -> None:
     assert start[-1] < 20_000_000 * 41
 
 
+@pytest.mark.long
 def test_the_shipped_profile_explains_the_rates_it_was_fitted_to() -> None:
     engine = load_scenario("studies/orthrus/single")
     profile = load_overhead("mistral-7b-a100-40gb")
@@ -61,6 +62,7 @@ def test_the_shipped_profile_explains_the_rates_it_was_fitted_to() -> None:
             assert saturated_rate(engine, kind, mode, overhead) == pytest.approx(rate, rel=2e-3), f"{kind} {mode}"
 
 
+@pytest.mark.long
 def test_a_fit_finds_the_overhead_that_made_the_rates(tmp_path: Any) -> None:
     engine = scenario() | {"horizon": 20.0, "measure": {"start": 4.0}}
     engine["workload"][0] |= {"requests": 20_000, "arrivals": {"kind": "closed_loop", "users": 16}}

@@ -68,6 +68,7 @@ def test_fits_give_what_was_asked_for(name):
         fit_strength(family, 1.5, bias, SIZES, 32, 32, queries=8)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ["gaussian", "moved", "noise"])
 def test_two_cells_give_strength_and_spread(name):
     """Drawn with a known spread, found again from two cells of the curve."""

@@ -1,4 +1,5 @@
-"""The script that prices batches in another interpreter, with a package that ours may lack.
+"""Scripts that price batches in another interpreter, with a package that ours may lack.
 
-It is run as a file (`python ask_aiconfigurator.py REQUEST.json ANSWER.json`) and imports nothing of hermes.
+Each is run as a file (`python ask_genz.py REQUEST.json ANSWER.json`) and imports nothing of hermes but `serving`, from
+its own folder.
 """

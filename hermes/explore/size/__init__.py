@@ -1,0 +1,495 @@
+"""The fewest devices that serve a load within an SLO: by device, parallelism and layout.
+
+A *layout* is a kind of client (so many devices of a kind, and how they share the model: `hermes.explore.size.layouts`)
+and how the clients share the work: `mixed`, each serves prompts and answers, or `pd`, some prefill and the others
+decode. Each layout is searched for the fewest clients that meet the SLO, all layouts side by side:
+
+- mixed: the search (`hermes.explore.bracket`) begins at a closed-form lower bound (`hermes.explore.size.bounds`), or
+  else at one client, which shows how much it serves when it is overloaded.
+- pd: the mixed answer, split by the share of its time in steps with prompts. What misses gets a client more: the side
+  whose queue grows, prefill for the TTFT, decode for the TPOT. Once the SLO is met, a client less is tried on each
+  side.
+
+A simulation counts only if it has settled (`hermes.results.figures.settling`); it is lengthened until it has. At last
+the cheapest layout is checked (`hermes.explore.size_check`): other seeds, longer arrivals, and one client less.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hermes.config.writing import scratch_folder
+from hermes.config.yaml_document import as_node
+from hermes.errors import InputError, InputWarning, inside
+from hermes.explore.bracket import Bracket
+from hermes.explore.capacity import RATIO, axis_of
+from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
+from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo, settled
+from hermes.explore.size.bounds import demand_of, fewest_clients
+from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
+from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
+from hermes.explore.size.size_range import StepRange, of_others, with_range
+from hermes.explore.size_check import SEEDS, Check, check_answer, with_longer
+from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.trials import Trials
+from hermes.hardware.descriptions.devices import load_device
+from hermes.hardware.descriptions.files import shipped_name
+from hermes.hardware.info import hardware_info
+from hermes.results.progress import Told
+from hermes.scenario import Scenario, scenario_of
+from hermes.scenario.build import build
+from hermes.scenario.loading import overridden
+from hermes.scenario.starts import check_starts
+from hermes.units import counted
+
+__all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "changes", "hourly", "size"]
+
+LAYOUTS = ("mixed", "pd")
+MORE = 1.25           # clients after a miss, as a factor
+OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
+MOST_PD = 16          # simulations of a pd layout
+STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
+# simulations, as a rule: after the check (headroom, longer runs, range), of the check, and of the search of a layout
+USUAL_LATER, USUAL_CHECK, USUAL_MIXED, USUAL_PD = MOST_LOADS + SEEDS, 3 * SEEDS, 3, 4
+LENGTH = 6.5   # p99s of the answers' time: 5 after the warm-up
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One simulation.
+
+    Args:
+        clients: Number of clients; of a pd layout (prefill, decode).
+        misses: What it misses, or None.
+        seed: Of the simulation; None for the scenario's.
+        length: How many times as long as the scenario's own its arrivals are.
+    """
+
+    kind: Kind
+    clients: tuple[int, ...]
+    misses: str | None
+    row: Row
+    seed: int | None = None
+    length: float = 1.0
+
+    @property
+    def devices(self) -> int:
+        return self.kind.devices * sum(self.clients)
+
+    @property
+    def layout(self) -> str:
+        return "mixed" if len(self.clients) == 1 else "pd"
+
+    @property
+    def label(self) -> str:
+        if len(self.clients) == 1:
+            return f"{self.clients[0]} x {self.kind.name}"
+        return f"{self.clients[0]}P/{self.clients[1]}D {self.kind.name}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer of one layout: the fewest clients that meet the SLO, or what the most allowed still miss."""
+
+    kind: Kind
+    layout: str
+    best: Tried | None
+    tried: list[Tried]
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The answers of all layouts.
+
+    Args:
+        document: The scenario that each layout's clients are put into.
+        headroom: How much more load the cheapest layout takes, relative, in steps of 1%.
+        check: What longer simulations with other seeds say of the cheapest layout.
+        path: Folder of the simulations, a sweep; None if they were not kept.
+        assumed: Links that nobody named, one line each.
+        remarks: Kind of client -> what to know of its times: properties with which none were compared.
+        steps: The cheapest layout with step times at the ends of their range; None where it is not known.
+        others: The cheapest layout of each other ranked device, with how far its step times are trusted.
+        own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
+    """
+
+    name: str
+    scenario: Scenario
+    document: dict[str, Any]
+    found: list[Found]
+    left: list[Left]
+    headroom: float | None = None
+    check: Check | None = None
+    path: Path | None = None
+    assumed: list[str] = field(default_factory=list)
+    remarks: dict[Kind, list[str]] = field(default_factory=dict)
+    own: OwnLayout | None = None
+    steps: StepRange | None = None
+    others: list[tuple[Tried, StepRange | None]] = field(default_factory=list)
+
+    @property
+    def ranked(self) -> list[Tried]:
+        """Return the best of every layout that meets the SLO and whose devices have a price, cheapest first; of those
+        that cost the same, tensor parallelism alone, and mixed before pd."""
+        priced = [(dollars, tried) for tried in self._best() if (dollars := hourly(tried)) is not None]
+        return [tried for _, tried in sorted(priced, key=lambda one: (one[0], *_fewest(one[1])))]
+
+    @property
+    def as_cheap(self) -> list[Tried]:
+        """Return the other layouts that cost as much as the cheapest one."""
+        return [tried for tried in self.ranked[1:] if hourly(tried) == hourly(self.ranked[0])]
+
+    @property
+    def unpriced(self) -> list[Tried]:
+        """Return the best of every layout that meets the SLO and whose devices have no price, by devices: nothing says
+        which of them costs least, nor whether one costs less than those that are ranked."""
+        return sorted((tried for tried in self._best() if hourly(tried) is None), key=_fewest)
+
+    @property
+    def meets(self) -> list[Tried]:
+        """Return the best of every layout that meets the SLO: the ranked ones, then those without a price."""
+        return [*self.ranked, *self.unpriced]
+
+    def _best(self) -> list[Tried]:
+        return [found.best for found in self.found if found.best is not None]
+
+    @property
+    def tried(self) -> list[Tried]:
+        return [tried for found in self.found for tried in found.tried]
+
+    @property
+    def settled(self) -> bool:
+        """Whether any simulation is long enough for a verdict."""
+        return any(settled(tried.row) for tried in self.tried)
+
+    def settings(self, tried: Tried) -> dict[str, Any]:
+        """Return the scenario's document with the clients of a layout, and the seed and requests of its simulation."""
+        document = {**self.document, **changes(self.document["clients"], tried.kind, tried.clients)}
+        if tried.seed is not None:
+            document["seed"] = tried.seed
+        longer = arrivals_of(self.scenario).settings({}, tried.length)
+        return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
+
+
+def _fewest(tried: Tried) -> tuple[int, int, int, str]:
+    """Return what layouts without a difference in price are ordered by."""
+    return tried.devices, tried.kind.pp * tried.kind.dp + tried.kind.ep, len(tried.clients), tried.label
+
+
+def hourly(tried: Tried) -> float | None:
+    """Return the dollars per hour of all clients; None if the price of the layout's devices is unknown."""
+    return None if tried.kind.price is None else tried.row.get("cost.dollars_per_hour")
+
+
+def size(
+    document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
+    tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
+    out: str | Path | None = None, engine: Executor | None = None, told: Told | None = None,
+    prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
+    eps: Sequence[bool] | None = None,
+) -> Sizing:
+    """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
+
+    Args:
+        document: A scenario with one group of LLM clients, whose model, memory and scheduler all layouts keep; clients
+            of other kinds stay as they are.
+        base_dir: Folder that its paths are relative to.
+        devices: Names or files of devices.
+        tps: Devices that share every layer.
+        layouts: "mixed", "pd".
+        max_devices: Most devices of a layout.
+        workers, out, engine, told: As in `hermes.explore.capacity`.
+        prices: Dollars per hour of one device, by its name in `devices`. Left out, the scenario's for the device that
+            it names, else the description's.
+        pps, dps, eps: Pipeline stages, data-parallel ranks, and whether each device has whole experts. Left out, those
+            that make sense for the model (`hermes.explore.size.layouts.candidates`).
+
+    Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
+    """
+    own, folder_of = dict(document), Path(base_dir)
+    need_fixed_clients(client.get("fleet") for client in own["clients"])
+    base, prices = as_composed(own, folder_of), {_named(name): dollars for name, dollars in (prices or {}).items()}
+    devices = list(dict.fromkeys(_named(name) for name in devices))
+    unknown = next((name for name in prices if name not in devices), None)
+    if unknown is not None:
+        raise InputError(f"a price of one of the devices {', '.join(devices)}", unknown, field="--price")
+    priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
+    splits = candidates(tps, pps, dps, eps, is_mixture(llm_of(base["clients"]), folder_of))
+    every = [Kind(device, split.tp, dollars, given, split.pp, split.dp, split.ep)
+             for device, dollars, given in priced for split in splits]
+    asked = [kind for kind in every if kind.devices <= max_devices and (kind.has_roles or "mixed" in layouts)]
+    if not asked:
+        raise InputError(f"at least {counted(min(split.devices for split in splits), 'device')}, those of one client",
+                         max_devices, field="max_devices")
+    left, checked, starts, known = _kinds(base, Path(base_dir), asked)
+    left = [*left, *_not_asked(every, starts, layouts, max_devices)]
+    with (scratch_folder(out) as folder, warnings.catch_warnings(),
+          closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
+        for text in known.links:   # the answer lists them
+            warnings.filterwarnings("ignore", re.escape(text).join((".*", ".*")), InputWarning)
+        trials = Trials(f"size {checked.title}", checked, folder, doing, told)
+        trials.length = max([1.0, *(start.length for start in starts.values())])
+        found = _all(trials, base["clients"], starts, max_devices, layouts)
+        sizing = Sizing(checked.title, checked, base, found, left, path=None if out is None else Path(out),
+                        assumed=known.links, remarks=known.remarks)
+        sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
+                              {kind: start.clients for kind, start in starts.items()})
+        trials.left = USUAL_LATER
+        if sizing.meets:
+            headroom = _headroom(trials, base["clients"], sizing.meets[0])
+            check = with_longer(trials, sizing, partial(changes, base["clients"]), headroom)
+            sizing = replace(sizing, headroom=headroom, check=check)
+            sizing = replace(sizing, steps=with_range(trials, sizing, partial(changes, base["clients"]), max_devices),
+                             others=of_others(sizing, partial(changes, base["clients"])))
+        sizing = replace(sizing, own=run_own(trials, own, folder_of))
+        if out is not None:
+            trials.finish()
+    return sizing
+
+
+def _named(device: str) -> str:
+    """Return a shipped device's own name for another one of it."""
+    return shipped_name("devices", device) or device
+
+
+def _price(device: str, clients: Sequence[Mapping[str, Any]], prices: Mapping[str, float], base_dir: Path) -> tuple[
+        float | None, bool]:
+    """Return the dollars per hour of one device, None if unknown, and whether the user gave them for this search."""
+    with inside("device"):
+        described = load_device(device, base_dir).price_per_hour
+    if device in prices:
+        return prices[device] or None, True
+    own = own_of(llm_of(clients), device).get("price_per_hour")
+    return (own if isinstance(own, int | float) else described) or None, False   # what it is else, the scenario says
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where the search of a kind of client begins: a number of clients, and how long the arrivals should be."""
+
+    clients: int
+    length: float
+
+
+class _Known(NamedTuple):
+    """What to know of the times of the kinds of clients: links that nobody named, and `Sizing.remarks`."""
+
+    links: list[str]
+    remarks: dict[Kind, list[str]]
+
+
+def _not_asked(every: list[Kind], starts: Mapping[Kind, _Start], layouts: Sequence[str], max_devices: int
+               ) -> list[Left]:
+    """Return the kinds of too many devices, and those that have no roles where layouts with roles are asked for."""
+    left = [Left(kind, f"a client has {counted(kind.devices, 'device')}, more than --max-devices {max_devices}")
+            for kind in every if kind.devices > max_devices]
+    return left + [Left(kind, NO_ROLES, "pd") for kind in every if "pd" in layouts and not kind.has_roles
+                   and (kind in starts or ("mixed" not in layouts and kind.devices <= max_devices))]
+
+
+def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]
+           ) -> tuple[list[Left], Scenario, dict[Kind, _Start], _Known]:
+    """Return the kinds that cannot serve the model, a checked scenario, where the others begin, and what is known."""
+    left: list[Left] = []
+    starts: dict[Kind, _Start] = {}
+    assumed: dict[str, None] = {}
+    remarks: dict[Kind, list[str]] = {}
+    checked: Scenario | None = None
+    refused: list[InputError] = []
+    for kind in asked:
+        try:
+            scenario = scenario_of(as_node({**base, **changes(base["clients"], kind, (1,))}), base_dir)
+            clients = build(scenario).clients
+            check_starts(scenario)
+        except InputError as error:
+            refused.append(error)
+            left.append(Left(kind, str(error)))
+            continue
+        starts[kind] = _start(scenario)
+        checked = checked or scenario
+        infos = [hardware_info(client.hardware) for client in clients if hasattr(client, "hardware")]
+        assumed |= dict.fromkeys(link.text for info in infos for link in info.assumed_links)
+        said = list(dict.fromkeys(remark for info in infos for remark in info.remarks()))
+        if said:
+            remarks[kind] = said
+    if checked is None:
+        raise min(refused, key=_lacks)
+    need_slo(checked)
+    return left, checked, starts, _Known(list(assumed), remarks)
+
+
+def _lacks(error: InputError) -> float:
+    """Return how many bytes of memory a refused client lacks; infinite if it lacks something else."""
+    found = error.found if (error.field or "").endswith("memory.capacity") else None
+    return float(found) if isinstance(found, int) else math.inf
+
+
+def _start(scenario: Scenario) -> _Start:
+    """Begin at the closed-form bound, with arrivals that let the longest answers settle; else at one client."""
+    demand = demand_of(scenario)
+    bound = None if demand is None else fewest_clients(demand)
+    if demand is None or bound is None:
+        return _Start(1, 1.0)
+    clients, state = bound
+    needed_s = LENGTH * demand.long_output * state.token_s
+    most = MOST_REQUESTS / max(demand.rate * demand.arrivals_s, 1.0)
+    return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)))
+
+
+def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
+    """Search for the highest load that a layout takes, in steps of 1% from its own."""
+    axis = axis_of(trials.scenario, "rate")
+    bracket = Bracket(0, STRIDE, known={0: True}, confirm=0)
+    while (level := bracket.choose()) is not None and len(bracket.known) < MOST_LOADS:
+        load = axis.load(level)
+        label = f"{best.label} at {load:g} times the load"
+        seed = trials.scenario.seed if best.seed is None else best.seed   # that of the answer's figures
+        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients), seed)})[label]
+        bracket.known[level] = missed(row) is None
+    return RATIO ** (bracket.meets_up_to or 0) - 1.0
+
+
+Numbers = tuple[int, ...]
+Search = Generator[Numbers, Tried, Tried | None]   # yields clients to try, takes the result, returns the best
+
+
+def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[Kind, _Start], max_devices: int,
+         layouts: Sequence[str]) -> list[Found]:
+    """Run the searches of all layouts side by side; those of pd begin when mixed has an answer."""
+    seed = trials.scenario.seed
+    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.devices, start.clients))
+               for kind, start in starts.items()}
+    done: dict[tuple[Kind, str], _Running] = {}
+    while running:
+        trials.left = USUAL_CHECK + USUAL_LATER + sum(_usual_left(one, layout, max_devices, layouts)
+                                                      for (_, layout), one in running.items())
+        wanted = {f"{one.label(one.wanted)}": one for one in running.values()}
+        rows = trials.run({label: (changes(clients, one.kind, one.wanted), seed) for label, one in wanted.items()})
+        for label, one in wanted.items():
+            one.learn(rows[label], trials.lengths[label])
+        for key, one in list(running.items()):
+            if one.over:
+                done[key] = running.pop(key)
+                kind, layout = key
+                if layout == "mixed" and "pd" in layouts and kind.has_roles and max_devices // kind.devices >= 2:
+                    start = one.best or one.tried[-1]
+                    running[kind, "pd"] = _Running(kind, _split(start, max_devices // kind.devices))
+    return [Found(kind, layout, one.best, one.tried) for (kind, layout), one in done.items() if layout in layouts]
+
+
+def _usual_left(one: _Running, layout: str, max_devices: int, layouts: Sequence[str]) -> int:
+    """Return how many simulations a search still makes as a rule, those of pd after it included."""
+    if layout == "pd":
+        return max(USUAL_PD - len(one.tried), 1)
+    clients = max_devices // one.kind.devices
+    follows = USUAL_PD if "pd" in layouts and one.kind.has_roles and clients >= 2 else 0
+    return max(min(clients, USUAL_MIXED) - len(one.tried), 1) + follows
+
+
+@dataclass
+class _Running:
+    """A search under way."""
+
+    kind: Kind
+    search: Search
+    tried: list[Tried] = field(default_factory=list)
+    best: Tried | None = None
+    over: bool = False
+    wanted: Numbers = ()
+
+    def __post_init__(self) -> None:
+        self.wanted = next(self.search)
+
+    def label(self, numbers: Numbers) -> str:
+        return Tried(self.kind, numbers, None, {}).label
+
+    def learn(self, row: Row, length: float) -> None:
+        tried = Tried(self.kind, self.wanted, missed(row), row, length=length)
+        self.tried.append(tried)
+        try:
+            self.wanted = self.search.send(tried)
+        except StopIteration as end:
+            self.best, self.over = end.value, True
+
+
+def _mixed(most: int, start: int = 1) -> Search:
+    """Search for the fewest clients. start: A lower bound, from which the search begins."""
+    bracket = Bracket(-min(start, most), 1, lowest=-most, highest=-1)
+    results: dict[int, Tried] = {}
+    while (level := bracket.choose()) is not None:
+        tried = yield (-level,)
+        results[level] = tried
+        bracket.known[level] = tried.misses is None
+        if tried.misses is not None:
+            bracket.hint = -min(most, max(_needed(tried) or 0, math.ceil(MORE * -level), 1 - level))
+    low = bracket.meets_up_to
+    return None if low is None else results[low]
+
+
+def _needed(tried: Tried) -> int | None:
+    """Return how many such clients serve the offered rate, by what the overloaded ones served."""
+    offered: float | None = tried.row.get("headline.offered_per_s")
+    served: float | None = tried.row.get("throughput.requests_per_s")   # of the whole run: a queue that grows
+    if not offered or not served or served > OVERLOADED * offered:
+        return None
+    return math.ceil(sum(tried.clients) * offered / served)
+
+
+def _split(start: Tried, most: int) -> Search:
+    """Search for the fewest prefill and decode clients, from the mixed answer or the most that was tried."""
+    total = max(2, min(sum(start.clients), most))
+    prompts, answers = start.row.get("energy.prefill_j") or 0.0, start.row.get("energy.decode_j") or 0.0
+    share = prompts / (prompts + answers) if prompts + answers else 0.5
+    prefill = min(max(1, round(total * share)), total - 1)
+    now: Numbers = (prefill, total - prefill)
+    results: dict[Numbers, Tried] = {}
+    best: Tried | None = None
+    while len(results) < MOST_PD:
+        tried = results[now] = yield now
+        if tried.misses is None and (best is None or tried.devices < best.devices):
+            best = tried
+        following = _next_split(tried, best, results, most)
+        if following is None:
+            break
+        now = following
+    return best
+
+
+def _next_split(tried: Tried, best: Tried | None, results: Mapping[Numbers, Tried], most: int) -> Numbers | None:
+    """Return the split to try next: one more where something is missed, one less once the SLO is met."""
+    if best is None:
+        prefill, decode = tried.clients
+        short = _short_side(tried)
+        step = max(1, round((MORE - 1) * (prefill if short == "prefill" else decode)))
+        step = min(step, max(1, most - prefill - decode))   # as far as there is room
+        now = (prefill + step, decode) if short == "prefill" else (prefill, decode + step)
+        if sum(now) > most and min(tried.clients) > 1:   # no room for more: shift one
+            now = (prefill + 1, decode - 1) if short == "prefill" else (prefill - 1, decode + 1)
+        return None if sum(now) > most or min(now) < 1 or now in results else now
+    prefill, decode = best.clients
+    for now in ((prefill - 1, decode), (prefill, decode - 1), (prefill - 2, decode + 1), (prefill + 1, decode - 2)):
+        if min(now) >= 1 and now not in results and not _hopeless(now, results):
+            return now
+    return None
+
+
+def _hopeless(now: Numbers, results: Mapping[Numbers, Tried]) -> bool:
+    """Whether a split with as many or more clients on both sides was missed."""
+    return any(tried.misses is not None and all(mine <= theirs for mine, theirs in zip(now, numbers, strict=True))
+               for numbers, tried in results.items())
+
+
+def _short_side(tried: Tried) -> str:
+    """Return which side of a split needs more clients."""
+    where = str(tried.row.get("binds.where")).rpartition("-")[2]   # of several groups: NAME-prefill
+    if where in ("prefill", "decode"):
+        return where
+    return "prefill" if "TTFT" in (tried.misses or "") else "decode"

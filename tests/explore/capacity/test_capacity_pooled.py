@@ -1,0 +1,82 @@
+"""Loads judged by several seeds together: by hand, without a simulation."""
+
+from hermes.explore.capacity.capacity_pooled import judged, pooled
+
+ALLOWED, HALF = 0.01, 0.004   # of 10,000 requests of one seed
+
+
+def row(share, requests=10_000, **more):
+    half = HALF * (10_000 / requests) ** 0.5
+    return {"slo.pass": share <= ALLOWED, "slo.tpot.pass": share <= ALLOWED, "settling.settled": True,
+            "settling.beyond.tpot_p99.share": share, "settling.beyond.tpot_p99.low": share - half,
+            "settling.beyond.tpot_p99.high": share + half, "settling.beyond.tpot_p99.allowed": ALLOWED, **more}
+
+
+def test_the_requests_of_all_seeds_decide():
+    """Shares of 1.1, 0.8 and 0.8%: 0.9% together, +-0.4/sqrt(3) = 0.23%: met, within noise."""
+    assert judged([row(0.011), row(0.008), row(0.008)]) == (True, False)
+    assert judged([row(0.011), row(0.005), row(0.005)]) == (True, True)    # 0.7% +-0.23%
+    assert judged([row(0.009), row(0.014), row(0.014)]) == (False, True)   # 1.23% +-0.23%
+    assert judged([row(0.009)]) == (True, False)
+
+
+def test_what_no_share_expresses_decides_too():
+    grows = row(0.005) | {"headline.stable": False}
+    assert judged([grows, grows, row(0.005)]) == (False, False)
+    assert judged([grows, grows, grows]) == (False, True)
+    assert judged([row(0.001), row(0.001), row(0.001) | {"requests.unfinished": 3}]) == (True, False)
+    unsettled = row(0.001) | {"settling.settled": False, "settling.why": "short"}
+    assert judged([unsettled]) == (False, True)
+    unlucky = row(0.014) | {"headline.stable": False, "headline.changes": True}   # an outage is none of a load's doing
+    assert judged([unlucky, row(0.002), row(0.002)]) == judged([row(0.014), row(0.002), row(0.002)]) == (True, True)
+
+
+def searched(luck, seeds, within=2, requests=3000, most=12):
+    """Search where the share is 1% at level 10.5, and 0.1% more by level; luck: what each seed adds, in shares at 3,000
+    requests."""
+    calls = []
+
+    def simulate(some, times, suffix, level):
+        length = requests * times
+        calls.append((level, some, round(length), suffix))
+        return [row(max(0.01 + 0.001 * (level - 10.5) + luck[seed] * (requests / length) ** 0.5, 0.0), length)
+                for seed in some]
+
+    return pooled(simulate, 4, requests, range(seeds), most, -700, within), calls
+
+
+def test_an_unlucky_seed_does_not_make_the_answer_smaller():
+    """Alone, the first seed would have ended at level 5."""
+    found, calls = searched([0.006, -0.003, -0.003], 3)
+    assert (found.level, found.beyond) == (10, 11)
+    assert found.low < 10 < found.high
+    # 0.4% at 10,000 requests: of 3 x 27,000 +-0.14%, 1.4 levels, rounded outwards to steps of two
+    assert (found.low, found.high) == (8, 12)
+    assert {length for _, _, length, _ in calls} == {9000, 27_000}   # three times as long, twice, as `hermes size`
+    assert max(len(some) for _, some, _, _ in calls) == 3
+
+
+def test_the_other_seeds_come_where_the_interval_is_wide():
+    found, calls = searched([0.0] * 5, 5, within=1)
+    assert list(found.seeds) == list(range(5))
+    assert calls[-1][1] == (0, 1, 2, 3, 4)
+    narrow, calls = searched([0.0] * 5, 5, within=6)
+    assert list(narrow.seeds) == [0, 1, 2]
+    assert {length for _, _, length, _ in calls} == {9000}
+
+
+def test_one_seed_has_an_interval_too():
+    found, _ = searched([0.0], 1, within=6)
+    assert found.low < found.level < found.high
+
+
+def test_a_search_says_whether_it_came_to_its_end():
+    assert searched([0.0], 1)[0].complete
+    cut, _ = searched([0.0], 1, most=2, requests=10**9)   # levels 4 and 6 of 10
+    assert (cut.level, cut.beyond, cut.complete) == (6, None, False)
+
+
+def test_a_trace_is_as_long_as_it_is():
+    _, calls = searched([0.0] * 3, 3, requests=10**9)
+    assert {suffix for _, _, _, suffix in calls} == {""}
+    assert {length for _, _, length, _ in calls} == {10**9}
