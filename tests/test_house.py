@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from budgets import Budget, Numbers, budgets, over
-from cpu_seconds import wrong
+from cpu_seconds import PIECE_S, piece, slower, wrong
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
@@ -126,6 +126,11 @@ def test_seconds_of_a_run_and_of_its_items_are_noticed() -> None:
         assert len(wrong(target, most[target] + 1, {})) == 1
         assert not wrong(target, most[target] + 1, {}, tolerance=1.1)
     assert not wrong("make test-all", 1, {"another": 100})
+
+
+def test_seconds_are_those_of_the_machine_of_the_budgets() -> None:
+    assert slower([PIECE_S, 3 * PIECE_S]) == 2
+    assert 0 < piece() < 1000 * PIECE_S
 
 
 def test_growth_and_new_parts_are_noticed() -> None:
