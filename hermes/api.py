@@ -18,7 +18,7 @@ from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml, w
 from hermes.scenario.build import build
 
 if TYPE_CHECKING:
-    from hermes.core.simulation import Simulation
+    from hermes.dispatch.simulation import Simulation
     from hermes.results.files.stored import StoredResults
     from hermes.scenario.alternatives import Again
     from hermes.scenario.kv_range import KvEnds

@@ -150,7 +150,7 @@ def test_the_table_of_extension_modules_is_true(module: str) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    "from hermes.core.coordinator import Coordinator", "import hermes.core.clock", "from hermes import api",
+    "from hermes.dispatch.coordinator import Coordinator", "import hermes.core.clock", "from hermes import api",
     "from hermes.schedulers import ChunkedScheduler", "from hermes.schedulers.base import Plan",
     "def f():\n    from hermes.scenario.build import build", "from hermes.testing import schedulers",
 ])

@@ -23,8 +23,8 @@ from hermes.clients.tier_config import TiersConfig
 from hermes.config import Bytes, Component, ConfigModel, Name
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
-from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
+from hermes.core.record import Describe
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.config import FleetConfig

@@ -16,9 +16,8 @@ from hermes.clients.resources import PowerConfig
 from hermes.config import Name
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock, Tick
-from hermes.core.collect import Describe
 from hermes.core.columns import StepLog
-from hermes.core.record import MachineInfo
+from hermes.core.record import Describe, MachineInfo
 from hermes.core.stage import Stage
 from hermes.hardware.descriptions.devices import MachineSpec
 from hermes.units import s_to_ns

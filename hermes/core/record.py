@@ -6,7 +6,7 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +19,8 @@ __all__ = [
     "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "DOWN", "DRAINING", "FATES",
     "GATEWAY_WAIT", "GONE", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
     "QUEUED_FIELDS", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING",
-    "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo",
-    "Offered", "RunRecord", "SharingInfo", "TierInfo",
+    "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels",
+    "MachineInfo", "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
@@ -149,6 +149,11 @@ class ClientInfo:
     max_num_batched_tokens: int = 0
     engine: str = ""   # version (and commit) of the real engine whose own scheduler decided
     peak_blocks_inside: int = 0   # most blocks in use at the end of a step inside a run; 0 if a run's end has the peak
+
+
+Describe = Callable[[dict[str, IntArray]], ClientInfo]
+"""Return the record's entry of a client, given the client's rows of the table of runs in order of time."""
+Labels = dict[str, tuple[IntArray, list[str]]]
 
 
 @dataclass

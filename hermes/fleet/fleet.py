@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import Client
 from hermes.core.clock import MEMBERSHIP, Acting, Clock
-from hermes.core.gateway import Gateway
-from hermes.core.kv_transfer import Handoff
 from hermes.core.router import Router
 from hermes.core.stage import Stage
+from hermes.dispatch.parts import DispatchPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig, Probe
@@ -60,9 +59,8 @@ class Fleet:
     Args:
         groups: Those whose replicas come and go.
         shared: Autoscalers of several groups, and the groups' names.
-        handoff: Moves KV between them; None if none moves.
         left: Returns whether the run goes on: the requests that have not ended, or 1 before the last `duration` ends.
-        gateway: Makes attempts at what they serve; None if nothing can go wrong.
+        parts: Of the dispatch that hear of clients that come and go.
         seed: Of the scenario.
 
     Attributes:
@@ -71,9 +69,8 @@ class Fleet:
     """
 
     def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
-                 handoff: Handoff | None, left: Callable[[], int], gateway: Gateway | None, seed: int) -> None:
-        holds = (lambda client: False) if handoff is None else handoff.holds
-        self._env, self._gateway, self._seed = env, gateway, seed
+                 left: Callable[[], int], parts: Sequence[DispatchPart], seed: int) -> None:
+        self._env, self._parts, self._seed = env, parts, seed
         self.log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
@@ -85,20 +82,19 @@ class Fleet:
                 starter = config.start_up.build(Place(
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             with inside(f"{group.field}.fleet"):
-                replicas = Replicas(env, clients, config.start, starter, self._changed, holds, left, self.log, seed,
-                                    self._down)
+                replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self.log,
+                                    seed, self._down)
             if config.spares is not None:
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))
-            if gateway is not None:
-                gateway.covered |= {client.index for client in clients if client.role == "service"}
+            for part in parts:
+                part.covers([client for client in clients if client.role == "service"])
             replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
-            if handoff is not None:
-                replicas.kv_waits = handoff.waiting_tokens
+            replicas.kv_waits = self._kv_waits
             self.replicas[group.name] = replicas
-            if gateway is not None and gateway.policy.queue_ns is not None:
+            if any(part.queues for part in parts):
                 replicas.least = 0
-                replicas.waiting = partial(self._queued, gateway, replicas)
+                replicas.waiting = partial(self._queued, replicas)
             for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
                 notice = self._notice(config.probe, clients[crash.replica].name)
                 replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
@@ -114,9 +110,16 @@ class Fleet:
             with inside(f"autoscalers.{number}.autoscaler"):
                 several.check_groups(views)
 
-    def _queued(self, gateway: Gateway, replicas: Replicas) -> int:
-        return gateway.num_waiting([seen.members for seen in self._seen
-                                    if any(replicas is self._of.get(client.index) for client in seen.candidates)])
+    def _keeps(self, client: Client) -> bool:
+        return any(part.keeps(client) for part in self._parts)
+
+    def _kv_waits(self, client: Client) -> int:
+        return sum(part.waiting_tokens(client) for part in self._parts)
+
+    def _queued(self, replicas: Replicas) -> int:
+        lists = [seen.members for seen in self._seen
+                 if any(replicas is self._of.get(client.index) for client in seen.candidates)]
+        return sum(part.num_waiting(lists) for part in self._parts)
 
     def watch(self, members: list[Client], router: Router) -> None:
         """Keep a list of candidates, and a router over them, at the clients that are ready. Raises `InputError` for a
@@ -162,12 +165,14 @@ class Fleet:
             members = {client.index: client for seen in self._seen if seen.router is router for client in seen.members}
             if members:   # a router is not asked before there are some
                 router.changed([members[index] for index in sorted(members)])  # type: ignore[attr-defined]  # checked
-        if self._gateway is not None:
-            self._gateway.members_changed()
+        for part in self._parts:
+            part.members_changed()
 
     def _down(self, client: Client, down: bool) -> None:
-        if self._gateway is not None:
-            (self._gateway.lost if down else self._gateway.back)(client)
+        for part in self._parts if down else ():
+            part.goes_down(client)
+        for part in self._parts:
+            (part.lost if down else part.back)(client)
 
     def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
         """Return what calls a function when a crash of a client is noticed."""

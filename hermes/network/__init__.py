@@ -3,9 +3,9 @@
 `NETWORKS` registers the components that YAML can name; their `build(env, nodes)` returns a `Network`.
 """
 
-from hermes.core.layerwise import LayerStream, exposed_bytes
 from hermes.core.network import LinkUse, Network, can_cancel
 from hermes.network.base import NETWORKS, BaseNetwork, NetworkComponent, Site
+from hermes.network.layerwise import LayerStream, exposed_bytes
 
 __all__ = [
     "NETWORKS", "BaseNetwork", "LayerStream", "LinkUse", "Network", "NetworkComponent", "Site", "can_cancel",

@@ -1,7 +1,7 @@
 """One router for each of several gateways, from which single clients can be kept.
 
 Each router knows only what it sent itself, and scrapes for itself. A circuit breaker keeps a client from the router of
-the gateway that has seen it fail (`hermes.core.breakers`).
+the gateway that has seen it fail (`hermes.gateway.breakers`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from hermes.config.own_code import code_of_run
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node
 from hermes.core.record import RunRecord
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError, Verbatim, inside, suggest, warn_all
 from hermes.fleet.advice import NO_LIMIT, Advice, Shadow, act, advice
 from hermes.fleet.autoscalers import AUTOSCALERS, Autoscaler

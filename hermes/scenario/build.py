@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
@@ -15,20 +15,20 @@ from hermes.clients.llm import LLMClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
-from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
-from hermes.core.coordinator import Coordinator
-from hermes.core.inputs import Inputs
-from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS
+from hermes.core.notes import Notes
+from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS, Describe, Labels
 from hermes.core.request import Stream
 from hermes.core.request_table import NamedColumn, RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
-from hermes.core.rows import Notes, StageRows
-from hermes.core.simulation import Simulation
+from hermes.dispatch.coordinator import Coordinator
+from hermes.dispatch.inputs import Inputs
+from hermes.dispatch.rows import StageRows
+from hermes.dispatch.simulation import Simulation
 from hermes.engine.compatibility import Case, check
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.fleet.flow_control import Requested
-from hermes.fleet.gateway import GatewayConfig, draws
+from hermes.gateway.config import GatewayConfig, draws
+from hermes.gateway.flow_config import Requested
 from hermes.hardware.descriptions.files import names_in
 from hermes.hardware.info import hardware_info
 from hermes.network import Network, Site, can_cancel
@@ -47,20 +47,21 @@ from hermes.workload.pipelines import fields_of
 from hermes.workload.workload import offered
 
 if TYPE_CHECKING:
-    from hermes.core.dispatch_parts import DispatchPart
-    from hermes.core.gateway import Gateway
-    from hermes.core.kv_transfer import Handoff
+    from hermes.dispatch.handoff import Handoff
+    from hermes.dispatch.parts import DispatchPart
     from hermes.fleet.autoscalers import GroupsAutoscaler
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
+    from hermes.gateway.gateway import Gateway
     from hermes.routing.decisions import Decisions
 
 __all__ = ["build", "build_with_pipelines"]
 
 NO_NAME = [""]
 PARTS = {   # of the coordinator, in the order of their hooks: what asks for each, and its class, imported then
-    "observe": "hermes.core.dispatch_parts:Observers",   # a method of routers or the fleet
-    "workload.patience": "hermes.core.patience:Patience", "workload.retry": "hermes.core.client_retries:ClientRetries",
+    "observe": "hermes.dispatch.parts:Observers",   # a method of routers or the fleet
+    "workload.patience": "hermes.dispatch.patience:Patience",
+    "workload.retry": "hermes.gateway.client_retries:ClientRetries",
 }
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
@@ -179,17 +180,17 @@ class _Builder:
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         routers = self._build_routers()
-        gateway, requested = self._build_gateway(), self._requested()
-        fleet = self._build_fleet(routers, handoff, gateway)
+        requested = self._requested()
+        moving = [part for part in (handoff, self._build_gateway(requested)) if part is not None]
+        fleet = self._build_fleet(routers, handoff, moving)
         coordinator = Coordinator(
             self.env, self.clients, self._events, routers, self._candidates, self._cells, self.streams,
-            StageRows(self.env, self.stage_kinds, attempts=gateway is not None), self._notes,
-            Inputs(self.env, self.network, self._transfers), handoff, gateway=gateway,
-            local_handoff=scenario.kv_transfer_scope == "local", parts=self._parts([*routers.values(), fleet], gateway),
+            StageRows(self.env, self.stage_kinds, attempts=any(part.attempts for part in moving)), self._notes,
+            Inputs(self.env, self.network, self._transfers),
+            prefill_gives=int(handoff is None or scenario.first_token == "prefill"),
+            parts=[*self._parts([*routers.values(), fleet]), *moving],
         )
         self._check_engines()
-        if gateway is not None:
-            self._build_flow(gateway, requested)
         return Simulation(
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels() | self._labels_at_gateway(requested),
@@ -209,24 +210,29 @@ class _Builder:
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
             raise InputError(Verbatim("all clients only prefill; add one that decodes"), field="clients")
-        from hermes.core.kv_transfer import Handoff  # most scenarios have no roles
+        from hermes.dispatch.handoff import Handoff  # most scenarios have no roles
 
         return Handoff(self.env, self.clients, self._kv_network, self._transfers, self._events, scenario.kv_transfer,
-                       scenario.kv_transfer_retry, prefill_gives=int(scenario.first_token == "prefill"))
+                       scenario.kv_transfer_retry, prefill_gives=int(scenario.first_token == "prefill"),
+                       local=scenario.kv_transfer_scope == "local")
 
-    def _build_gateway(self) -> Gateway | None:
+    def _build_gateway(self, requested: Requested) -> Gateway | None:
         """Return what makes attempts, None where none can fail."""
         config = self.scenario.gateway
         fleets = [client.value_of("fleet") for client in self.scenario.clients]
         again = any(workload.retry is not None for workload in self.scenario.workload)
         if config is None and not again and not any(fleet is not None and fleet.crashes for fleet in fleets):
             return None
-        gateway = (config or GatewayConfig()).build(self.env, self.scenario.seed)
-        if gateway.breakers is not None:
-            gateway.breakers.routers += self._guarded
-        return gateway
+        groups: dict[str, list[list[Any]]] = {}
+        for (kind, model), members in self._candidates.items():   # of all slots, before the fleet starts
+            if members and all(client.role != "service" for client in members):
+                generation = kind.split()[0] in GENERATIONS
+                groups.setdefault(model if generation else f"{kind}/{model}", []).append(members)
+        with inside("gateway"):
+            return (config or GatewayConfig()).build(self.env, self.scenario.seed, [*groups.values()], requested,
+                                                     self._guarded)
 
-    def _parts(self, hearing: Iterable[object], gateway: Gateway | None) -> list[DispatchPart]:
+    def _parts(self, hearing: Iterable[object]) -> list[DispatchPart]:
         """Return the parts of the coordinator that something asks for. hearing: Routers and the fleet."""
         heard = {id(one): one.observe for one in hearing if hasattr(one, "observe")}
         each = [*zip(self.streams, self.scenario.workload, strict=True)]
@@ -237,20 +243,7 @@ class _Builder:
                                for stream, config in each if config.retry is not None},
         }
         made = [(place.split(":"), asked[key]) for key, place in PARTS.items() if asked[key]]
-        return [vars(import_module(module))[name](self.env, value, gateway) for (module, name), value in made]
-
-    def _build_flow(self, gateway: Gateway, requested: Requested) -> None:
-        """Give a gateway what holds or refuses requests, if the scenario has that."""
-        config = self.scenario.gateway
-        if config is None or config.orders is None:
-            return
-        groups: dict[str, list[list[Any]]] = {}
-        for (kind, model), members in self._candidates.items():   # of all slots, before the fleet starts
-            if members and all(client.role != "service" for client in members):
-                generation = kind.split()[0] in GENERATIONS
-                groups.setdefault(model if generation else f"{kind}/{model}", []).append(members)
-        with inside("gateway"):
-            gateway.flow = config.build_flow(self.env, self.scenario.seed, gateway, [*groups.values()], requested)
+        return [vars(import_module(module))[name](self.env, value) for (module, name), value in made]
 
     def _requested(self) -> Requested:
         """Return tenants and classes of all requests."""
@@ -274,14 +267,14 @@ class _Builder:
         return labels
 
     def _build_fleet(self, routers: dict[tuple[str, str], Router], handoff: Handoff | None,
-                     gateway: Gateway | None) -> Fleet | None:
+                     parts: Sequence[DispatchPart]) -> Fleet | None:
         """Return what lets clients come and go, None if all serve throughout."""
         if not self.scenario.autoscalers and all(config.value_of("fleet") is None for config in self.scenario.clients):
             return None
         from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
         from hermes.fleet.fleet import Fleet, Group
 
-        queued = gateway is not None and gateway.policy.queue_ns is not None
+        queued = any(part.queues for part in parts)
         groups, first = [], 0
         for i, config in enumerate(self.scenario.clients):
             clients = self.clients[first:first + len(config.names)]
@@ -315,7 +308,7 @@ class _Builder:
             if not all(can_cancel(network) for network in used):
                 raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, "
                                           "or leave out `crashes`"), field="network")
-        fleet = Fleet(self.env, groups, shared, handoff, self._goes_on, gateway, self.scenario.seed)
+        fleet = Fleet(self.env, groups, shared, self._goes_on, parts, self.scenario.seed)
         for key, router in routers.items():
             fleet.watch(self._candidates[key], router)
         return fleet

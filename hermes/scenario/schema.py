@@ -13,7 +13,7 @@ from hermes.config import Component, ConfigModel, Duration, Name, quantity
 from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.config import SharedAutoscaler
-from hermes.fleet.gateway import GatewayConfig
+from hermes.gateway.config import GatewayConfig
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
 from hermes.pipelines.nodes import Node as GraphNode

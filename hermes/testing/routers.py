@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.router import RouterContext
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.routing.base import ROUTERS
 from hermes.routing.decisions import Decisions, WrappedRouter
 from hermes.scenario import load_scenario
@@ -162,7 +162,7 @@ class RouterContract(ABC):
                 changes = [{"at": at, "replicas": replicas} for at, replicas in ((0.5, count), (2.5, 1), (4.0, 2))]
                 group["fleet"] = {"start": 1, "start_up": {"total": 0.05},
                                   "autoscaler": {"kind": "schedule", "changes": changes}}
-            routers = self.built(count)[0].coordinator._routers.values()
+            routers = self.built(count)[0].coordinator.routers.values()
             if not all(hasattr(router, "changed") for router in routers):
                 return
             choices: list[Choice] = []

@@ -21,7 +21,7 @@ from hermes.clients.schedule_replay import FileResult
 from hermes.compiled import is_compiled
 from hermes.config.yaml_document import parse_yaml
 from hermes.core.clock import Clock
-from hermes.core.coordinator import Coordinator
+from hermes.dispatch.coordinator import Coordinator
 from hermes.scenario import builtin_scenarios, load_scenario
 
 BUILD = "compiled" if is_compiled(Coordinator) else "pure"

@@ -16,7 +16,7 @@ import scenario_parts
 from outcomes import digest
 
 from hermes.compiled import is_compiled
-from hermes.core.coordinator import Coordinator
+from hermes.dispatch.coordinator import Coordinator
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from found_parts import handoff_of
 from outcomes import Outcome, stage_token_steps
 
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
@@ -178,7 +179,7 @@ def branches_lie_side_by_side(record: RunRecord, rows: list[int]) -> None:
 
 def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> None:
     """6: and they are the KV of the prompts that moved. (A hand-over that could only wait for ever moves nothing.)"""
-    record, handoff = outcome.record, outcome.simulation.coordinator.handoff
+    record, handoff = outcome.record, handoff_of(outcome.simulation)
     networks = {outcome.simulation.network} | (set() if handoff is None else {handoff.network})
     sent = sum(network.bytes_sent for network in networks)
     assert sent == sum(network.bytes_received for network in networks)

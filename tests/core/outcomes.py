@@ -13,7 +13,7 @@ from scenario_parts import LivelockError, Probe
 
 from hermes.compiled import is_compiled
 from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from found_parts import handoff_of
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import (
@@ -70,7 +71,7 @@ def no_clock_runs_backwards_where_it_ran(outcome: Outcome) -> None:
 
 
 def kv_arrives_whole_or_not_at_all(outcome: Outcome) -> None:
-    record, handoff = outcome.record, outcome.simulation.coordinator.handoff
+    record, handoff = outcome.record, handoff_of(outcome.simulation)
     networks = {outcome.simulation.network} | (set() if handoff is None else {handoff.network})
     sent = sum(network.bytes_sent for network in networks)
     assert sent == sum(network.bytes_received for network in networks) == int(record.transfers["bytes"].sum())

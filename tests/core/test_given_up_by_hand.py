@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from found_parts import handoff_of
 from outcomes import Outcome, run
 
 Data = dict[str, Any]
@@ -166,7 +167,7 @@ def test_layers_that_have_left_before_it_was_given_up_arrive(mode: str) -> None:
     [(request, sent, begin, end)] = moves(outcome)
     assert (request, begin, end) == (0, 2, 2)
     assert 0 < sent < 500 * 25_000
-    network = outcome.simulation.coordinator.handoff.network
+    network = handoff_of(outcome.simulation).network
     assert network.bytes_sent == network.bytes_received == sent
     assert rows(outcome) == [(0, "prefill", 0, 0, 2)]
 

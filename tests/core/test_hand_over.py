@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from found_parts import handoff_of
 from outcomes import run
 
 import hermes
@@ -81,7 +82,7 @@ def test_kv_takes_a_link_unless_the_network_is_named() -> None:
             for network in ("ideal", "kv_link")}
     assert ends == pytest.approx({"ideal": 3, "kv_link": 8})
     simulation = build(load_scenario(scenario([client("p", "prefill"), client("d", "decode")], [[10, 3]], [0])))
-    handoff = simulation.coordinator.handoff
+    handoff = handoff_of(simulation)
     assert handoff is not None
     assert handoff.network.estimate_ns("p", "d", 50_000_000_000) == 1_000_000_000
     assert simulation.network.estimate_ns("p", "d", 50_000_000_000) == 0   # all that is not KV of a hand-over

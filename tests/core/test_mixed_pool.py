@@ -61,7 +61,7 @@ def placed(data: Data) -> list[tuple[str, str]]:
 
 def balanced(outcome: Outcome) -> None:
     """Nothing is left in the router's books, and everybody but idle lenders is at home."""
-    for router in outcome.simulation.coordinator._routers.values():
+    for router in outcome.simulation.coordinator.routers.values():
         router = getattr(router, "_router", router)
         assert isinstance(router, MixedPool)
         assert not router._placed
@@ -155,7 +155,7 @@ def test_clients_full_of_kv_for_each_other_start_over(retry: float | None) -> No
                         kv_transfer_retry=retry, stepping=stepping, first_token="prefill")
         checked = load_scenario(data)
         simulation = build(checked)
-        simulation.coordinator._routers = {("generate", ""): CrossWise(simulation.clients)}
+        simulation.coordinator.routers = {("generate", ""): CrossWise(simulation.clients)}
         record = simulation.run()
         assert record.status.tolist() == [1, 1]
         assert record.stages["output_tokens"].tolist().count(4) == 2

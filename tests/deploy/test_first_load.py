@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hermes.cli import main
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.explore import first_load
 from hermes.explore.first_load import Fitted
 

@@ -11,10 +11,10 @@ from hermes.deploy.objects_read import parts_of
 from hermes.deploy.objects_scale import hpa_of, keda_of
 from hermes.deploy.objects_write import objects_of, picker_of, route_of
 from hermes.errors import InputError, InputWarning
-from hermes.fleet.flow_control import FlowControlConfig
-from hermes.fleet.gateway import GatewayConfig
 from hermes.fleet.hpa import Hpa
 from hermes.fleet.keda import Keda
+from hermes.gateway.config import GatewayConfig
+from hermes.gateway.flow_config import FlowControlConfig
 from hermes.routing.llm_d import LlmDConfig
 from hermes.scenario import load_scenario
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from found_parts import handoff_of
 
 from hermes.core.record import (
     ATTEMPT_OUTCOMES,
@@ -18,7 +19,7 @@ from hermes.core.record import (
     STARTING,
     RunRecord,
 )
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -63,7 +64,7 @@ def assert_nothing_leaks(simulation: Simulation) -> None:
         assert not any(tier._active for tier in client.tiers), f"{client.name}: flows of a tier"
     assert coordinator.inputs.idle()
     assert all(part.idle() for part in coordinator.parts)
-    handoff = coordinator.handoff
+    handoff = handoff_of(simulation)
     if handoff is not None:
         assert not any(handoff._moving.values())
         for held in (handoff._twins, handoff._flights, handoff._ahead, handoff._turned_away, handoff._given_up,

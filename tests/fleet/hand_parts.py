@@ -16,7 +16,7 @@ from conservation import assert_conserved, assert_nothing_leaks
 
 from hermes.arrays import IntArray
 from hermes.core.record import ATTEMPT_OUTCOMES, FATES, MEMBER_STATES, RunRecord
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.hardware.base import HARDWARE, StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.results.results import Results

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from conservation import assert_conserved, assert_held, assert_nothing_leaks, ran
+from found_parts import part_of
 from long_runs import count
 
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
 from hermes.core.record import RunRecord
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError
+from hermes.gateway.flow_control import FlowControl
+from hermes.gateway.gateway import Gateway
 from hermes.scenario import load_scenario
 
 FOLDER = resource_dir("scenarios")
@@ -121,7 +124,7 @@ def test_flow_control_in_a_pipeline(path: Path) -> None:
     for seed in range(count(2, 2, thorough=4)):
         overrides = holding(path, requests, seed)
         overrides, simulation, record = conserved(path, overrides)
-        engines = len(simulation.coordinator.gateway.flow._pools)
+        engines = len(part_of(part_of(simulation.coordinator.parts, Gateway).parts, FlowControl)._pools)
         if engines == 1:
             assert_held(record)
         waited += int((record.held["left_ns"] > record.held["asked_ns"]).sum())

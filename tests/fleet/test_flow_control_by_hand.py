@@ -17,10 +17,10 @@ from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
 from hermes.config.streams import stream
 from hermes.config.validation import validate
-from hermes.core.fairness import Service
 from hermes.core.record import HELD_OUTCOMES
 from hermes.errors import InputError
-from hermes.fleet.flow_control import FlowControlConfig
+from hermes.gateway.fairness import Service
+from hermes.gateway.flow_config import FlowControlConfig
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 SCRAPED = {"kind": "utilization", "scrape": s(50_000), "stale": s(200_000)}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import hand_parts
 import pytest
+from found_parts import handoff_of
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
 from hermes.results.figures.utilisation import resource_uses
@@ -83,7 +84,7 @@ def test_the_source_dies_while_its_kv_is_on_the_network(mode: str, shared: bool)
     assert found.finish == [31000, 19000]
     assert found.wasted() == (1, 10, 0)
     assert [row for row in found.stages if row[6] == 7000] == [(0, "decode", 2, 3000, -1, -1, 7000, 0)]
-    network = found.simulation.coordinator.handoff.network
+    network = handoff_of(found.simulation).network
     assert (network.bytes_sent, network.bytes_received, network.bytes_cancelled) == (30000, 20000, 10000)
 
 

@@ -14,11 +14,11 @@ from each import each
 from hand_parts import MODES, Data, Run, ask, client, fleet, s
 
 from hermes.config.retries import CooldownConfig, EnvoyRetry, LitellmRetry, OpenaiRetry, SglangRetry
-from hermes.core.breakers import Breakers
 from hermes.core.clock import Clock
-from hermes.core.retries import BreakerPolicy, RetryBudget, RetryPolicy, breaker_of, policy_of
 from hermes.core.statuses import status_of
 from hermes.errors import InputError
+from hermes.gateway.breakers import Breakers
+from hermes.gateway.retries import BreakerPolicy, RetryBudget, RetryPolicy, breaker_of, policy_of
 from hermes.scenario import load_scenario
 
 each_mode = pytest.mark.parametrize("mode", MODES)

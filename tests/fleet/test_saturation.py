@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from hermes.core.clock import Clock
-from hermes.core.fairness import Flow, Held, LeastService, RoundRobin, Service
-from hermes.core.saturation import InFlight, Utilization
 from hermes.core.scraped import Sample
+from hermes.gateway.fairness import Flow, Held, LeastService, RoundRobin, Service
+from hermes.gateway.saturation import InFlight, Utilization
 
 MS = 1_000_000
 NOW = 10_000 * MS

@@ -72,7 +72,7 @@ def test_what_the_books_do_not_show_is_refused(load: str) -> None:
 def left_over(data: dict[str, Any]) -> list[int]:
     """Run a scenario; return what its routers' books hold at the end."""
     simulation = build(load_scenario(data))
-    routers = {id(router): router for router in simulation.coordinator._routers.values()}.values()
+    routers = {id(router): router for router in simulation.coordinator.routers.values()}.values()
     simulation.run()
     left: list[int] = []
     for router in routers:

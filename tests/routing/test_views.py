@@ -54,7 +54,7 @@ def test_all_requests_between_two_scrapes_go_to_one_client() -> None:
 def test_a_choice_is_the_least_of_the_last_samples(load: str) -> None:
     """At each arrival the choice is compared with samples that are read one by one, at the same offsets."""
     simulation = build(load_scenario(scenario(load, 0.04)))
-    router = next(iter(simulation.coordinator._routers.values()))
+    router = next(iter(simulation.coordinator.routers.values()))
     clients = simulation.clients
     beside = [scrape(client, 0, "router", 0.04) for client in clients]
     choose, seen = router.choose, []

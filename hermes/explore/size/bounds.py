@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.hardware.base import StepStats
 from hermes.scenario import Scenario
 from hermes.scenario.build import build

@@ -6,7 +6,7 @@ import gc
 import time
 
 from hermes.core.noise import peak_rss_bytes
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.scenario import Scenario
 
 __all__ = ["Built"]

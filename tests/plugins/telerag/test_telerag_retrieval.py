@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes.core.record import STATUS_COMPLETED
-from hermes.core.simulation import Simulation
+from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.pipelines import ServiceStage

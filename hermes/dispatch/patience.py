@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, Clock, Tick
-from hermes.core.dispatch_parts import DispatchPart
 from hermes.core.generation import Generation
 from hermes.core.reasons import GAVE_UP
 from hermes.core.request import Request, Stream
 from hermes.core.stage import Stage
-
-if TYPE_CHECKING:
-    from hermes.core.gateway import Gateway
+from hermes.dispatch.parts import DispatchPart
 
 __all__ = ["Patience"]
 
@@ -25,12 +21,10 @@ class Patience(DispatchPart):
 
     Args:
         limits: For each such workload the time in ns without a first token, and without the end; None for no limit.
-        gateway: Cancels what engines serve, in this part's place; None where there is none.
     """
 
-    def __init__(self, env: Clock, limits: Mapping[Stream, tuple[int | None, int | None]],
-                 gateway: Gateway | None) -> None:
-        self._env, self._gateway = env, gateway
+    def __init__(self, env: Clock, limits: Mapping[Stream, tuple[int | None, int | None]]) -> None:
+        self._env = env
         self._limits = {stream: [
             (number, after_ns, f"{GAVE_UP}{what} within {after_ns / 1e9:g} s")
             for number, (after_ns, what) in enumerate(zip(own, ("no first token", "not answered"), strict=True))
@@ -76,7 +70,7 @@ class Patience(DispatchPart):
             return
         serving = self._serving.get(request, {})
         self.coordinator.refuse(request, reason)
-        if serving and self._gateway is None:
+        if serving and not self.coordinator.attempts:   # otherwise the part that makes them cancels them
             self._serving[request] = serving
             self._cancel(request)
 
@@ -93,8 +87,10 @@ class Patience(DispatchPart):
 
     def _has_begun(self, asked: Stage, seq: Stage, client: Client | None) -> bool:
         """Whether the user has a token of a generation; `seq` is at a client, another attempt may have given it."""
-        begun = None if self._gateway is None else self._gateway.call_begun(asked)
-        return self.coordinator.answers(seq, client) if begun is None else begun
+        for part in self.coordinator.parts:
+            if (begun := part.begun(asked)) is not None:
+                return begun
+        return self.coordinator.answers(seq, client)
 
     def _cancel(self, request: Request, tick: Tick | None = None) -> None:
         """Cancel the stages of a request one after the other: each may end a step at this instant."""

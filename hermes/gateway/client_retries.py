@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from hermes.config.retries import Retry
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, EXPIRY, Clock, Tick
-from hermes.core.dispatch_parts import DispatchPart
-from hermes.core.gateway import Draw, Gateway, content_again
 from hermes.core.generation import Generation
 from hermes.core.record import FATES
 from hermes.core.request import Request, Stream
-from hermes.core.retries import RetryBudget, RetryPolicy, policy_of
 from hermes.core.stage import Stage
 from hermes.core.statuses import CLIENT_LATE, status_of
+from hermes.dispatch.parts import DispatchPart
+from hermes.gateway.gateway import Draw, content_again
+from hermes.gateway.retries import RetryBudget, RetryPolicy, policy_of
 
 __all__ = ["ClientRetries"]
 
@@ -37,11 +40,11 @@ class ClientRetries(DispatchPart):
     Args:
         asked: For each such workload its rules, and what returns numbers from 0 to 1 of a stream of each request, by
             the request's number.
-        gateway: Makes the attempts; where clients retry there is one.
     """
 
-    def __init__(self, env: Clock, asked: Mapping[Stream, tuple[Retry, Draw]], gateway: Gateway) -> None:
-        self._env, self._gateway = env, gateway
+    def __init__(self, env: Clock, asked: Mapping[Stream, tuple[Retry, Draw]]) -> None:
+        self._env = env
+        self._offered_ns: dict[int, int] = {}   # request -> when its client offered it again, for the last time
         self._rules = {stream: _Rules(policy_of(config), draw) for stream, (config, draw) in asked.items()}
 
     def arrived(self, request: Request) -> None:
@@ -59,7 +62,7 @@ class ClientRetries(DispatchPart):
 
     def _late(self, request: Request, reason: str, tick: Tick) -> None:
         if not request.over:
-            self._gateway.fates[request.id] = FATES.index("timed out")
+            self.coordinator.fates[request.id] = FATES.index("timed out")
             self.coordinator.refuse(request, reason)
 
     def begins(self, stage: Stage, client: Client) -> None:
@@ -74,7 +77,7 @@ class ClientRetries(DispatchPart):
         if number > 1:
             budget.retrying -= 1
         may = number <= policy.retries and status_of(reason) in policy.retry_on and (
-            policy.restarts or not self._gateway.begun(request))
+            policy.restarts or not any(part.reads(request) for part in self.coordinator.parts))
         if not (may and budget.allows()):
             if number > 1:
                 budget.retrying += 1   # until it has ended
@@ -85,7 +88,7 @@ class ClientRetries(DispatchPart):
         if alike and fresh.content is None and fresh.tried is not None:   # prefix caches find what was computed
             fresh.content = content_again(fresh.tried)
         wait_ns = policy.wait_ns(number, partial(rules.draw, request.id))
-        self._gateway.fates.pop(request.id, None)
+        self.coordinator.fates.pop(request.id, None)
         self.coordinator.drop(request, fresh)
         self._env.tick_at(self._env._now + wait_ns, ARRIVAL, partial(self._again, fresh, rules))
         return True
@@ -94,7 +97,7 @@ class ClientRetries(DispatchPart):
         """Offer a request again."""
         if not request.over:
             request.note("client_tries", request.offered)
-            self._gateway.offered_ns[request.id] = self._env._now
+            self._offered_ns[request.id] = self._env._now
             self._offered(request, rules)
             self.coordinator.offer(request)
 
@@ -107,3 +110,7 @@ class ClientRetries(DispatchPart):
 
     def idle(self) -> bool:
         return not any(rules.budget.active or rules.budget.retrying for rules in self._rules.values())
+
+    def record(self) -> dict[str, Any]:   # Any: fields of the record
+        rows = np.array(sorted(self._offered_ns.items()), dtype=np.int64).reshape(-1, 2)
+        return {"offers": {"request": rows[:, 0].copy(), "offered_ns": rows[:, 1].copy()}} if len(rows) else {}

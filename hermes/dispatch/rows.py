@@ -1,4 +1,4 @@
-"""What a run writes down about requests: rows of the table of stages, and notes.
+"""What a run writes down about requests: rows of the table of stages.
 
 A row is one of each sequence, branch or task, written when it leaves its client.
 """
@@ -6,7 +6,7 @@ A row is one of each sequence, branch or task, written when it leaves its client
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from hermes.core.client import Client
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.generation import Generation, Segments
-from hermes.core.record import BELIEVED, STAGE_FIELDS
+from hermes.core.record import STAGE_FIELDS
 from hermes.core.stage import Stage
 
-__all__ = ["Notes", "StageRows", "Table"]
+__all__ = ["StageRows", "Table"]
 
 
 class Table:
@@ -39,29 +39,6 @@ class Table:
     def arrays(self) -> dict[str, IntArray]:
         """Return its columns."""
         return {name: np.array(column, dtype=np.int64) for name, column in self.columns.items()}
-
-
-class Notes:
-    """Numbers that are noted about requests, by name and request.
-
-    Attributes:
-        names: Of those that are positions: the names in their order.
-    """
-
-    def __init__(self) -> None:
-        self.values: dict[str, dict[int, float]] = {}
-        self.names: dict[str, list[str]] = {}
-
-    def note(self, request: int, name: str, value: float, names: Sequence[str] = ()) -> None:
-        """Record a number about a request, or with `names` one of them by its position."""
-        self.values.setdefault(name, {})[request] = value
-        if names and name not in self.names:
-            self.names[name] = list(names)
-
-    def believed(self, stage: Stage, tokens: int) -> None:
-        """Add to the tokens of a request's prompts that a router believes to be cached."""
-        noted = self.values.setdefault(BELIEVED, {})
-        noted[stage.request.id] = noted.get(stage.request.id, 0.0) + tokens
 
 
 class StageRows:

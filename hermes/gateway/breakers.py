@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from hermes.core.client import Client
 from hermes.core.clock import MEMBERSHIP, Clock, Tick
-from hermes.core.retries import BreakerPolicy
+from hermes.gateway.parts import GatewayPart
+from hermes.gateway.retries import BreakerPolicy
 
-__all__ = ["Breakers", "Guarded"]
+if TYPE_CHECKING:
+    from hermes.gateway.gateway import Call, Gateway
+
+__all__ = ["Breakers", "Circuits", "Guarded"]
 
 
 class Guarded(Protocol):
@@ -55,15 +61,16 @@ class _Circuit:
 class Breakers:
     """The circuits of all clients at all gateways.
 
+    Args:
+        routers: From which it keeps clients.
+
     Attributes:
-        routers: From which it keeps clients; the scenario's builder adds them.
         opened: How often a circuit was opened.
     """
 
-    def __init__(self, env: Clock, policy: BreakerPolicy) -> None:
-        self._env, self._policy = env, policy
+    def __init__(self, env: Clock, policy: BreakerPolicy, routers: Sequence[Guarded] = ()) -> None:
+        self._env, self._policy, self._routers = env, policy, routers
         self._circuits: dict[tuple[int, int], _Circuit] = {}
-        self.routers: list[Guarded] = []
         self.opened = 0
 
     def is_open(self, gateway: int, client: int) -> bool:
@@ -125,5 +132,29 @@ class Breakers:
         self._keep(gateway, client, away=False)
 
     def _keep(self, gateway: int, client: int, *, away: bool) -> None:
-        for router in self.routers:
+        for router in self._routers:
             router.keep_from(gateway, client, away=away)
+
+
+class Circuits(GatewayPart):
+    """Lets a gateway count failures, and send nothing where all circuits are open."""
+
+    counts_refusals = True
+
+    def __init__(self, gateway: Gateway, breakers: Breakers) -> None:
+        self._gateway, self.breakers = gateway, breakers
+
+    def holds(self, call: Call, members: list[Client]) -> bool:
+        if not members or any(self.allows(call, client) for client in members):
+            return False
+        self._gateway.fail(call, "the circuits of all replicas are open", "unavailable")
+        return True
+
+    def allows(self, call: Call, client: Client) -> bool:
+        return not self.breakers.is_open(call.stage.gateway, client.index)
+
+    def failed(self, call: Call, client: Client, status: int) -> None:
+        self.breakers.failed(call.stage.gateway, client.index, status, alone=len(call.members) < 2)
+
+    def answered(self, call: Call, client: Client) -> None:
+        self.breakers.succeeded(call.stage.gateway, client.index)

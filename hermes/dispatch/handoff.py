@@ -28,18 +28,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.generation import Generation
-from hermes.core.layerwise import LayerStream
 from hermes.core.network import Network
+from hermes.dispatch.parts import DispatchPart
+from hermes.network.layerwise import LayerStream
 from hermes.units import s_to_ns
-
-if TYPE_CHECKING:
-    from hermes.core.coordinator import Coordinator
 
 __all__ = ["Handoff"]
 
@@ -65,7 +63,7 @@ class _Flight(NamedTuple):
     stop: Callable[[], int]
 
 
-class Handoff:
+class Handoff(DispatchPart):
     """Moves KV between clients. Every LLM client must have `kv_bytes_per_token` and `num_layers`.
 
     Args:
@@ -73,16 +71,15 @@ class Handoff:
         prefill_gives: Tokens of the prefill client that users get, 0 or 1.
         retry_s: Seconds after which each request tries again for memory at the destination (splitwise-sim: 1.0). With
             None requests wait first come first served, and try as memory becomes free.
+        local: Whether KV moves within a platform only.
     """
-
-    coordinator: Coordinator
 
     def __init__(
         self, env: Clock, clients: list[Client], network: Network, transfers: RowLog,
         events: ClientEvents, granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
-        *, prefill_gives: int = 1,
+        *, prefill_gives: int = 1, local: bool = False,
     ) -> None:
-        self.prefill_gives = prefill_gives
+        self.prefill_gives, self._local = prefill_gives, local
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
         self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
         self._decoders = [c for c in clients if "decode" in c.stages]
@@ -103,12 +100,55 @@ class Handoff:
         self._losing = False   # while a client goes down
         self._given_up: set[Generation] = set()   # of these twins: while the KV moves
 
-    def attach(self, coordinator: Coordinator) -> None:
-        """Join a coordinator; called once, before anything else."""
-        self.coordinator = coordinator
+    def plans(self, stage: Generation, client: Client) -> str | None:
+        """Let a client that only prefills, or whose router has placed the decode elsewhere, compute the first token; a
+        decode client must accept the rest."""
+        target, whole = stage.decode_on, stage.output_tokens
+        other = client.role == "prefill" if target is None else target is not client
+        stage.hands_over = other and whole > self.prefill_gives
+        if not stage.hands_over:
+            return None
+        first = None
+        for decoder in self._decode_clients(client, stage):
+            reason = decoder.unfit(stage)  # type: ignore[attr-defined]  # `TakingOver`; it is asked again then
+            if reason is None:
+                break
+            first = first or f"decode on {decoder.name}: {reason}"
+        else:
+            if first is not None:
+                return first   # otherwise no decode client is ready now
+        stage.target_tokens = 1
+        return None
 
-    def start(self, source: Client, stage: Generation) -> None:
-        """Find a decode client for `stage`, whose prompt `source` has computed. If none takes it, its KV is freed."""
+    def _decode_key(self, source: Client, stage: Generation) -> tuple[str, str]:
+        """Return the key of the routers of the decode clients that may take over from `source`."""
+        return f"decode near {source.platform}" if self._local else "decode", stage.model or stage.request.model
+
+    def _decode_clients(self, source: Client, stage: Generation) -> list[Client]:
+        return self.coordinator.members(*self._decode_key(source, stage))
+
+    def _route(self, source: Client, stage: Generation) -> tuple[Client, str | None]:
+        """Choose the decode client that takes over a generation; or return one, and why none does."""
+        clients, parts = self._decode_clients(source, stage), self.coordinator.parts
+        if not clients:
+            return source, "no decode replica is ready"
+        target = stage.decode_on or self.coordinator.routers[self._decode_key(source, stage)].choose(stage)
+        reached = all(part.reaches(target) for part in parts)
+        if reached and (reason := target.refusal(stage)) is not None:
+            accepting = [c for c in clients if c.refusal(stage) is None]
+            if not accepting:
+                return target, f"decode on {target.name}: {reason}"   # all queues are at their limits
+            target = min(accepting, key=lambda c: c.num_assigned)
+            reached = all(part.reaches(target) for part in parts)
+        if reached:
+            return target, None
+        for part in parts:   # nobody has noticed that it is down
+            part.failed(stage, target)
+        return target, f"{target.name} cannot be reached"
+
+    def hands_over(self, stage: Generation, client: Client) -> None:
+        """Find a decode client for `stage`. If none takes it, its KV is freed."""
+        source = client
         ahead = self._ahead.get(stage)
         if ahead is None:
             reason: str | None = None
@@ -116,7 +156,7 @@ class Handoff:
                 reason = self._turned_away.pop(stage, None)
             if reason is None:
                 twin = self._twin(source, stage)
-                target, reason = self.coordinator.route(twin)
+                target, reason = self._route(source, twin)
             if reason is not None:
                 source.forget(stage)
                 self.coordinator.turned_away(source, stage, reason)
@@ -174,7 +214,7 @@ class Handoff:
             if stage in self._turned_away:
                 return   # its prompt is computed in vain
             twin = self._twin(source, stage)
-            target, reason = self.coordinator.route(twin)
+            target, reason = self._route(source, twin)
             if reason is not None:
                 self._turned_away[stage] = reason
                 return
@@ -256,14 +296,15 @@ class Handoff:
         ahead.stream.give_up()
         return ahead.stream.sent_bytes
 
-    def give_up(self, source: Client, stage: Generation) -> bool:
-        """Give up a generation whose prompt `source` has computed; return False if its KV neither waits nor moves.
+    def withdraws(self, stage: Generation, client: Client) -> bool:
+        """Give up a generation whose prompt `client` has computed; return False if its KV neither waits nor moves.
 
         KV that waits for memory is freed at once. KV that moves arrives first, and then both ends free theirs (vLLM's
         NixlConnector and `Scheduler.finish_requests`).
         """
         if stage not in self._twins:
             return False
+        source = client
         target, twin = self._twins[stage]
         if self._leaving[source.index].pop(twin, None) is None:
             self._given_up.add(twin)
@@ -281,7 +322,7 @@ class Handoff:
             self._retry(target)   # one behind it may find memory
         return True
 
-    def holds(self, client: Client) -> bool:
+    def keeps(self, client: Client) -> bool:
         """Whether KV of a client waits for memory elsewhere, or moves from or to it."""
         return bool(self._leaving[client.index] or self._moving[client.index])
 
@@ -349,15 +390,15 @@ class Handoff:
             source.release(stage)
         self.coordinator.aborted(target, twin)
 
-    def left(self, source: Client, stage: Generation) -> None:
-        """Drop a generation that was given up before `source` had computed its prompt."""
+    def stopped(self, stage: Generation, client: Client) -> None:
+        """Send no more KV of a generation that was given up before `client` had computed its prompt."""
         self._turned_away.pop(stage, None)
         ahead = self._ahead.get(stage)
         if ahead is None:
             return
         sent = self._stop_ahead(stage)
         if sent:
-            self._record(source, stage, ahead.target, sent, self.env._now)
+            self._record(client, stage, ahead.target, sent, self.env._now)
         if ahead.assigned:
             self.coordinator.unassign(ahead.target, ahead.twin)
 

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.generation import Embedding, Generation, token_delay_ns
-from hermes.core.inputs import Inputs
-from hermes.core.load_ledger import LoadLedger
+from hermes.core.notes import Notes
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
-from hermes.core.rows import Notes, StageRows
 from hermes.core.stage import AnyOf, Stage
+from hermes.dispatch.inputs import Inputs
+from hermes.dispatch.load_ledger import LoadLedger
+from hermes.dispatch.rows import StageRows
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
-    from hermes.core.dispatch_parts import DispatchPart
-    from hermes.core.gateway import Gateway  # needed only where attempts can fail
-    from hermes.core.kv_transfer import Handoff  # needed only where prefill and decode are apart
+    from hermes.dispatch.parts import DispatchPart
 
 __all__ = ["Coordinator"]
 
@@ -37,27 +36,28 @@ DONE, REJECTED = 1, 2
 class Coordinator:
     """Routes stages to clients until every request is completed or rejected.
 
-    Fills columns of the record as the simulation proceeds: `arrivals`, `status`, `rows`, `reject_reasons`.
+    Fills columns of the record as the simulation proceeds: `arrivals`, `status`, `rows`, `reject_reasons`, `fates`.
 
     Args:
         routers: (stage kind, model) -> router.
         candidates: (stage kind, model) -> clients that serve it.
         cells: For each client index the load cells to keep up to date.
-        local_handoff: Whether KV moves within a platform only.
-        gateway: Makes attempts at what engines serve; None where none of them can fail.
-        parts: Their hooks are called in this order; the gateway's after them.
+        prefill_gives: Tokens that users get from the client of a prompt which another decodes, 0 or 1.
+        parts: Their hooks are called in this order.
+
+    Attributes:
+        fates: Request -> index into `FATES`, of those that ended with an error.
+        attempts: Whether a part makes attempts at stages.
     """
 
     def __init__(
         self, env: Clock, clients: list[Client], events: ClientEvents, routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
-        rows: StageRows, notes: Notes, inputs: Inputs, handoff: Handoff | None = None, *, local_handoff: bool = False,
-        gateway: Gateway | None = None, parts: Sequence[DispatchPart] = (),
+        rows: StageRows, notes: Notes, inputs: Inputs, *, prefill_gives: int = 1, parts: Sequence[DispatchPart] = (),
     ) -> None:
-        self.local_handoff = local_handoff
-        self.env, self.clients, self.streams, self.handoff = env, clients, streams, handoff
+        self.env, self.clients, self.streams = env, clients, streams
         self.rows, self.notes, self.inputs = rows, notes, inputs
-        self._routers = routers
+        self.routers = routers
         self._candidates = candidates
         self._everyone = {key: list(clients) for key, clients in candidates.items()}
         self._loads = LoadLedger(cells)
@@ -66,24 +66,26 @@ class Coordinator:
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
+        self.fates: dict[int, int] = {}
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
-        self.gateway, self.parts = gateway, tuple(parts) if gateway is None else (*parts, gateway)
+        self.parts, self.prefill_gives = tuple(parts), prefill_gives
+        self.attempts = any(part.attempts for part in self.parts)
         self._that_hear_arrivals = self._with("arrived")
+        self._that_hold, self._that_copy, self._that_plan = self._with("holds"), self._with("copy"), self._with("plans")
+        self._that_reach = self._with("unreachable")
         self._that_hear_begins = self._with("begins")
+        self._that_end, self._that_withdraw = self._with("ended"), self._with("withdraws")
         self._that_hear_ends = self._with("finished")
         self._observers = self._with("observed")
-        self.prefill_gives = 1 if handoff is None else handoff.prefill_gives   # tokens that users get from a prefill
         events.done = self._task_done
         events.ended = self._sequence_done
         events.aborted = self.aborted
         events.left = lambda: self.unfinished
         if self._observers:
             events.first_token = self._prefilled
-        if handoff is not None:
-            handoff.attach(self)
         for part in self.parts:
             part.attach(self)
 
@@ -160,9 +162,9 @@ class Coordinator:
 
     def candidates(self, kind: str, model: str) -> list[Client]:
         """Return the clients that may serve a kind of stage of a model ("" for any); all while none is ready."""
-        return self._members(kind, model) or self._everyone.get((kind, model)) or self._everyone.get((kind, ""), [])
+        return self.members(kind, model) or self._everyone.get((kind, model)) or self._everyone.get((kind, ""), [])
 
-    def _members(self, kind: str, model: str) -> list[Client]:
+    def members(self, kind: str, model: str) -> list[Client]:
         """Return the clients that take stages of a kind now: a list that changes."""
         found = self._candidates.get((kind, model))
         return self._candidates.get((kind, ""), []) if found is None else found
@@ -210,8 +212,9 @@ class Coordinator:
 
     def abort(self, client: Client, stage: Stage) -> None:
         """Cancel a stage that a client has, or that moves to another."""
-        if self.handoff is None or not isinstance(stage, Generation) or not self.handoff.give_up(client, stage):
-            cast(Aborting, client).abort(stage)   # the scenario was checked for it
+        if isinstance(stage, Generation) and any(part.withdraws(stage, client) for part in self._that_withdraw):
+            return
+        cast(Aborting, client).abort(stage)   # the scenario was checked for it
 
     def lose(self, client: Client, stages: list[Stage]) -> None:
         """End stages that a client had when it went down."""
@@ -232,8 +235,8 @@ class Coordinator:
         if not isinstance(stage, Generation):
             self._loads.add(client, -stage.prompt_tokens, 0, -1)
             self.rows.task(client, stage)
-            if self.gateway is not None:
-                self.gateway.left(stage)
+            for part in self.parts:
+                part.left(stage)
             for part in self._observers:
                 part.observed("done", client, stage)
             return
@@ -248,8 +251,8 @@ class Coordinator:
             lead = branches.lead
             emitted = lead.assigned_outputs - branches.not_emitted
         elif stage.hands_over:
-            assert self.handoff is not None
-            self.handoff.left(client, stage)
+            for part in self.parts:
+                part.stopped(stage, client)
             for part in self._observers:
                 part.observed("transferred", client, stage)
             gives = self.prefill_gives if emitted else 0
@@ -261,10 +264,10 @@ class Coordinator:
                     self.rows.branch(client, stage, "prefill", gives, index)
         else:
             self.rows.sequence(client, stage, kind, emitted)
-        if self.gateway is None:
+        for part in self.parts:
+            part.left(lead)
+        if not self.attempts:
             (lead.original or lead).done = True
-        else:
-            self.gateway.left(lead)
         client.emitted -= emitted
         self.unassign(client, lead)
         observed: Stage = lead
@@ -276,13 +279,13 @@ class Coordinator:
 
     def dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
-        gateway = self.gateway
-        if gateway is not None:
-            if gateway.holds(request, stage, self._members(stage.kind, stage.model or request.model)):
-                return
-            stage.request = request
-            stage = gateway.copy(stage)
         stage.request = request
+        for part in self._that_hold:
+            if part.holds(request, stage, self.members(stage.kind, stage.model or request.model)):
+                return
+        for part in self._that_copy:
+            stage = part.copy(stage)
+            stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
         seq = stage if isinstance(stage, Generation) else None
         if seq is not None:
@@ -293,12 +296,12 @@ class Coordinator:
         if stage.content is None:
             stage.content = request.content_of(seq) if request.continued and seq is not None else request.content
         model = stage.model or request.model
-        router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
+        router = self.routers.get((stage.kind, model)) or self.routers.get((stage.kind, ""))
         if router is None:
             raise InputError(Verbatim(f"no client serves stage {stage.kind!r} of model {model!r}; add one"),
                              field="clients")
         client = router.choose(stage)
-        if gateway is not None and gateway.unreachable(stage, client):
+        if self._that_reach and self._unreachable(stage, client):
             for part in self._observers:
                 part.observed("refused", client, stage)
             return
@@ -312,11 +315,11 @@ class Coordinator:
             seq.decode_on = None
             other = self._first_accepting(seq)
             if other is None:
-                if gateway is None or not gateway.refused(seq, client, reason):
+                if not any(part.refused(seq, client, reason) for part in self.parts):
                     self.refuse(request, reason)
                 return
             client = other
-            if gateway is not None and gateway.unreachable(stage, client):
+            if self._unreachable(stage, client):
                 return
         self.assign(client, seq)
         for part in self._that_hear_begins:
@@ -325,6 +328,9 @@ class Coordinator:
             self.inputs.bring(seq, client)
         else:
             client.submit(seq)
+
+    def _unreachable(self, stage: Stage, client: Client) -> bool:
+        return any(part.unreachable(stage, client) for part in self._that_reach)
 
     def _dispatch_task(self, request: Request, client: Client, stage: Stage) -> None:
         """Submit a stage that is no generation. An engine serves it as a sequence that ends with its prompt."""
@@ -341,7 +347,7 @@ class Coordinator:
                 self.refuse(request, f"{client.name}: {reason}")
                 return
             client = other
-            if self.gateway is not None and self.gateway.unreachable(stage, client):
+            if self._unreachable(stage, client):
                 return
         task.assigned_ns = self.env._now
         self._loads.add(client, stage.prompt_tokens, 0, 1)
@@ -354,69 +360,29 @@ class Coordinator:
 
     def _refusal(self, client: Client, stage: Generation) -> str | None:
         """Return why `client` cannot serve a generation, or None. Sets the tokens that it is to emit there."""
-        target, whole = stage.decode_on, stage.output_tokens
-        other = client.role == "prefill" if target is None else target is not client
-        stage.hands_over = other and whole > self.prefill_gives
-        if not stage.hands_over:
-            stage.target_tokens = whole
-            reason: str | None = client.refusal(stage)
-            return None if reason is None else f"{client.name}: {reason}"
-        # Another client decodes the stage: this one computes the first token, and a decode client must accept the rest.
-        stage.target_tokens = whole
-        first = None
-        for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
-            reason = decoder.unfit(stage)  # type: ignore[attr-defined]  # `TakingOver`; it is asked again then
-            if reason is None:
-                break
-            first = first or f"decode on {decoder.name}: {reason}"
-        else:
-            if first is not None:
-                return first   # otherwise no decode client is ready now
-        stage.target_tokens = 1
+        stage.hands_over, stage.target_tokens = False, stage.output_tokens
+        for part in self._that_plan:
+            if (reason := part.plans(stage, client)) is not None:
+                return reason
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
 
     def _first_accepting(self, stage: Generation) -> Client | None:
         """Return the least assigned client that accepts a generation which the router's choice refused, or None."""
         for client in self._least_assigned(stage):
-            if (self.gateway is None or self.gateway.takes(stage, client)) and self._refusal(client, stage) is None:
+            if all(part.takes(stage, client) for part in self.parts) and self._refusal(client, stage) is None:
                 return client
         return None
 
     def _least_assigned(self, stage: Stage) -> list[Client]:
         """Return the clients that may serve a stage, those with the fewest stages first."""
-        return sorted(self._members(stage.kind, stage.model or stage.request.model), key=lambda c: c.num_assigned)
-
-    def _decode_key(self, source: Client, model: str) -> tuple[str, str]:
-        """Return the candidates' key of the decode clients that may take over from `source`."""
-        return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
-
-    def route(self, stage: Generation) -> tuple[Client, str | None]:
-        """Choose the decode client that takes over a generation; or return one, and why none does."""
-        assert stage.source is not None
-        key = self._decode_key(stage.source, stage.model or stage.request.model)
-        if not self._candidates[key]:
-            return stage.source, "no decode replica is ready"
-        target = stage.decode_on or self._routers[key].choose(stage)
-        gateway = self.gateway
-        down = gateway is not None and target.index in gateway.down
-        if not down and (reason := target.refusal(stage)) is not None:
-            accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-            if not accepting:
-                return target, f"decode on {target.name}: {reason}"   # all queues are at their limits
-            target = min(accepting, key=lambda c: c.num_assigned)
-        if gateway is None or target.index not in gateway.down:
-            return target, None
-        gateway.blame(stage, target)   # nobody has noticed that it is down
-        return target, f"{target.name} cannot be reached"
+        return sorted(self.members(stage.kind, stage.model or stage.request.model), key=lambda c: c.num_assigned)
 
     def turned_away(self, source: Client, stage: Generation, reason: str) -> None:
         """No client continues a generation whose prompt `source` has computed: reject its request."""
         for part in self._observers:
             part.observed("refused", source, stage)
-        if self.gateway is not None:
-            self.gateway.turned_away(stage, reason)
-        elif not stage.request.over:
+        if not any(part.turned_away(stage, source, reason) for part in self.parts) and not stage.request.over:
             self.refuse(stage.request, reason)
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
@@ -473,8 +439,7 @@ class Coordinator:
         for part in self._observers:
             part.observed("prefilled" if hand_over else "done", client, observed)
         if hand_over:
-            assert self.handoff is not None
-            self.handoff.start(client, seq)
+            self._hand_over(client, seq)
             return
         client.forget(seq)
         self._served(request, client, seq)
@@ -502,10 +467,13 @@ class Coordinator:
         for part in self._observers:
             part.observed("prefilled" if hand_over else "done", client, lead)
         if hand_over:
-            assert self.handoff is not None
-            self.handoff.start(client, lead)
+            self._hand_over(client, lead)
         else:
             self._served(request, client, lead)
+
+    def _hand_over(self, client: Client, stage: Generation) -> None:
+        for part in self.parts:
+            part.hands_over(stage, client)
 
     def _served(self, request: Request, client: Client, seq: Stage) -> None:
         """Deliver what a client has computed to its pipeline, after the delay of the client's front end."""
@@ -520,7 +488,7 @@ class Coordinator:
 
     def _sent(self, request: Request, client: Client, seq: Stage) -> None:
         """Deliver an answer that has arrived, if somebody waits for it."""
-        if self.gateway is None or self.gateway.ended(seq):
+        if all(part.ended(seq) for part in self._that_end):
             self._deliver(request, client, seq.original or seq)
 
     def _deliver(self, request: Request, client: Client, stage: Stage) -> None:

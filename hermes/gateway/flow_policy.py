@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes.core.client import Client
-from hermes.core.fairness import Fairness, Held, Service
-from hermes.core.saturation import Pools, Saturation, Wake
+from hermes.gateway.fairness import Fairness, Held, Service
+from hermes.gateway.saturation import Pools, Saturation, Wake
 
 __all__ = ["Budget", "Classes", "FlowPolicy", "Revoking"]
 

@@ -9,30 +9,34 @@ cycle at most. Between two scrapes the saturation does not change, and calls lea
 No event is made for cycles in which nothing can happen: while the pool is saturated, the next one is that after the
 first scrape that may show something else.
 
-Engines that share no client have flow control of their own (`hermes.core.flow_pool.Pool`), and so has each of several
-gateways. Budgets of tenants are one for all.
+Engines that share no client have flow control of their own (`hermes.gateway.flow_pool.Pool`), and so has each of
+several gateways. Budgets of tenants are one for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.core.client import Client
 from hermes.core.clock import Clock
-from hermes.core.fairness import Held
-from hermes.core.flow_policy import Classes, FlowPolicy
-from hermes.core.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool
-from hermes.core.gateway import Call, Gateway
 from hermes.core.record import HALT_FIELDS, HELD_FIELDS
-from hermes.core.rows import Table
+from hermes.dispatch.rows import Table
+from hermes.gateway.fairness import Held
+from hermes.gateway.flow_policy import Classes, FlowPolicy
+from hermes.gateway.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool
+from hermes.gateway.parts import GatewayPart
+
+if TYPE_CHECKING:
+    from hermes.gateway.gateway import Call, Gateway
 
 __all__ = ["FlowControl"]
 
 
-class FlowControl:
+class FlowControl(GatewayPart):
     """See the module's docstring.
 
     Args:
@@ -40,15 +44,15 @@ class FlowControl:
             prefill and decode are a group.
         gateways: Number of gateways, each with queues and scrapes of its own.
 
+        weights: Of tenants that have one, by name, for the record.
+
     Attributes:
         classes: Tenants and classes of the requests.
-        weights: Of tenants that have one, by name, for the record.
     """
 
     def __init__(self, env: Clock, gateway: Gateway, policy: FlowPolicy, classes: Classes,
-                 groups: Iterable[list[list[Client]]], gateways: int) -> None:
-        self.env, self._policy, self.classes = env, policy, classes
-        self.weights: dict[str, float] = {}
+                 groups: Iterable[list[list[Client]]], gateways: int, weights: Mapping[str, float]) -> None:
+        self.env, self._policy, self.classes, self._weights = env, policy, classes, weights
         self._held: dict[Call, tuple[Held, Pool]] = {}
         self._rows = Table(HELD_FIELDS)
         self._pools = [Pool(self, env, gateway, policy, together, number)
@@ -57,7 +61,7 @@ class FlowControl:
 
     # -- called by the gateway -------------------------------------------------------------------------------------
 
-    def takes(self, call: Call, members: list[Client]) -> bool:
+    def holds(self, call: Call, members: list[Client]) -> bool:
         """Queue or refuse a call for these clients; return False if it is to be dispatched now."""
         pool = self._pool_of.get((call.stage.gateway, id(members)))
         if pool is None:   # services
@@ -98,7 +102,7 @@ class FlowControl:
         self._held[call] = held, pool
         pool.add(held)
 
-    def drop(self, call: Call) -> None:
+    def released(self, call: Call) -> None:
         """Take out a call that nobody waits for, if it is queued."""
         found = self._held.pop(call, None)
         if found is not None:
@@ -109,8 +113,7 @@ class FlowControl:
         if (pool := self._pool_at(call, client)) is not None:
             pool.began(call, client)
 
-    def gone(self, call: Call, client: Client, output_tokens: int = -1) -> None:
-        """Note that an attempt has left its client. output_tokens: Of one that is complete."""
+    def gone(self, call: Call, client: Client, output_tokens: int) -> None:
         budget = self._policy.budgets.get(self.classes.tenant[call.request.id])
         if output_tokens >= 0 and budget is not None:
             budget.used(self.env._now, call.stage.prompt_tokens + output_tokens)
@@ -147,11 +150,11 @@ class FlowControl:
         flying = [count for pool in self._pools for count in pool.in_flight.values()]
         return not (self._held or any(flying) or any(band.count or band.num_bytes for band in bands))
 
-    def table(self) -> dict[str, IntArray]:
-        """Return the columns of the table of calls that were held; none where calls do not wait."""
-        return self._rows.arrays() if self._policy.holds else {}
+    def record(self) -> dict[str, Any]:   # Any: fields of the record
+        return {"held": self._rows.arrays() if self._policy.holds else {}, "halts": self._halts(),
+                "weights": self._weights}
 
-    def halts(self) -> dict[str, IntArray]:
+    def _halts(self) -> dict[str, IntArray]:
         """Return the columns of the table of what kept calls waiting; none where calls do not wait."""
         if not self._policy.holds:
             return {}

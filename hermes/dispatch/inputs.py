@@ -7,9 +7,9 @@ from functools import partial
 from hermes.core.client import Client
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
-from hermes.core.layerwise import exposed_bytes
 from hermes.core.network import Network, nothing
 from hermes.core.stage import Stage
+from hermes.network.layerwise import exposed_bytes
 
 __all__ = ["Inputs"]
 

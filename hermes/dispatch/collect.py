@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,12 @@ import numpy.typing as npt
 from hermes.arrays import FloatArray, IntArray
 from hermes.core.client import Client, Columns
 from hermes.core.columns import RowLog
-from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
-from hermes.core.record import ClientInfo, Offered, RunRecord
+from hermes.core.record import Describe, Labels, Offered, RunRecord
 from hermes.core.request import Stream
+from hermes.dispatch.coordinator import Coordinator
 
-__all__ = ["Describe", "Labels", "collect"]
-
-Describe = Callable[[Columns], ClientInfo]
-"""Return the record's entry of a client, given the client's rows of the table of runs in order of time."""
-Labels = dict[str, tuple[IntArray, list[str]]]
+__all__ = ["collect"]
 
 
 def collect(
@@ -50,7 +45,7 @@ def collect(
     for client, tell, mine, served, ticks in each:
         columns = {name: column[mine] for name, column in runs.items()}
         ended = columns
-        if coordinator.gateway is not None and len(mine):   # a step that a crash cut off says nothing about steps
+        if coordinator.attempts and len(mine):   # a step that a crash cut off says nothing about steps
             ended = {name: column[columns["num_steps"] > 0] for name, column in columns.items()}
         infos.append(tell(ended))
         out_of_range.append(client.out_of_range_steps(ended))
@@ -94,14 +89,13 @@ def _late(client: Client, steps: int) -> IntArray:
 
 
 def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of the record
-    gateway = coordinator.gateway
-    if gateway is None:
+    if not coordinator.attempts:
         return {}
-    return {"attempts": gateway.attempts.arrays(), "calls": gateway.calls.arrays(), "queued": gateway.queued(),
-            "stage_attempts": np.array(coordinator.rows.attempts, dtype=np.int64), "offers": gateway.offers(),
-            "fates": np.array(sorted(gateway.fates.items()), dtype=np.int64).reshape(-1, 2),
-            **({} if gateway.flow is None else {"held": gateway.flow.table(), "halts": gateway.flow.halts(),
-                                                "weights": gateway.flow.weights})}
+    found = {"stage_attempts": np.array(coordinator.rows.attempts, dtype=np.int64),
+             "fates": np.array(sorted(coordinator.fates.items()), dtype=np.int64).reshape(-1, 2)}
+    for part in coordinator.parts:
+        found |= part.record()
+    return found
 
 
 def _notes(coordinator: Coordinator) -> dict[str, FloatArray]:

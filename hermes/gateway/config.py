@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ from hermes.config import ConfigModel, Duration, Name, Rate
 from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
 from hermes.errors import InputError, Verbatim
-from hermes.fleet.flow_control import (
+from hermes.gateway.flow_config import (
     AdmissionConfig,
     ClassConfig,
     FlowControlConfig,
@@ -25,10 +25,12 @@ from hermes.units import NS_PER_S, s_to_ns
 if TYPE_CHECKING:
     from hermes.core.client import Client
     from hermes.core.clock import Clock
-    from hermes.core.flow_control import FlowControl
-    from hermes.core.gateway import Gateway
-    from hermes.core.hop import Hop
-    from hermes.core.retries import BreakerPolicy
+    from hermes.gateway.breakers import Guarded
+    from hermes.gateway.gateway import Gateway
+    from hermes.gateway.parts import GatewayPart
+    from hermes.gateway.retries import BreakerPolicy, RetryPolicy
+
+    MakesPart = Callable[[Gateway], GatewayPart]
 
 __all__ = ["GatewayConfig", "QueueConfig", "draws"]
 
@@ -135,29 +137,61 @@ class GatewayConfig(ConfigModel):
             raise InputError(Verbatim("there is one gateway; give `replicas`, or leave this out"), field="spread")
         return self
 
-    def build(self, env: Clock, seed: int) -> Gateway:
-        """Return the gateway of one run."""
-        from hermes.core.breakers import Breakers  # most scenarios have none
-        from hermes.core.gateway import Gateway, GatewayPolicy
-        from hermes.core.retries import RetryPolicy, policy_of
+    def build(self, env: Clock, seed: int, groups: Sequence[list[list[Client]]], requested: Requested,
+              guarded: Sequence[Guarded]) -> Gateway:
+        """Return the gateway of one run. Raises `InputError` with the field within `gateway`.
 
-        def ns(seconds: float | None) -> int | None:
-            return None if seconds is None else s_to_ns(seconds)
+        groups, requested: As those of `hermes.gateway.flow_config.build_flow`. guarded: Routers that breakers keep
+        clients from.
+        """
+        from hermes.gateway.gateway import Gateway, GatewayPolicy
+        from hermes.gateway.retries import RetryPolicy, policy_of
 
-        queue: QueueConfig | FlowControlConfig | None = self.queue or self.flow_control
         if self.retry is None:
             retry = RetryPolicy(
                 self.retries, backoff_ns=s_to_ns(self.backoff), most_ns=s_to_ns(self.max_backoff),
-                per_try_ns=ns(self.per_try), restarts=self.begun == "restart")
+                per_try_ns=None if self.per_try is None else s_to_ns(self.per_try), restarts=self.begun == "restart")
         else:
             retry = policy_of(self.retry)
         policy = GatewayPolicy(
             retry=retry, router=None if self.router_retry is None else policy_of(self.router_retry),
-            timeout_ns=ns(self.timeout), cancel_ns=s_to_ns(self.cancel_delay),
-            queue_ns=None if queue is None else s_to_ns(queue.ttl), queue_most=0 if queue is None else queue.max,
-        )
-        breaker = self.breaker
-        return Gateway(env, policy, draws(seed), self._hop(seed), None if breaker is None else Breakers(env, breaker))
+            cancel_ns=s_to_ns(self.cancel_delay), replicas=self.replicas)
+        flow = [] if (orders := self.orders) is None else [lambda gateway: build_flow(
+            env, seed, gateway, groups, requested, orders, self.classes, self.tenants, self.replicas)]
+        return Gateway(env, policy, draws(seed), [*self._ways(env, seed), *flow,
+                                                  *self._limits(env, policy.places, guarded)])
+
+    def _ways(self, env: Clock, seed: int) -> Iterator[MakesPart]:
+        """Return the parts before flow control: the hop, and the time-out of a call."""
+        from hermes.gateway.hop import Hop, HopPolicy
+        from hermes.gateway.time_outs import CallTimeOut
+
+        service_ns = 0 if self.capacity is None else max(1, round(NS_PER_S / self.capacity))
+        policy = HopPolicy(s_to_ns(self.delay), service_ns, self.replicas, self.backlog)
+        if policy.acts:
+            rng = random_stream(seed, "gateway/spread")
+            pick = None if self.spread == "round_robin" else lambda: int(rng.integers(self.replicas))
+            yield lambda gateway: Hop(gateway, env, policy, pick)
+        if self.timeout is not None:
+            limit_ns = s_to_ns(self.timeout)
+            yield lambda gateway: CallTimeOut(gateway, env, limit_ns)
+
+    def _limits(self, env: Clock, places: Sequence[RetryPolicy], guarded: Sequence[Guarded]) -> Iterator[MakesPart]:
+        """Return the parts after flow control: the queue, breakers, and the time-outs of tries."""
+        from hermes.gateway.breakers import Breakers, Circuits
+        from hermes.gateway.ready_queue import ReadyQueue
+        from hermes.gateway.time_outs import TryTimeOuts
+
+        queue: QueueConfig | FlowControlConfig | None = self.queue or self.flow_control
+        if queue is not None:
+            ttl_ns, most = s_to_ns(queue.ttl), queue.max
+            yield lambda gateway: ReadyQueue(gateway, env, ttl_ns, most)
+        if self.breaker is not None:
+            breakers = Breakers(env, self.breaker, guarded)
+            yield lambda gateway: Circuits(gateway, breakers)
+        limits_ns = [place.per_try_ns for place in places]
+        if any(limit_ns is not None for limit_ns in limits_ns):
+            yield lambda gateway: TryTimeOuts(gateway, env, limits_ns)
 
     @property
     def breaker(self) -> BreakerPolicy | None:
@@ -165,30 +199,9 @@ class GatewayConfig(ConfigModel):
         return next(iter(self._breakers()), None)
 
     def _breakers(self) -> list[BreakerPolicy]:
-        from hermes.core.retries import breaker_of  # most scenarios have no gateway
+        from hermes.gateway.retries import breaker_of  # most scenarios have no gateway
         found = [breaker_of(config) for config in (self.retry, self.router_retry) if config is not None]
         return [breaker for breaker in found if breaker is not None]
-
-    def _hop(self, seed: int) -> Hop | None:
-        """Return what calls meet before the router, None if that is nothing."""
-        from hermes.core.hop import Hop, HopPolicy  # most scenarios have none
-
-        service_ns = 0 if self.capacity is None else max(1, round(NS_PER_S / self.capacity))
-        policy = HopPolicy(s_to_ns(self.delay), service_ns, self.replicas, self.backlog)
-        if not policy.acts:
-            return None
-        if self.spread == "round_robin":
-            return Hop(policy)
-        rng = random_stream(seed, "gateway/spread")
-        return Hop(policy, lambda: int(rng.integers(self.replicas)))
-
-    def build_flow(self, env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[list[Client]]],
-                   requested: Requested) -> FlowControl | None:
-        """Return what holds or refuses requests, None without. Args as those of `hermes.fleet.flow_control.build_flow`.
-        """
-        return None if self.orders is None else build_flow(
-            env, seed, gateway, groups, requested, self.orders, self.classes, self.tenants, self.replicas)
-
 
 def draws(seed: int, name: str = "backoff") -> Callable[[int], float]:
     """Return what draws the back-offs of each request from a stream of its own."""

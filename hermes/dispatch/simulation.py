@@ -11,12 +11,12 @@ import numpy as np
 
 from hermes.core.client import Client
 from hermes.core.clock import Clock
-from hermes.core.collect import Describe, Labels, collect
 from hermes.core.columns import RowLog
-from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
-from hermes.core.record import Offered, RunRecord
+from hermes.core.record import Describe, Labels, Offered, RunRecord
 from hermes.core.request import Stream
+from hermes.dispatch.collect import collect
+from hermes.dispatch.coordinator import Coordinator
 from hermes.errors import HermesError
 from hermes.units import NS_PER_S
 

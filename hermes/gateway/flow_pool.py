@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from hermes.core.client import Client
 from hermes.core.clock import DISPATCH, EXPIRY, Clock, Tick
-from hermes.core.fairness import Fairness, Flow, Held
-from hermes.core.flow_policy import FlowPolicy
-from hermes.core.saturation import CEILING, CYCLE
 from hermes.core.scraped import NEVER
+from hermes.gateway.fairness import Fairness, Flow, Held
+from hermes.gateway.flow_policy import FlowPolicy
+from hermes.gateway.saturation import CEILING, CYCLE
 
 if TYPE_CHECKING:
-    from hermes.core.flow_control import FlowControl
-    from hermes.core.gateway import Call, Gateway
+    from hermes.gateway.flow_control import FlowControl
+    from hermes.gateway.gateway import Call, Gateway
 
 __all__ = ["EXPIRED", "GIVEN_UP", "REFUSED", "SENT", "WAITING", "Pool"]
 

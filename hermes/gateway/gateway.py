@@ -4,42 +4,34 @@ Each generation or embedding of a request on an engine, and each stage at a serv
 *call*. The gateway makes one *attempt* after the other at it, each at the client that the router chooses. An attempt is
 over when it is completed, when its client went down or could not be reached (failed), when the gateway waits no longer
 (timed out), or when nobody waits for the request (cancelled). The next attempt starts anew, after a back-off; what the
-one before had computed is wasted. Two places decide about it (`hermes.core.retries`): the router, and when its retries
-are used up the gateway, whose each try has all of the router's. A call whose attempts are exhausted ends its request,
-unless its client offers the request again (`hermes.core.client_retries`).
+one before had computed is wasted. Two places decide about it (`hermes.gateway.retries`): the router, and when its
+retries are used up the gateway, whose each try has all of the router's. A call whose attempts are exhausted ends its
+request, unless its client offers the request again (`hermes.gateway.client_retries`).
 
-A call that finds no ready client waits in the queue, first come first served, or is answered with an error. The
-coordinator has no gateway where none of this can happen.
+What else a gateway does are its parts (`hermes.gateway.parts`): the hop, time-outs, flow control, the queue of calls
+that find no ready client, circuit breakers. A simulation has no gateway where none of this can happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-import numpy as np
-
-from hermes.arrays import IntArray
 from hermes.core.block_hashes import AdapterText, ConversationText, PromptContent
 from hermes.core.branches import SharedPrompt, branch_into
-from hermes.core.breakers import Breakers
 from hermes.core.client import Client
-from hermes.core.clock import ARRIVAL, DISPATCH, EXPIRY, Clock, Tick
-from hermes.core.dispatch_parts import DispatchPart
+from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.generation import Generation
-from hermes.core.hop import Hop
-from hermes.core.record import ATTEMPT_FIELDS, CALL_FIELDS, FATES, GATEWAY_WAIT, QUEUED_FIELDS
+from hermes.core.record import ATTEMPT_FIELDS, CALL_FIELDS, FATES
 from hermes.core.request import Request
-from hermes.core.retries import RetryBudget, RetryPolicy
-from hermes.core.rows import Table
 from hermes.core.stage import ServiceStage, Stage
 from hermes.core.statuses import FULL_ENGINE, STATUS_OF_FATE, status_of
-from hermes.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from hermes.core.flow_control import FlowControl  # most gateways have none
+from hermes.dispatch.parts import DispatchPart
+from hermes.dispatch.rows import Table
+from hermes.gateway.parts import GatewayPart
+from hermes.gateway.retries import RetryBudget, RetryPolicy
 
 __all__ = ["Call", "Draw", "Gateway", "GatewayPolicy", "content_again"]
 
@@ -54,18 +46,14 @@ class GatewayPolicy:
     Attributes:
         retry: Its own retries.
         router: Those of the router behind it; None for none.
-        timeout_ns: Longest time of a call with all its attempts, waiting included; None for no limit.
         cancel_ns: Time until a client learns that nobody waits for an attempt.
-        queue_ns: Longest wait for a ready client; None: the gateway does not wait.
-        queue_most: Most calls that wait.
+        replicas: Gateways, each with retries of its own.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     router: RetryPolicy | None = None
-    timeout_ns: int | None = None
     cancel_ns: int = 0
-    queue_ns: int | None = None
-    queue_most: int = 1 << 62
+    replicas: int = 1
 
     @property
     def places(self) -> tuple[RetryPolicy, ...]:
@@ -84,10 +72,12 @@ class Call:
         turn: Counts decisions about it: a retry of an earlier one comes to nothing.
         begun: Whether its user has had a token.
         members: The ready clients that may serve it, a list that changes.
+        waits: Whether a part keeps it until a client is ready, or the pool has room.
+        passed: Whether it has entered the gateway.
     """
 
-    __slots__ = ("asked_ns", "attempt", "begun", "first", "members", "number", "over", "passed", "queued", "request",
-                 "retrying", "stage", "timed", "tries", "turn", "used", "waits")
+    __slots__ = ("asked_ns", "attempt", "begun", "first", "members", "number", "over", "passed", "request", "retrying",
+                 "stage", "timed", "tries", "turn", "used", "waits")
 
     def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
         self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
@@ -98,8 +88,7 @@ class Call:
         self.retrying: int | None = None
         self.attempt: _Attempt | None = None
         self.first: Generation | None = None
-        self.over = self.waits = self.passed = False   # passed: the hop
-        self.queued = -1   # its row in the table of waits
+        self.over = self.waits = self.passed = False
 
 
 class _Attempt:
@@ -119,129 +108,98 @@ class Gateway(DispatchPart):
 
     Args:
         draw: Returns numbers from 0 to 1 of a stream of each request, by the request's number.
-        hop: What calls meet before the router; None for nothing.
-        breakers: Clients that get no requests for a while; None for none.
+        parts: Each makes a part of this gateway; their hooks are called in this order.
 
     Attributes:
-        covered: Indices of clients without an engine at which it makes attempts: those that may crash.
         down: Indices of clients that cannot be reached.
-        fates: Request -> index into `FATES`, of requests that it answered with an error.
-        waits_ns: Request -> time that its calls waited for the capacity of gateways.
-        offered_ns: Request -> when its client offered it again, for the last time.
     """
 
-    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw, hop: Hop | None = None,
-                 breakers: Breakers | None = None) -> None:
-        self.env, self.policy, self._draw, self.hop, self.breakers = env, policy, draw, hop, breakers
+    attempts = True
+
+    def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw,
+                 parts: Sequence[Callable[[Gateway], GatewayPart]] = ()) -> None:
+        self.env, self.policy, self._draw = env, policy, draw
         self._places = policy.places
-        gateways = 1 if hop is None else hop.policy.replicas
-        self._budgets = [[RetryBudget(place.budget) for place in self._places] for _ in range(gateways)]
-        self.covered: set[int] = set()
+        self._budgets = [[RetryBudget(place.budget) for place in self._places] for _ in range(policy.replicas)]
+        self._covered: set[int] = set()   # clients without an engine at which it makes attempts: those that may crash
         self.down: set[int] = set()
-        self.fates: dict[int, int] = {}
-        self.waits_ns: dict[int, int] = {}
-        self.offered_ns: dict[int, int] = {}
-        self.attempts, self.calls, self._waits = Table(ATTEMPT_FIELDS), Table(CALL_FIELDS), Table(QUEUED_FIELDS)
-        self._outcomes, self._ends = self.attempts.columns["outcome"], self.attempts.columns["end_ns"]
+        self.rows, self.calls = Table(ATTEMPT_FIELDS), Table(CALL_FIELDS)
+        self._outcomes, self._ends = self.rows.columns["outcome"], self.rows.columns["end_ns"]
         self._calls: dict[Stage, Call] = {}       # that are not over
         self._live: dict[int, _Attempt] = {}       # that a client has, also those that nobody waits for
         self._of: dict[Request, list[Call]] = {}  # calls that are not over
-        self._queue: dict[Call, list[Client]] = {}   # calls that wait, and the clients that may serve them
-        self._dispatching = False
-        self.flow: FlowControl | None = None   # holds calls until the pool has room; set when a simulation is built
+        self._hit: list[tuple[_Attempt, bool, bool]] = []   # of a client that goes down: waited for, whether begun
+        self.parts = tuple(make(self) for make in parts)
+        self._that_hold, self._that_begin = self._with("holds"), self._with("began")
+        self._that_go, self._that_answer = self._with("gone"), self._with("answered")
+
+    def _with(self, hook: str) -> tuple[GatewayPart, ...]:
+        return tuple(part for part in self.parts if part.has(hook))
 
     # -- requests on their way to a client -------------------------------------------------------------------------
 
     def holds(self, request: Request, stage: Stage, members: list[Client]) -> bool:
         """Return whether a stage is not dispatched now, since none of the clients that serve it is ready."""
-        if members and members[0].role == "service" and members[0].index not in self.covered:
+        if members and members[0].role == "service" and members[0].index not in self._covered:
             return False
         call = self._call(request, stage)
         call.members = members
         if not call.passed and self._enters(call):
             return True
-        if call.waits:       # it comes from the queue
-            self._leaves(call)
+        if call.waits:       # a part lets it go
+            self.release(call)
             return False
-        if self.flow is not None and self.flow.takes(call, members):
-            return True
-        if members and all(queue is not members for queue in self._queue.values()):
-            return self.breakers is not None and self._cut_off(call, members, self.breakers)
-        policy = self.policy
-        if policy.queue_ns is None:
-            call.tries += 1
-            self._note(call, -1, FAILED)
-            self._again(call, f"no replica is ready for {stage.kind!r}", "unavailable", begun=False)
-        elif len(self._queue) >= policy.queue_most:
-            self.refuse(call, f"the gateway's queue is full ({policy.queue_most} requests)", "unavailable")
-        else:
-            call.waits, call.queued = True, self._waits.add(call.number, self.env._now, -1)
-            self._queue[call] = members
-            self.env.tick_at(self.env._now + policy.queue_ns, EXPIRY, partial(self._expire, call, call.tries))
-            if members:
-                self.members_changed()
+        for part in self._that_hold:
+            if part.holds(call, members):
+                return True
+        if members:
+            return False
+        self.fail(call, f"no replica is ready for {stage.kind!r}", "unavailable")
         return True
-
-    def _leaves(self, call: Call) -> None:
-        """Note that a call waits no longer for a client."""
-        call.waits = False
-        self._queue.pop(call, None)   # it may be on its way out
-        if self.flow is not None:
-            self.flow.drop(call)
-        if call.queued >= 0:
-            self._waits.columns["left_ns"][call.queued], call.queued = self.env._now, -1
 
     def _enters(self, call: Call) -> bool:
-        """Send a call through the hop; return whether that takes time, or ends the call."""
+        """Return whether the way of a call into the gateway takes time, or ends it."""
         call.passed = True
-        passage = None if self.hop is None else self.hop.enter(self.env._now)
-        call.stage.gateway = 0 if passage is None else passage.gateway
+        call.stage.gateway = 0
+        for part in self.parts:
+            part.picks(call)
         for budget in self._budgets[call.stage.gateway]:
             budget.active += 1
-        if self.hop is None or passage is None:
-            return False
-        if self.hop.policy.replicas > 1:
-            call.request.note("gateway", passage.gateway, self.hop.names)
-        self._hopped(call.request, passage.wait_ns)
-        passed_ns, way = passage.passed_ns, self.calls.columns
-        way["gateway"][call.number] = passage.gateway
-        way["served_ns"][call.number] = -1 if passed_ns is None else self.env._now + passage.wait_ns
-        way["passed_ns"][call.number] = -1 if passed_ns is None else passed_ns
-        if passage.passed_ns is None:
-            self.refuse(call, f"{self.hop.policy.backlog} requests wait for the gateway", "limited")
-            return True
-        if passage.passed_ns == self.env._now:
-            return False
-        self.env.tick_at(passage.passed_ns, ARRIVAL, partial(self._retry, call, call.turn))
-        return True
+        return any(part.enters(call) for part in self.parts)
 
-    def _cut_off(self, call: Call, members: list[Client], breakers: Breakers) -> bool:
-        """Return whether the circuits of all clients of a call are open, which fails an attempt."""
-        if not all(breakers.is_open(call.stage.gateway, client.index) for client in members):
-            return False
+    def release(self, call: Call) -> None:
+        """Note that a call waits no longer for a client."""
+        call.waits = False
+        for part in self.parts:
+            part.released(call)
+
+    def fail(self, call: Call, reason: str, fate: str, client: Client | None = None,
+             status: int = STATUS_OF_FATE["failed"]) -> None:
+        """Count an attempt that no client begins, and make another. client: The one that it was for."""
         call.tries += 1
-        self._note(call, -1, FAILED)
-        self._again(call, "the circuits of all replicas are open", "unavailable", begun=False)
-        return True
+        self._note(call, -1 if client is None else client.index, FAILED)
+        if client is not None:
+            self._blame(call, client, status)
+        self.again(call, reason, fate, begun=False)
 
     def takes(self, stage: Stage, client: Client) -> bool:
         """Whether a client may get an attempt that another one has refused."""
-        return self.breakers is None or not self.breakers.is_open((stage.original or stage).gateway, client.index)
+        call = self._calls.get(stage.original or stage)
+        return call is None or all(part.allows(call, client) for part in self.parts)
 
     def refused(self, stage: Stage, client: Client, reason: str) -> bool:
         """Return whether an attempt counts that no engine takes. It does if the engines are full, which is tried again
         or counts as a failure."""
         retried = any(place.retries and FULL_ENGINE in place.retry_on for place in self._places)
-        if status_of(reason) != FULL_ENGINE or not (retried or self.breakers is not None):
+        if status_of(reason) != FULL_ENGINE or not (retried or any(part.counts_refusals for part in self.parts)):
             return False
-        call = self._call(stage.request, stage.original or stage)
-        call.tries += 1
-        self._note(call, client.index, FAILED)
-        self._blame(call, client, FULL_ENGINE)
-        self._again(call, reason, "overloaded", begun=False)
+        self.fail(self._call(stage.request, stage.original or stage), reason, "overloaded", client, FULL_ENGINE)
         return True
 
-    def blame(self, stage: Stage, client: Client) -> None:
+    def reaches(self, client: Client) -> bool:
+        return client.index not in self.down
+
+    def failed(self, stage: Generation, client: Client) -> None:
         """Count a failure of a client that was to take over an attempt."""
         call = self._calls.get(stage.original or stage)
         if call is not None:
@@ -249,15 +207,8 @@ class Gateway(DispatchPart):
 
     def _blame(self, call: Call, client: Client, status: int = STATUS_OF_FATE["failed"]) -> None:
         """Count a failure of a client."""
-        if self.breakers is not None:
-            self.breakers.failed(call.stage.gateway, client.index, status, alone=len(call.members) < 2)
-
-    def _hopped(self, request: Request, wait_ns: int) -> None:
-        """Note how long the calls of a request have waited for the capacity of gateways."""
-        if self.hop is not None and self.hop.policy.service_ns:
-            waits = self.waits_ns
-            waits[request.id] = waits.get(request.id, 0) + wait_ns
-            request.note(GATEWAY_WAIT, waits[request.id] / NS_PER_S)
+        for part in self.parts:
+            part.failed(call, client, status)
 
     def copy(self, stage: Stage) -> Stage:
         """Return the stage that an attempt dispatches: of a generation a copy, since an earlier one may still run."""
@@ -280,16 +231,13 @@ class Gateway(DispatchPart):
         """Return whether a client cannot be reached, which fails the attempt."""
         if client.index not in self.down:
             return False
-        call = self._call(stage.request, stage.original or stage)
-        call.tries += 1
-        self._note(call, client.index, FAILED)
-        self._blame(call, client)
-        self._again(call, f"{client.name} cannot be reached", "failed", begun=False)
+        self.fail(self._call(stage.request, stage.original or stage), f"{client.name} cannot be reached", "failed",
+                  client)
         return True
 
     def begins(self, seq: Stage, client: Client) -> None:
         """Note that an attempt is at a client from now on."""
-        if client.role == "service" and client.index not in self.covered:
+        if client.role == "service" and client.index not in self._covered:
             return
         call = self._call(seq.request, seq.original or seq)
         call.tries += 1
@@ -297,18 +245,17 @@ class Gateway(DispatchPart):
             call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
         call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
-        if self.flow is not None:
-            self.flow.began(call, client)
-        self._time_tries(call)
+        for part in self._that_begin:
+            part.began(call, client)
 
     def moved(self, stage: Generation, twin: Generation, target: Client) -> None:
         """Note that the KV of an attempt has arrived at another client, which goes on with it."""
         attempt = self._live.get(twin.attempt)
         if attempt is not None:
-            if self.flow is not None:
-                self.flow.moved(attempt.call, attempt.client, target)
+            for part in self.parts:
+                part.moved(attempt.call, attempt.client, target)
             attempt.seq, attempt.client = twin, target
-            self.attempts.columns["client"][attempt.id] = target.index
+            self.rows.columns["client"][attempt.id] = target.index
 
     def _call(self, request: Request, stage: Stage) -> Call:
         call = self._calls.get(stage)
@@ -317,14 +264,14 @@ class Gateway(DispatchPart):
             number = self.calls.add(request.id, 0, now, now, now, request.offered)
             call = self._calls[stage] = Call(request, stage, number, len(self._places), now)
             self._of.setdefault(request, []).append(call)
-            if self.policy.timeout_ns is not None:
-                self.env.tick_at(self.env._now + self.policy.timeout_ns, EXPIRY, partial(self._call_late, call))
+            for part in self.parts:
+                part.asked(call)
         return call
 
     def _note(self, call: Call, client: int, outcome: int) -> int:
         """Begin a row of the table of attempts; return its number."""
         now = self.env._now
-        return self.attempts.add(call.request.id, call.number, call.tries, client, now,
+        return self.rows.add(call.request.id, call.number, call.tries, client, now,
                                  -1 if outcome == RUNNING else now, outcome, 0)
 
     # -- ends of attempts ------------------------------------------------------------------------------------------
@@ -341,18 +288,18 @@ class Gateway(DispatchPart):
         attempt = self._live.pop(seq.attempt, None)
         if attempt is None:
             return False   # it was cut off while the front end sent it
-        if self.flow is not None:
-            self.flow.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
+        for part in self._that_go:
+            part.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
             self._note_computed(attempt)
             return False
         self._close(attempt, COMPLETED)
-        if self.breakers is not None:
-            self.breakers.succeeded(attempt.call.stage.gateway, attempt.client.index)
+        for part in self._that_answer:
+            part.answered(attempt.call, attempt.client)
         asked = attempt.call.stage
         asked.start_ns, asked.cached_tokens, asked.overlap = seq.start_ns, seq.cached_tokens, seq.overlap
-        self._forget(attempt.call)
+        self.forget(attempt.call)
         return True
 
     def left(self, seq: Stage) -> None:
@@ -360,8 +307,8 @@ class Gateway(DispatchPart):
         attempt = self._live.pop(seq.attempt, None)
         if attempt is None:
             return
-        if self.flow is not None:
-            self.flow.gone(attempt.call, attempt.client)
+        for part in self._that_go:
+            part.gone(attempt.call, attempt.client, -1)
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
@@ -373,32 +320,34 @@ class Gateway(DispatchPart):
         if first.start_ns >= 0 and isinstance(first, Generation):
             computed = first.prompt_tokens if first.first_token_ns >= 0 else first.num_computed
             computed = max(min(computed, first.prompt_tokens) - first.cached_tokens, 0)
-            self.attempts.columns["computed"][attempt.id] = computed
+            self.rows.columns["computed"][attempt.id] = computed
 
     def gave_up(self, request: Request) -> None:
         """Give up all that a request has asked for."""
         for call in list(self._of.get(request, ())):
             attempt = call.attempt
-            self._forget(call)
+            self.forget(call)
             if attempt is not None and self._outcomes[attempt.id] == RUNNING:
                 self._close(attempt, CANCELLED)
                 self._send_cancel(attempt)
 
-    def turned_away(self, stage: Generation, reason: str) -> None:
-        """Note that no client takes over an attempt whose prompt was computed."""
+    def turned_away(self, stage: Generation, client: Client, reason: str) -> bool:
+        """Make another attempt in place of one whose prompt was computed, and that no client takes over."""
         attempt = self._live.pop(stage.attempt)
-        if self.flow is not None:
-            self.flow.gone(attempt.call, attempt.client)
+        for part in self._that_go:
+            part.gone(attempt.call, attempt.client, -1)
         attempt.first.done = True
         self._note_computed(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
-            self._again(attempt.call, reason, "failed", begun=self.coordinator.answers(stage, attempt.client))
+            self.again(attempt.call, reason, "failed", begun=self.coordinator.answers(stage, attempt.client))
+        return True
 
     def _close(self, attempt: _Attempt, outcome: int) -> None:
         self._outcomes[attempt.id], self._ends[attempt.id] = outcome, self.env._now
 
-    def _forget(self, call: Call) -> None:
+    def forget(self, call: Call) -> None:
+        """Drop a call that is over."""
         call.over, call.attempt = True, None
         if self._calls.pop(call.stage, None) is not None:
             mine = self._of[call.request]
@@ -410,7 +359,7 @@ class Gateway(DispatchPart):
                 for budget in self._budgets[call.stage.gateway]:
                     budget.active -= 1
         if call.waits:
-            self._leaves(call)
+            self.release(call)
 
     def _send_cancel(self, attempt: _Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
@@ -425,7 +374,7 @@ class Gateway(DispatchPart):
         else:
             self.coordinator.abort(attempt.client, attempt.seq)
 
-    def _again(self, call: Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
+    def again(self, call: Call, reason: str, fate: str, *, begun: bool, since: int = 0) -> None:
         """Make another attempt at a call, or end its request. since: The innermost place that decides about it."""
         call.attempt = None
         call.turn += 1
@@ -434,7 +383,7 @@ class Gateway(DispatchPart):
             call.request.begun = True
         self._retried(call, None)
         if call.request.over:
-            self._forget(call)
+            self.forget(call)
             return
         why = reason
         for place in range(since, len(self._places)):
@@ -453,7 +402,7 @@ class Gateway(DispatchPart):
                 self._retried(call, place)
                 wait_ns = 0 if policy.alone and len(call.members) > 1 else policy.wait_ns(
                     call.used[place], partial(self._draw, call.request.id))
-                self.env.tick_at(self.env._now + wait_ns, ARRIVAL, partial(self._retry, call, call.turn))
+                self.retry_at(call, self.env._now + wait_ns)
                 return
         self.refuse(call, why, fate)
 
@@ -466,24 +415,28 @@ class Gateway(DispatchPart):
             budgets[place].retrying += 1
         call.retrying = place
 
+    def retry_at(self, call: Call, time_ns: int) -> None:
+        """Dispatch a call at a time, unless something else is decided about it before."""
+        self.env.tick_at(time_ns, ARRIVAL, partial(self._retry, call, call.turn))
+
     def _retry(self, call: Call, turn: int, tick: Tick) -> None:
         if not call.over and call.turn == turn:
             if call.request.over:
-                self._forget(call)
+                self.forget(call)
             else:
-                self.coordinator.dispatch(call.request, call.stage)
+                self.send(call)
 
-    # -- called by flow control --------------------------------------------------------------------------------------
+    # -- called by parts ---------------------------------------------------------------------------------------------
 
     def send(self, call: Call) -> None:
-        """Dispatch a call that has left the queue of flow control."""
+        """Dispatch a call."""
         self.coordinator.dispatch(call.request, call.stage)
 
     def refuse(self, call: Call, reason: str, fate: str) -> None:
         """Answer the request of a call with an error."""
-        self._forget(call)
+        self.forget(call)
         if not call.request.over:
-            self.fates[call.request.id] = FATES.index(fate)
+            self.coordinator.fates[call.request.id] = FATES.index(fate)
             self.coordinator.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
     def running(self) -> list[_Attempt]:
@@ -498,27 +451,7 @@ class Gateway(DispatchPart):
             self._send_cancel(attempt)
             self.refuse(attempt.call, reason, "revoked")
 
-    # -- time --------------------------------------------------------------------------------------------------------
-
-    def _time_tries(self, call: Call) -> None:
-        """Limit the tries of each place that begin with this attempt."""
-        for place, policy in enumerate(self._places):
-            tries = tuple(call.used[place:])
-            if policy.per_try_ns is not None and call.timed[place] != tries:
-                call.timed[place] = tries
-                self.env.tick_at(self.env._now + policy.per_try_ns, EXPIRY, partial(self._try_late, call, place, tries))
-
-    def _try_late(self, call: Call, place: int, tries: tuple[int, ...], tick: Tick) -> None:
-        if call.over or tuple(call.used[place:]) != tries:
-            return
-        begun = self._stop(call)
-        if call.waits:
-            self._leaves(call)
-        limit_ns = self._places[place].per_try_ns
-        assert limit_ns is not None
-        self._again(call, f"no answer within {limit_ns / 1e9:g} s", "timed out", begun=begun, since=place)
-
-    def _stop(self, call: Call) -> bool:
+    def stop(self, call: Call) -> bool:
         """End the attempt under way as timed out; return whether its user has a token."""
         attempt = call.attempt
         if attempt is None or self._outcomes[attempt.id] != RUNNING:
@@ -528,83 +461,61 @@ class Gateway(DispatchPart):
         self._send_cancel(attempt)
         return self.coordinator.answers(attempt.seq, attempt.client)
 
-    def _call_late(self, call: Call, tick: Tick) -> None:
-        if call.over:
-            return
-        if self._stop(call):
-            call.request.begun = True
-        assert self.policy.timeout_ns is not None
-        self.refuse(call, f"no answer within {self.policy.timeout_ns / 1e9:g} s", "timed out")
-
-    def _expire(self, call: Call, tries: int, tick: Tick) -> None:
-        """End a call that has waited in the queue for too long."""
-        if call.waits and call.tries == tries and not call.over:
-            assert self.policy.queue_ns is not None
-            self.refuse(call, f"no replica was ready within {self.policy.queue_ns / 1e9:g} s", "expired")
-
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def members_changed(self) -> None:
-        """Send out what waits for clients, once all other events of this instant but step starts have passed."""
-        if self.flow is not None:
-            self.flow.members_changed()
-        if self._queue and not self._dispatching:
-            self._dispatching = True
-            self.env.tick_at(self.env._now, DISPATCH, self._send_out)
+    def covers(self, clients: Sequence[Client]) -> None:
+        self._covered |= {client.index for client in clients}
 
-    def _send_out(self, tick: Tick) -> None:
-        self._dispatching = False
-        queue, self._queue = self._queue, {}
-        for call, members in queue.items():
-            if call.over or call.request.over:
-                self._forget(call)
-            elif members:
-                self.send(call)
-            else:
-                self._queue[call] = members
+    def members_changed(self) -> None:
+        for part in self.parts:
+            part.members_changed()
+
+    def goes_down(self, client: Client) -> None:
+        """Close the attempts at a client that goes down, and those whose KV moves from and to it."""
+        self._seen(client, self.down.add)
+        moving = {number for part in self.coordinator.parts for number in part.attempts_over(client)}
+        hit = [attempt for attempt in self._live.values() if attempt.client is client or attempt.id in moving]
+        self._hit = [(attempt, self._outcomes[attempt.id] == RUNNING,
+                      self.coordinator.answers(attempt.seq, attempt.client)) for attempt in hit]
+        for attempt, waited, _ in self._hit:
+            if waited:
+                self._close(attempt, FAILED)
 
     def lost(self, client: Client) -> None:
-        """Handle a client that goes down at this instant, with all that it has and all KV that moves from and to it."""
-        self.down.add(client.index)
-        if self.flow is not None:
-            self.flow.seen(client)
-        handoff = self.coordinator.handoff
-        moving = set() if handoff is None else handoff.attempts_over(client)
-        hit = [attempt for attempt in self._live.values() if attempt.client is client or attempt.id in moving]
-        begun = {attempt.id: self.coordinator.answers(attempt.seq, attempt.client) for attempt in hit}
-        waited = [attempt for attempt in hit if self._outcomes[attempt.id] == RUNNING]
-        for attempt in waited:
-            self._close(attempt, FAILED)
-        if handoff is not None:
-            handoff.lost(client)
-        for attempt in hit:
+        """End the attempts at a client that has gone down, and make others."""
+        hit, self._hit = self._hit, []
+        for attempt, _, _ in hit:
             if attempt.computed:
                 self.left(attempt.seq)
-        here = [attempt.seq for attempt in hit if attempt.client is client and attempt.id in self._live]
-        self.coordinator.lose(client, here)
-        for attempt in sorted(waited, key=lambda attempt: attempt.call.request.id):
+        self.coordinator.lose(client, [attempt.seq for attempt, _, _ in hit
+                                       if attempt.client is client and attempt.id in self._live])
+        for attempt, waited, begun in sorted(hit, key=lambda one: one[0].call.request.id):
+            if not waited:
+                continue
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
             self._blame(attempt.call, client)
-            self._again(attempt.call, f"{client.name} went down", "failed", begun=begun[attempt.id])
+            self.again(attempt.call, f"{client.name} went down", "failed", begun=begun)
 
     def back(self, client: Client) -> None:
-        """Note that a client can be reached again."""
-        self.down.discard(client.index)
-        if self.flow is not None:
-            self.flow.seen(client)
+        self._seen(client, self.down.discard)
+
+    def _seen(self, client: Client, note: Callable[[int], None]) -> None:
+        note(client.index)
+        for part in self.parts:
+            part.seen(client)
+
+    @property
+    def queues(self) -> bool:
+        return any(part.queues for part in self.parts)
 
     def num_waiting(self, lists: list[list[Client]]) -> int:
-        """Return the calls that wait for one of these lists of clients to have a ready one."""
-        held = 0 if self.flow is None else self.flow.num_waiting(lists)
-        return held + sum(any(members is one for one in lists) for members in self._queue.values())
+        return sum(part.num_waiting(lists) for part in self.parts)
 
-    def begun(self, request: Request) -> bool:
-        """Whether the user of a request has a token, in what it asks for now."""
+    def reads(self, request: Request) -> bool:
         return request.begun or any(map(self._has_begun, self._of.get(request, ())))
 
-    def call_begun(self, stage: Stage) -> bool | None:
-        """Whether the user has a token of a call; None for one that is over."""
+    def begun(self, stage: Stage) -> bool | None:
         call = self._calls.get(stage)
         return None if call is None else self._has_begun(call)
 
@@ -615,19 +526,14 @@ class Gateway(DispatchPart):
     def idle(self) -> bool:
         """Whether nothing is left: no call, no attempt, no wait."""
         counts = [(budget.active, budget.retrying) for places in self._budgets for budget in places]
-        return not (self._calls or self._live or self._queue or self._of or any(map(any, counts))) and (
-            self.flow is None or self.flow.idle())
+        return not (self._calls or self._live or self._of or any(map(any, counts))) and all(
+            part.idle() for part in self.parts)
 
-    # -- record ------------------------------------------------------------------------------------------------------
-
-    def queued(self) -> dict[str, IntArray]:
-        """Return the columns of the table of waits for a ready client; none if none waited."""
-        return self._waits.arrays() if len(self._waits) else {}
-
-    def offers(self) -> dict[str, IntArray]:
-        """Return when requests were offered again for the last time; nothing if none was."""
-        rows = np.array(sorted(self.offered_ns.items()), dtype=np.int64).reshape(-1, 2)
-        return {"request": rows[:, 0].copy(), "offered_ns": rows[:, 1].copy()} if len(rows) else {}
+    def record(self) -> dict[str, Any]:   # Any: fields of the record
+        found = {"attempts": self.rows.arrays(), "calls": self.calls.arrays()}
+        for part in self.parts:
+            found |= part.record()
+        return found
 
 
 def _output_tokens(stage: Stage) -> int:

@@ -15,11 +15,11 @@ from hermes.units import s_to_ns
 
 if TYPE_CHECKING:
     from hermes.core.clock import Clock
-    from hermes.core.fairness import Fairness, Held, Service
-    from hermes.core.flow_control import FlowControl
-    from hermes.core.flow_policy import Classes
-    from hermes.core.gateway import Gateway
-    from hermes.core.saturation import Saturation, Wake
+    from hermes.gateway.fairness import Fairness, Held, Service
+    from hermes.gateway.flow_control import FlowControl
+    from hermes.gateway.flow_policy import Classes
+    from hermes.gateway.gateway import Gateway
+    from hermes.gateway.saturation import Saturation, Wake
 
 __all__ = ["AdmissionConfig", "BandConfig", "ClassConfig", "FlowControlConfig", "Requested", "TenantConfig",
            "build_flow"]
@@ -90,7 +90,7 @@ class UtilizationDetector(ConfigModel):
     def build(self, env: Clock, seed: int, down: set[int], lists: Sequence[Sequence[Client]],
               clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake, name: str) -> Saturation:
         """Return the detector of a pool."""
-        from hermes.core.saturation import Utilization
+        from hermes.gateway.saturation import Utilization
 
         return Utilization(env, lists, clients, down, wake, seed=seed, name=name, period_s=self.scrape,
                            queue=self.queue, kv=self.kv, stale_ns=s_to_ns(self.stale))
@@ -110,7 +110,7 @@ class ConcurrencyDetector(ConfigModel):
     def build(self, env: Clock, seed: int, down: set[int], lists: Sequence[Sequence[Client]],
               clients: Sequence[Client], in_flight: Mapping[int, int], wake: Wake, name: str) -> Saturation:
         """Return the detector of a pool."""
-        from hermes.core.saturation import InFlight
+        from hermes.gateway.saturation import InFlight
 
         return InFlight(lists, in_flight, self.limit)
 
@@ -129,7 +129,7 @@ class GlobalStrictFairness(ConfigModel):
 
     def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
-        from hermes.core.fairness import GlobalStrict
+        from hermes.gateway.fairness import GlobalStrict
 
         return GlobalStrict()
 
@@ -145,7 +145,7 @@ class RoundRobinFairness(ConfigModel):
 
     def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
-        from hermes.core.fairness import RoundRobin
+        from hermes.gateway.fairness import RoundRobin
 
         return RoundRobin(cycle_ns)
 
@@ -165,13 +165,13 @@ class LeastServiceFairness(ConfigModel):
 
     def service(self) -> Service | None:
         """Return what tenants have been served."""
-        from hermes.core.fairness import Service
+        from hermes.gateway.fairness import Service
 
         return Service(s_to_ns(self.half_life), self.output_weight)
 
     def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
-        from hermes.core.fairness import LeastService
+        from hermes.gateway.fairness import LeastService
 
         assert service is not None
         return LeastService(service, self.service_weight, self.wait_weight)
@@ -193,7 +193,7 @@ class DeficitRoundRobinFairness(ConfigModel):
 
     def policy(self, cycle_ns: int, weights: Sequence[float], service: Service | None) -> Fairness:
         """Return the policy of a band."""
-        from hermes.core.fairness import DeficitRoundRobin
+        from hermes.gateway.fairness import DeficitRoundRobin
 
         return DeficitRoundRobin(self.quantum, self.output_weight, weights)
 
@@ -342,8 +342,8 @@ def build_flow(env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[li
     Args:
         groups: See `FlowControl`. Each list has engines alone.
     """
-    from hermes.core.flow_control import FlowControl
-    from hermes.core.flow_policy import Budget, Classes, FlowPolicy, Revoking
+    from hermes.gateway.flow_control import FlowControl
+    from hermes.gateway.flow_policy import Budget, Classes, FlowPolicy, Revoking
 
     _check_names(classes, requested.kinds, "classes", "class", all_of_them=True)
     _check_names(tenants, requested.tenants, "tenants", "tenant", all_of_them=False)
@@ -384,6 +384,5 @@ def build_flow(env: Clock, seed: int, gateway: Gateway, groups: Sequence[list[li
         budgets={place: Budget(limit.tokens, max(1, s_to_ns(limit.per))) for place, limit in limits.items()
                  if limit is not None},
     )
-    flow = FlowControl(env, gateway, policy, known, groups, gateways)
-    flow.weights = {name: tenants[name].weight for name in requested.tenants if name in tenants}
-    return flow
+    return FlowControl(env, gateway, policy, known, groups, gateways,
+                       {name: tenants[name].weight for name in requested.tenants if name in tenants})

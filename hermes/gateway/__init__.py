@@ -1,0 +1,1 @@
+"""Gateways in front of the clients: keys and mechanics together."""
