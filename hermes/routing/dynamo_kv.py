@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, exp
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
@@ -142,6 +142,6 @@ class DynamoKv:
         spread = costs.max() - lowest
         if not spread:
             return self._draws.below(len(costs))
-        weights = np.exp((lowest - costs) / (spread * temperature))
+        weights = exp((lowest - costs) / (spread * temperature))
         sums = np.cumsum(weights / weights.sum())
         return min(int(np.searchsorted(sums, self._draws.number())), len(costs) - 1)

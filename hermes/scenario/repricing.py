@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.arrays import BoolArray, FloatArray, IntArray
+from hermes.arrays import BoolArray, FloatArray, IntArray, log, power
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.hardware.base import StepStats
 from hermes.hardware.config import prices
@@ -227,7 +227,7 @@ class Repricing:
             return added
         took = (runs["end_ns"] - runs["start_ns"]) / np.maximum(runs["num_steps"], 1)
         ratio = np.maximum(1.0 + added / np.maximum(took, 1.0), FASTEST)
-        return np.asarray(took * (ratio ** (1.0 / (1.0 - sample.growth)) - 1.0))
+        return np.asarray(took * (power(ratio, 1.0 / (1.0 - sample.growth)) - 1.0))
 
     def _more(self, group: int, change: Change, sample: _Sample, kind: int) -> FloatArray:
         """Return the nanoseconds that the sampled steps take longer."""
@@ -315,7 +315,7 @@ class Repricing:
             return 0.0
         after = np.array([_step_ns(model, one, dp) for one in larger])
         weights = np.array([one.decode_seqs for one in stats], dtype=np.float64)
-        ratios = np.log(after / before) / math.log(MORE_BATCH)
+        ratios = log(after / before) / math.log(MORE_BATCH)
         return float(min(max(np.average(ratios, weights=weights), 0.0), STEEPEST))
 
     def _compared(self, after: RequestMetrics, slower: float) -> tuple[dict[str, float], bool]:

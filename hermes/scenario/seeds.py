@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, log
 from hermes.core.noise import T_OF_5
 from hermes.core.record import BELIEVED, STATUS_COMPLETED, RunRecord
 from hermes.results.assumes import Assumed
@@ -77,7 +77,7 @@ def beyond_chance(before: Results, after: Results) -> dict[str, float]:
 
 def _add_change(found: dict[str, float], name: str, old: FloatArray, new: FloatArray) -> None:
     """Add the mean relative change of a figure over the parts of two runs, if it is more than chance."""
-    changes = np.log(new / old)
+    changes = log(new / old)
     mean = float(changes.mean())
     if mean and abs(mean) >= T_OF_5 * float(changes.std(ddof=1)) / math.sqrt(PARTS):
         found[name] = math.expm1(mean)

@@ -9,13 +9,14 @@ Inherit it in a test module, give `make_model()`, and pytest checks what the ker
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, exp
 from hermes.hardware.base import BATCH_STATS, STEP_STATS, HardwareModel, StepStats
 from hermes.hardware.fitted.monotone import Batch, cheaper_steps
 
@@ -55,10 +56,10 @@ def random_stats(rng: np.random.Generator, count: int) -> Iterator[StepStats]:
     batches."""
     for i in range(count):
         prefills, decodes = [(1, 0), (0, 1), (1, 1)][i % 3]
-        size = int(np.exp(rng.uniform(0, 6)))
-        lengths = np.exp(rng.uniform(0, 10, 4)).astype(int)
-        pasts = np.where(rng.random(4) < 0.5, 0, np.exp(rng.uniform(0, 10, 4))).astype(int)
-        contexts = np.exp(rng.uniform(0, 11, size)).astype(int)
+        size = int(math.exp(rng.uniform(0, 6)))
+        lengths = exp(rng.uniform(0, 10, 4)).astype(int)
+        pasts = np.where(rng.random(4) < 0.5, 0, exp(rng.uniform(0, 10, 4))).astype(int)
+        contexts = exp(rng.uniform(0, 11, size)).astype(int)
         seqs = int(rng.integers(1, 5))
         yield batch(
             [(int(n), int(past)) for n, past in zip(lengths[:seqs], pasts[:seqs], strict=True)] * prefills,

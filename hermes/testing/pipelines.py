@@ -11,6 +11,7 @@ A pipeline with parameters is tested with those that `parameters()` gives, its d
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -149,7 +150,7 @@ class PipelineContract(ABC):
         """Yield random requests, short and long."""
         rng = np.random.default_rng(5)
         for number in range(self.examples):
-            prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
+            prompt, output = (int(math.exp(rng.uniform(0, 8))) for _ in range(2))
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
                 content=None, arrival_ns=0, now=0.0, model="", client=None, past_tokens=0, context=None,

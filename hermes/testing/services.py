@@ -60,9 +60,9 @@ class ServiceContract(ABC):
         rng, out = np.random.default_rng(11), []
         for _ in range(self.examples):
             out.append([
-                ServiceStage("any", tokens=int(np.exp(rng.uniform(0, 7))), items=int(rng.integers(1, 20)),
+                ServiceStage("any", tokens=int(math.exp(rng.uniform(0, 7))), items=int(rng.integers(1, 20)),
                       options=self.options(rng))
-                for _ in range(int(np.exp(rng.uniform(0, 4))))
+                for _ in range(int(math.exp(rng.uniform(0, 4))))
             ])
         return out
 

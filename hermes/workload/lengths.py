@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
-from hermes.arrays import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray, exp
 from hermes.config import Component, Shorthand, Tokens
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
@@ -139,7 +139,7 @@ class LognormalCounts(_Bounded):
         centre = math.log(self.median) if self.median else math.log(self.mean or 1.0) - self.sigma**2 / 2.0
         sigma = max(self.sigma, 1e-9)
         low, high = (math.log(self.min - 0.5) - centre) / sigma, (math.log(self.max + 0.5) - centre) / sigma
-        return self._counts(np.exp(centre + self.sigma * self._truncated_normal(n, rng, low, high)))
+        return self._counts(exp(centre + self.sigma * self._truncated_normal(n, rng, low, high)))
 
 
 @TOKEN_COUNTS.register("geometric")

@@ -20,6 +20,7 @@ every rank's batch fits into a CUDA graph, all are padded to the largest; an idl
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -72,7 +73,7 @@ _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
 def _spaced(last: float) -> FloatArray:
     """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
-    count = int(np.ceil(np.log(last) / np.log(RATIO))) + 1
+    count = math.ceil(math.log(last) / math.log(RATIO)) + 1
     return np.unique(np.rint(np.geomspace(1.0, last, count)))
 
 

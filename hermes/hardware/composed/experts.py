@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, exp, log
 from hermes.hardware.composed.kernel_curves import Roof
 from hermes.hardware.composed.kernel_tables import ExpertTable, KernelTables
 from hermes.hardware.composed.term_sources import SKEW
@@ -68,12 +68,12 @@ def chosen(experts: int, per_token: int, skew: float) -> FloatArray:
     if per_token >= experts:
         return np.ones(experts)
     low, high = 0.0, 1.0
-    while (1.0 - np.exp(-high * weights)).sum() < per_token:
+    while (1.0 - exp(-high * weights)).sum() < per_token:
         high *= 2.0
     for _ in range(100):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if (1.0 - np.exp(-middle * weights)).sum() < per_token else (low, middle)
-    return np.asarray(1.0 - np.exp(-high * weights))
+        low, high = (middle, high) if (1.0 - exp(-middle * weights)).sum() < per_token else (low, middle)
+    return np.asarray(1.0 - exp(-high * weights))
 
 
 def expert_times(kernels: KernelTables, roof: Roof, model: ModelDescription, dtype: str, split: ExpertSplit,
@@ -94,10 +94,10 @@ def expert_times(kernels: KernelTables, roof: Roof, model: ModelDescription, dty
     # fewer tokens never need longer than more: what was measured above that is noise
     ns = np.flip(np.minimum.accumulate(np.flip(table.ns[best][known])))
     value = precision(dtype).layer_bytes
-    slowdown = np.log(ns / _ideal(roof, table.shapes[best], value, at))
+    slowdown = log(ns / _ideal(roof, table.shapes[best], value, at))
 
     def measured(count: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(np.interp(np.log(count), np.log(at), slowdown))
+        return np.asarray(exp(np.interp(log(count), log(at), slowdown))
                           * _ideal(roof, wanted, value, np.maximum(count, 1.0)))
 
     if routing == "balanced":
@@ -134,7 +134,7 @@ def _near(kernels: KernelTables, dtype: str, wanted: FloatArray, uneven: bool
                 key = f"experts/{name}/{routing}"
                 if kernels.has(key) is not own or (table := kernels.experts(name, routing)) is None:
                     continue
-                far = np.abs(np.log(table.shapes / wanted)).sum(axis=1)
+                far = np.abs(log(table.shapes / wanted)).sum(axis=1)
                 far = np.where(np.isnan(table.ns).all(axis=1), np.inf, far)
                 best = int(far.argmin())
                 if far[best] <= FAR_SHAPE:

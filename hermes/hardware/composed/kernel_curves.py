@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, exp, log
 from hermes.hardware.composed.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.fitted.operator_curves import rising
 
@@ -55,7 +55,7 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
         return np.asarray(np.maximum(2 * rows * columns * inner / roof.flops, moved / roof.bytes))
 
     grid = ideal(table.m[:, None, None], table.n[None, :, None], table.k[None, None, :])
-    slowdown = np.log(_least(table.ns) / grid)
+    slowdown = log(_least(table.ns) / grid)
     (j, b), (i, c) = _bracket(table.n, n), _bracket(table.k, k)
     corners = slowdown[:, j:j + 2, i:i + 2]
     weights = np.array([1 - b, b])[:, None] * np.array([1 - c, c])
@@ -66,12 +66,12 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
     columns, inner = np.asarray(n), np.asarray(k)
     if not known.any():   # a measurement that was cut off has no product of this shape: the roofline's time
         return rising(ideal(_in_tiles(m), columns, inner))
-    measured = np.exp(at_m) * ideal(table.m[known], columns, inner)
+    measured = exp(at_m) * ideal(table.m[known], columns, inner)
     rows = _in_tiles(table.m[known])
     last = np.append(np.diff(rows) > 0, True)   # of several points in a tile, the one with most rows
-    slow = np.log(measured / ideal(rows, columns, inner))[last]
+    slow = log(measured / ideal(rows, columns, inner))[last]
     m = _in_tiles(m)
-    return rising(np.exp(np.interp(np.log(m), np.log(rows[last]), slow)) * ideal(m, columns, inner))
+    return rising(exp(np.interp(log(m), log(rows[last]), slow)) * ideal(m, columns, inner))
 
 
 def _in_tiles(rows: FloatArray) -> FloatArray:
@@ -145,15 +145,15 @@ def _filled(logs: FloatArray, axis: FloatArray) -> FloatArray:
 def _lookup(lanes: FloatArray, lengths: FloatArray, slowdown: FloatArray, at_lanes: FloatArray,
             at_lengths: FloatArray) -> FloatArray:
     """exp of the slowdown at lanes x lengths (arrays that broadcast), linear in the logarithms, held at the ends."""
-    x, y = np.log(lanes), np.log(lengths)
-    u = np.clip(np.log(at_lanes), x[0], x[-1])
-    v = np.clip(np.log(at_lengths), y[0], y[-1])
+    x, y = log(lanes), log(lengths)
+    u = np.clip(log(at_lanes), x[0], x[-1])
+    v = np.clip(log(at_lengths), y[0], y[-1])
     i = np.clip(np.searchsorted(x, u, side="right") - 1, 0, len(x) - 2)
     j = np.clip(np.searchsorted(y, v, side="right") - 1, 0, len(y) - 2)
     a, b = (u - x[i]) / (x[i + 1] - x[i]), (v - y[j]) / (y[j + 1] - y[j])
     low = slowdown[i, j] * (1 - b) + slowdown[i, j + 1] * b
     high = slowdown[i + 1, j] * (1 - b) + slowdown[i + 1, j + 1] * b
-    return np.asarray(np.exp(low * (1 - a) + high * a))
+    return np.asarray(exp(low * (1 - a) + high * a))
 
 
 class PrefillTimes(NamedTuple):
@@ -182,7 +182,7 @@ def prefill_times(table: AttentionTable, roof: Roof, heads: float, kv_heads: flo
         moved = 2 * lane * length * measured_dim * (2 + 2 * kv_heads / heads)
         return np.asarray(np.maximum(flops / roof.flops, moved / roof.bytes))
 
-    slowdown = _filled(np.log(ns / ideal(lanes[:, None], table.length[None, :])), np.log(table.length))
+    slowdown = _filled(log(ns / ideal(lanes[:, None], table.length[None, :])), log(table.length))
 
     def times(lane: FloatArray, length: FloatArray) -> FloatArray:
         factor = _lookup(lanes, table.length, slowdown, lane, length)
@@ -224,12 +224,12 @@ def decode_times(table: AttentionTable, roof: Roof, heads: float, kv_heads: floa
     lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=True)
     size = 2 * measured_dim * value_bytes
     read = lanes[:, None] * table.length[None, :] * size
-    shortest = _filled(np.log(ns), np.log(table.length))[:, 0]
-    alone = max(float(np.exp(shortest[0])) - GRAPH_LAUNCH_NS, 0.0)
+    shortest = _filled(log(ns), log(table.length))[:, 0]
+    alone = max(float(exp(shortest[0])) - GRAPH_LAUNCH_NS, 0.0)
     large = (read >= LARGE_BYTES) & ~np.isnan(ns) & (lanes[:, None] >= FEWEST_LANES)
     efficiencies = (read / roof.bytes / (ns - alone))[large]
     efficiency = min(1.0, float(np.quantile(efficiencies, BEST))) if large.any() else DEFAULT_EFFICIENCY
-    launch = np.exp(np.interp(np.log(kv_heads * seqs), np.log(lanes), shortest)) - alone
+    launch = exp(np.interp(log(kv_heads * seqs), log(lanes), shortest)) - alone
     per_sum = kv_heads * 2 * head_dim * value_bytes
     return DecodeTimes(seqs, rising(launch), per_sum / roof.bytes / efficiency)
 

@@ -31,7 +31,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hermes.arrays import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray, exp
 from hermes.config import ConfigModel, Name
 from hermes.config.files import MAX_TABLE_BYTES, read_bytes
 from hermes.config.tables import npz_arrays
@@ -200,7 +200,7 @@ class KernelTables:
 
     def _times(self, key: str) -> FloatArray:
         logs = self._arrays[key]
-        return np.where(logs < 0, np.nan, np.exp(logs / _SCALE))
+        return np.where(logs < 0, np.nan, exp(logs / _SCALE))
 
 
 def shipped_kernels() -> list[str]:

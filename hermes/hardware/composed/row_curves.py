@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, exp, log
 from hermes.hardware.composed.kernel_tables import KernelTables, RowTable
 from hermes.hardware.descriptions.models import ModelDescription
 from hermes.hardware.fitted.operator_curves import rising
@@ -22,11 +22,11 @@ def row_times(table: RowTable, rows: FloatArray, width: float) -> FloatArray:
     Between measured numbers of rows on a line in the logarithms, beyond the last in proportion. A width that was not
     measured takes the time of the nearest one in proportion to the width.
     """
-    column = int(np.abs(np.log(table.width / width)).argmin())
+    column = int(np.abs(log(table.width / width)).argmin())
     ns = table.ns[:, column]
     known = ~np.isnan(ns)
     measured, times = table.rows[known], ns[known] * width / table.width[column]
-    found = np.exp(np.interp(np.log(rows), np.log(measured), np.log(times)))
+    found = exp(np.interp(log(rows), log(measured), log(times)))
     return rising(found * np.maximum(rows / measured[-1], 1.0))
 
 

@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.arrays import FloatArray, IntArray
+from hermes.arrays import FloatArray, IntArray, log2
 from hermes.config import Duration
 from hermes.errors import InputError, inside
 from hermes.hardware.base import StepStats
@@ -115,8 +115,8 @@ class LayerwiseModel:
         if not self.skew_by_batch:
             return min(self.skew.single, 1.0)
         _, rows, columns, alpha = self.skew
-        at = np.log2(np.arange(1, seqs + 1))
-        over_rows = np.array([np.interp(at, np.log2(columns), row) for row in alpha])
+        at = log2(np.arange(1, seqs + 1))
+        over_rows = np.array([np.interp(at, log2(columns), row) for row in alpha])
         if len(rows) == 1:
             return np.asarray(np.minimum(over_rows[0], 1.0))
         i, u = brackets(rows, np.array([min(prefill_tokens, rows[-1])]))

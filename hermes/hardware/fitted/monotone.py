@@ -13,11 +13,13 @@ The search: `cheaper_steps` walks over random batches, adds work to each in ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hermes.arrays import exp
 from hermes.hardware.base import HardwareModel, StepStats
 from hermes.hardware.fitted.profile import PhaseProfile, Profile
 from hermes.hardware.fitted.terms import Factor, Term, term_text
@@ -94,7 +96,7 @@ class Batch:
 
     def grown(self, rng: np.random.Generator, most: int) -> Iterator[Batch]:
         """Yield batches with a little or a lot more work, up to `most` tokens of a kind."""
-        by = int(np.exp(rng.uniform(0, np.log(most))))
+        by = int(math.exp(rng.uniform(0, math.log(most))))
         if self.prefills:
             (n, past), *rest = self.prefills
             yield replace(self, prefills=((n + by, past), *rest))
@@ -117,10 +119,10 @@ def cheaper_steps(
     `largest` bounds the search: `tokens` and `past` of a prefill, `seqs` and `context` of decodes.
     """
     rng = np.random.default_rng(seed)
-    logarithms = {name: float(np.log(max(2.0, value))) for name, value in largest.items()}
+    logarithms = {name: math.log(max(2.0, value)) for name, value in largest.items()}
 
     def draws(name: str, many: int) -> list[int]:
-        drawn: list[int] = np.exp(rng.uniform(0, logarithms[name], many)).astype(np.int64).tolist()
+        drawn: list[int] = exp(rng.uniform(0, logarithms[name], many)).astype(np.int64).tolist()
         return drawn
 
     def draw(name: str) -> int:

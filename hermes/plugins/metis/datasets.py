@@ -28,6 +28,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hermes.arrays import log1p
 from hermes.config import ConfigModel, load
 from hermes.errors import InputError
 from hermes.hardware import find
@@ -133,7 +134,7 @@ class Dataset(ConfigModel):
 
     def _ranks(self, gaps: np.ndarray, lost: np.ndarray, pieces: int) -> tuple[int, ...]:
         precision = self.precision_single if pieces == 1 else self.precision
-        steps = 1 + np.floor(np.log1p(-gaps) / math.log1p(-precision)).astype(int)
+        steps = 1 + np.floor(log1p(-gaps) / math.log1p(-precision)).astype(int)
         return tuple(NEVER if miss else int(rank)
                      for rank, miss in zip(np.cumsum(steps), lost < self.missed, strict=True))
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hermes.arrays import exp, log
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -112,9 +114,10 @@ def end_labels(frame: pd.DataFrame, axis: Axis, height: float = HEIGHT, gap: flo
     low, high = (float(end) for end in axis.domain or (0.0, 1.0))
     if axis.kind == "log":
         low, high = math.log(low), math.log(high)
-    values = np.log(frame["y"]) if axis.kind == "log" else frame["y"]
-    order = np.argsort(values.to_numpy(), kind="stable")
-    places = (values.to_numpy(dtype=float)[order] - low) / ((high - low) or 1.0) * height
+    values = frame["y"].to_numpy(dtype=float)
+    values = log(values) if axis.kind == "log" else values
+    order = np.argsort(values, kind="stable")
+    places = (values[order] - low) / ((high - low) or 1.0) * height
     for i in range(1, len(places)):
         places[i] = max(places[i], places[i - 1] + gap)
     over = max(places[-1] - height, 0.0) if len(places) else 0.0
@@ -122,7 +125,7 @@ def end_labels(frame: pd.DataFrame, axis: Axis, height: float = HEIGHT, gap: flo
         places[i] = min(places[i], height - gap * (len(places) - 1 - i)) if over else places[i]
     moved = np.empty(len(places))
     moved[order] = low + places / height * (high - low)
-    return Layer("text", pd.DataFrame(frame).assign(y=np.exp(moved) if axis.kind == "log" else moved))
+    return Layer("text", pd.DataFrame(frame).assign(y=exp(moved) if axis.kind == "log" else moved))
 
 
 def theme(*, dark: bool = False) -> Spec:

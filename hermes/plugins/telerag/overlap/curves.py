@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, log
 from hermes.plugins.telerag.overlap.families import Family, Floats
 
 __all__ = ["QUERIES", "Curve", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
@@ -32,7 +32,7 @@ class Curve:
 
 def standardised(sizes: IntArray) -> Floats:
     """Return the logarithms of the sizes with mean 0 and standard deviation 1; empty clusters count as the smallest."""
-    logs = np.log(np.maximum(sizes, max(1, int(sizes[sizes > 0].min()))))
+    logs = log(np.maximum(sizes, max(1, int(sizes[sizes > 0].min()))))
     spread = logs.std()
     return (logs - logs.mean()) / spread if spread > 0 else logs - logs.mean()   # type: ignore[no-any-return]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.arrays import FloatArray
+from hermes.arrays import FloatArray, exp
 from hermes.config import Registry
 from hermes.errors import InputError
 
@@ -77,7 +77,7 @@ class Family:
     def strengths(self, strength: float, queries: int, rng: np.random.Generator) -> Floats:
         """Return the strength of each query, shape (queries, 1)."""
         normal = _normals(queries, rng)[:, None]
-        each = strength * np.exp(self.spread * normal - self.spread**2 / 2)
+        each = strength * exp(self.spread * normal - self.spread**2 / 2)
         return np.minimum(each, self.strongest)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hermes.arrays import IntArray
+from hermes.arrays import IntArray, exp
 
 __all__ = ["lognormal_sizes"]
 
@@ -20,7 +20,7 @@ def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.rando
 
     normal = NormalDist()
     quantiles = np.array([normal.inv_cdf((i + 0.5) / clusters) for i in range(clusters)])
-    raw = np.exp(sigma * rng.permutation(quantiles))
+    raw = exp(sigma * rng.permutation(quantiles))
     ends = np.rint(np.cumsum(raw) * (total_bytes / raw.sum())).astype(np.int64)
     sizes: IntArray = np.diff(ends, prepend=0)
     return sizes
