@@ -71,7 +71,7 @@ def collect(
         links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
         sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.arrivals.out_of_requests_ns, offered=offered, labels=labels,
-        notes=_notes(coordinator), note_names=coordinator.notes.names, **_attempts(coordinator),
+        notes=_notes(coordinator), note_names=coordinator.notes.names, **_of_parts(coordinator, now),
         after_ns=[c.after_ns for c in clients], late_ns={
             number: _late(client, len(ends)) for number, (client, ends) in enumerate(zip(clients, steps, strict=True))
             if client.late_log}, stalls=_stalls(clients), step_growth=growth,
@@ -88,13 +88,14 @@ def _late(client: Client, steps: int) -> IntArray:
     return late
 
 
-def _attempts(coordinator: Coordinator) -> dict[str, Any]:   # Any: fields of the record
-    if not coordinator.attempts:
-        return {}
-    found = {"stage_attempts": np.array(coordinator.rows.attempts, dtype=np.int64),
-             "fates": np.array(sorted(coordinator.fates.items()), dtype=np.int64).reshape(-1, 2)}
+def _of_parts(coordinator: Coordinator, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
+    """Return what the parts of the dispatch have noted."""
+    found: dict[str, Any] = {}
+    if coordinator.attempts:
+        found["stage_attempts"] = np.array(coordinator.rows.attempts, dtype=np.int64)
+        found["fates"] = np.array(sorted(coordinator.fates.items()), dtype=np.int64).reshape(-1, 2)
     for part in coordinator.parts:
-        found |= part.record()
+        found |= part.record(end_ns)
     return found
 
 

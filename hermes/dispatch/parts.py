@@ -1,7 +1,7 @@
 """Parts of the dispatch: what an option adds to the way of a request.
 
 A part is one class in one file. The coordinator calls the hooks of `DispatchPart` that a part has, and none where the
-scenario asks for no part. `PARTS` of `hermes.scenario.build` lists them.
+scenario asks for no part. `PARTS` of `hermes.scenario.build_operations` lists them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ class DispatchPart:
     def has(self, hook: str) -> bool:
         """Whether it overrides a hook. Those that each request passes are not called otherwise."""
         return any(hook in vars(kind) for kind in type(self).__mro__ if kind is not DispatchPart)
+
+    def starts(self) -> None:
+        """Called once before the first request."""
 
     # -- the way of a request ----------------------------------------------------------------------------------------
 
@@ -183,8 +186,8 @@ class DispatchPart:
 
     # -- the end of the run ------------------------------------------------------------------------------------------
 
-    def record(self) -> Mapping[str, Any]:   # Any: fields of the record
-        """Return the fields of the record that the part fills."""
+    def record(self, end_ns: int) -> Mapping[str, Any]:   # Any: fields of the record
+        """Return the fields of the record that the part fills. end_ns: When the run ended."""
         return {}
 
     def idle(self) -> bool:
@@ -193,7 +196,7 @@ class DispatchPart:
 
 
 class Observers(DispatchPart):
-    """Routers that observe, and the fleet: they hear of each event at a client."""
+    """Routers that observe: they hear of each event at a client."""
 
     def __init__(self, env: Clock, observers: Sequence[Callable[[str, Client, Stage], None]]) -> None:
         self._observers = observers

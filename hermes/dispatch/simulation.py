@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
-
-import numpy as np
 
 from hermes.core.client import Client
 from hermes.core.clock import Clock
@@ -26,20 +23,6 @@ Progress = Callable[[int, int, float], None]
 """Called with requests done, requests in total, simulated seconds."""
 
 
-class Members(Protocol):
-    """What lets clients join and leave (`hermes.fleet.fleet`).
-
-    Attributes:
-        log: Client, incarnation, time in ns, state and reason of every change.
-    """
-
-    log: list[tuple[int, int, int, int, str]]
-
-    def start(self) -> None:
-        """Begin, before the first request."""
-        ...
-
-
 class Simulation:
     """Clients, requests, network and coordinator on a clock. `run()` may be called once.
 
@@ -52,7 +35,7 @@ class Simulation:
     def __init__(
         self, env: Clock, clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, *,
         stage_kinds: list[str], runs: RowLog, describe: list[Describe], labels: Labels, horizon_ns: int | None = None,
-        warnings: list[str], remarks: list[str], fleet: Members | None = None, offered: Offered,
+        warnings: list[str], remarks: list[str], offered: Offered,
     ) -> None:
         """
         Args:
@@ -68,7 +51,7 @@ class Simulation:
         self.network, self.coordinator = network, coordinator
         self.stage_kinds, self.warnings, self.remarks = stage_kinds, warnings, remarks
         self.interrupted = False
-        self.fleet, self._offered = fleet, offered
+        self._offered = offered
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
     def run(self, progress: Progress | None = None, *, partial: bool = False) -> RunRecord:
@@ -77,8 +60,8 @@ class Simulation:
         partial: Whether an interrupt ends the run, with the record so far; otherwise it raises `KeyboardInterrupt`.
         """
         env, coordinator, horizon = self.env, self.coordinator, self._horizon_ns
-        if self.fleet is not None:
-            self.fleet.start()
+        for part in coordinator.parts:
+            part.starts()
         coordinator.arrivals.start()
         with _garbage_collection_paused():
             try:
@@ -99,13 +82,8 @@ class Simulation:
                 client.settle()
         if self.interrupted:   # the rest of the period was not simulated
             self._offered.until_ns = min(self._offered.until_ns, env._now)
-        record = collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
-                         self._labels, self.stage_kinds, self._offered)
-        if self.fleet is not None:
-            rows = [row for row in self.fleet.log if row[2] <= record.end_ns]
-            record.membership = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
-            record.membership_reasons = [row[4] for row in rows]
-        return record
+        return collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe,
+                       self._labels, self.stage_kinds, self._offered)
 
     def _watch(self, progress: Progress) -> Callable[[], None]:
         total = self.coordinator.unfinished

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import Client
 from hermes.core.clock import MEMBERSHIP, Acting, Clock
@@ -53,7 +55,7 @@ class _Seen(NamedTuple):
     router: Router
 
 
-class Fleet:
+class Fleet(DispatchPart):
     """Starts the autoscalers, and tells routers and coordinator when the ready clients of a group have changed.
 
     Args:
@@ -64,14 +66,13 @@ class Fleet:
         seed: Of the scenario.
 
     Attributes:
-        log: Rows of the record's table `membership`.
         replicas: Those of each group, by its name.
     """
 
     def __init__(self, env: Clock, groups: Iterable[Group], shared: Iterable[tuple[GroupsAutoscaler, Sequence[str]]],
                  left: Callable[[], int], parts: Sequence[DispatchPart], seed: int) -> None:
         self._env, self._parts, self._seed = env, parts, seed
-        self.log: list[tuple[int, int, int, int, str]] = []
+        self._log: list[tuple[int, int, int, int, str]] = []
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
@@ -82,7 +83,7 @@ class Fleet:
                 starter = config.start_up.build(Place(
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             with inside(f"{group.field}.fleet"):
-                replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self.log,
+                replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
                                     seed, self._down)
             if config.spares is not None:
                 with inside(f"{group.field}.fleet.spares"):
@@ -136,21 +137,26 @@ class Fleet:
         """Those that act, of one group and of several."""
         return [autoscaler for autoscaler, _ in (*self._acting, *self._shared)]
 
-    def start(self) -> None:
-        """Show the routers who is ready, and start the autoscalers. Called once, before the first request."""
+    def starts(self) -> None:
+        """Show the routers who is ready, and start the autoscalers."""
         self._changed()
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
         for several, views in self._shared:
             Acting(self._env, several.run_groups(views))
 
-    def observe(self, event: str, client: Client, stage: Stage) -> None:
-        """Note that a stage has ended at a client, or moved away. Called as routers' `observe` is."""
+    def observed(self, event: str, client: Client, stage: Stage) -> None:
+        """Note that a stage has ended at a client, or moved away."""
         replicas = self._of.get(client.index)
         if replicas is not None:
             if event == "done":
                 replicas.count(stage)
             replicas.check(client)
+
+    def record(self, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
+        rows = [row for row in self._log if row[2] <= end_ns]
+        return {"membership": np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4),
+                "membership_reasons": [row[4] for row in rows]}
 
     def _changed(self) -> None:
         changed: list[Router] = []

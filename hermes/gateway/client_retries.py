@@ -111,6 +111,6 @@ class ClientRetries(DispatchPart):
     def idle(self) -> bool:
         return not any(rules.budget.active or rules.budget.retrying for rules in self._rules.values())
 
-    def record(self) -> dict[str, Any]:   # Any: fields of the record
+    def record(self, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
         rows = np.array(sorted(self._offered_ns.items()), dtype=np.int64).reshape(-1, 2)
         return {"offers": {"request": rows[:, 0].copy(), "offered_ns": rows[:, 1].copy()}} if len(rows) else {}

@@ -529,7 +529,7 @@ class Gateway(DispatchPart):
         return not (self._calls or self._live or self._of or any(map(any, counts))) and all(
             part.idle() for part in self.parts)
 
-    def record(self) -> dict[str, Any]:   # Any: fields of the record
+    def record(self, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
         found = {"attempts": self.rows.arrays(), "calls": self.calls.arrays()}
         for part in self.parts:
             found |= part.record()

@@ -99,7 +99,7 @@ def beside(simulation: Simulation, autoscaler: Autoscaler, groups: Sequence[str]
 
     queued: Whether requests can wait at the gateway.
     """
-    fleet = cast(Fleet, simulation.fleet)
+    fleet = next(part for part in simulation.coordinator.parts if isinstance(part, Fleet))
     members = [fleet.replicas[name] for name in groups]
     if autoscaler.to_zero() and not queued:
         raise InputError(Verbatim("without a replica no request of this run could wait (it has no `gateway.queue`); "

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from each import each
+from found_parts import part_of
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -17,6 +18,7 @@ from hermes.core.clock import Acting
 from hermes.core.record import DRAINING, READY, STARTING
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AutoscalerView, Pod, Sample
+from hermes.fleet.fleet import Fleet
 from hermes.fleet.hpa import Controller, Hpa, ScaleDown, ScaleUp
 from hermes.fleet.hpa_rules import (
     Limits,
@@ -386,8 +388,8 @@ def test_a_new_replica_in_an_old_slot_has_no_old_sample() -> None:
                          "kind": "schedule", "changes": [
                              {"at": 1.0, "replicas": 1}, {"at": 1.5, "replicas": 2}, {"at": 2.5, "replicas": 1},
                              {"at": 2.501, "replicas": 2}]}}}]}))
-    fleet = simulation.fleet
-    view: AutoscalerView = fleet._acting[0][1]  # type: ignore[union-attr]
+    fleet = part_of(simulation.coordinator.parts, Fleet)
+    view: AutoscalerView = fleet._acting[0][1]
 
     def looking() -> Any:
         view.watch(0.2)
