@@ -50,6 +50,13 @@ class Coordinator:
         attempts: Whether a part makes attempts at stages.
     """
 
+    __slots__ = (
+        "_candidates", "_everyone", "_loads", "_observers", "_stage_count", "_that_copy", "_that_end",
+        "_that_hear_arrivals", "_that_hear_begins", "_that_hear_ends", "_that_hold", "_that_move", "_that_plan",
+        "_that_reach", "arrivals", "attempts", "clients", "env", "fates", "finish_ns", "inputs", "notes", "parts",
+        "prefill_gives", "reject_reasons", "routers", "rows", "status", "streams", "unfinished",
+    )   # an instance has too many attributes for CPython's fast ones
+
     def __init__(
         self, env: Clock, clients: list[Client], events: ClientEvents, routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
@@ -77,7 +84,7 @@ class Coordinator:
         self._that_hold, self._that_copy, self._that_plan = self._with("holds"), self._with("copy"), self._with("plans")
         self._that_reach = self._with("unreachable")
         self._that_hear_begins = self._with("begins")
-        self._that_end, self._that_withdraw = self._with("ended"), self._with("withdraws")
+        self._that_end, self._that_move = self._with("ended"), self._with("moved")
         self._that_hear_ends = self._with("finished")
         self._observers = self._with("observed")
         events.done = self._task_done
@@ -212,7 +219,7 @@ class Coordinator:
 
     def abort(self, client: Client, stage: Stage) -> None:
         """Cancel a stage that a client has, or that moves to another."""
-        if isinstance(stage, Generation) and any(part.withdraws(stage, client) for part in self._that_withdraw):
+        if isinstance(stage, Generation) and any(part.withdraws(stage, client) for part in self.parts):
             return
         cast(Aborting, client).abort(stage)   # the scenario was checked for it
 
@@ -280,11 +287,11 @@ class Coordinator:
     def dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
         stage.request = request
-        for part in self._that_hold:
-            if part.holds(request, stage, self.members(stage.kind, stage.model or request.model)):
-                return
-        for part in self._that_copy:
-            stage = part.copy(stage)
+        if self._that_hold and self._held(request, stage):
+            return
+        if self._that_copy:
+            for part in self._that_copy:
+                stage = part.copy(stage)
             stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
         seq = stage if isinstance(stage, Generation) else None
@@ -329,6 +336,10 @@ class Coordinator:
         else:
             client.submit(seq)
 
+    def _held(self, request: Request, stage: Stage) -> bool:
+        members = self.members(stage.kind, stage.model or request.model)
+        return any(part.holds(request, stage, members) for part in self._that_hold)
+
     def _unreachable(self, stage: Stage, client: Client) -> bool:
         return any(part.unreachable(stage, client) for part in self._that_reach)
 
@@ -361,9 +372,10 @@ class Coordinator:
     def _refusal(self, client: Client, stage: Generation) -> str | None:
         """Return why `client` cannot serve a generation, or None. Sets the tokens that it is to emit there."""
         stage.hands_over, stage.target_tokens = False, stage.output_tokens
-        for part in self._that_plan:
-            if (reason := part.plans(stage, client)) is not None:
-                return reason
+        if self._that_plan:
+            for part in self._that_plan:
+                if (reason := part.plans(stage, client)) is not None:
+                    return reason
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
 
@@ -387,7 +399,7 @@ class Coordinator:
 
     def moved(self, source: Client, stage: Generation, target: Client, twin: Generation) -> None:
         """The KV of a generation has left `source`; `target` serves it as `twin`."""
-        for part in self.parts:
+        for part in self._that_move:
             part.moved(stage, twin, target)
         for part in self._observers:
             part.observed("transferred", source, stage)
@@ -488,7 +500,7 @@ class Coordinator:
 
     def _sent(self, request: Request, client: Client, seq: Stage) -> None:
         """Deliver an answer that has arrived, if somebody waits for it."""
-        if all(part.ended(seq) for part in self._that_end):
+        if not self._that_end or all(part.ended(seq) for part in self._that_end):
             self._deliver(request, client, seq.original or seq)
 
     def _deliver(self, request: Request, client: Client, stage: Stage) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
@@ -38,6 +38,9 @@ from hermes.core.network import Network
 from hermes.dispatch.parts import DispatchPart
 from hermes.network.layerwise import LayerStream
 from hermes.units import s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.dispatch.coordinator import Coordinator
 
 __all__ = ["Handoff"]
 
@@ -100,6 +103,10 @@ class Handoff(DispatchPart):
         self._losing = False   # while a client goes down
         self._given_up: set[Generation] = set()   # of these twins: while the KV moves
 
+    def attach(self, coordinator: Coordinator) -> None:
+        super().attach(coordinator)
+        self._reaching = [part for part in coordinator.parts if part.has("reaches")]
+
     def plans(self, stage: Generation, client: Client) -> str | None:
         """Let a client that only prefills, or whose router has placed the decode elsewhere, compute the first token; a
         decode client must accept the rest."""
@@ -129,22 +136,25 @@ class Handoff(DispatchPart):
 
     def _route(self, source: Client, stage: Generation) -> tuple[Client, str | None]:
         """Choose the decode client that takes over a generation; or return one, and why none does."""
-        clients, parts = self._decode_clients(source, stage), self.coordinator.parts
+        clients = self._decode_clients(source, stage)
         if not clients:
             return source, "no decode replica is ready"
         target = stage.decode_on or self.coordinator.routers[self._decode_key(source, stage)].choose(stage)
-        reached = all(part.reaches(target) for part in parts)
+        reached = not self._reaching or self._reaches(target)
         if reached and (reason := target.refusal(stage)) is not None:
             accepting = [c for c in clients if c.refusal(stage) is None]
             if not accepting:
                 return target, f"decode on {target.name}: {reason}"   # all queues are at their limits
             target = min(accepting, key=lambda c: c.num_assigned)
-            reached = all(part.reaches(target) for part in parts)
+            reached = self._reaches(target)
         if reached:
             return target, None
-        for part in parts:   # nobody has noticed that it is down
+        for part in self.coordinator.parts:   # nobody has noticed that it is down
             part.failed(stage, target)
         return target, f"{target.name} cannot be reached"
+
+    def _reaches(self, target: Client) -> bool:
+        return all(part.reaches(target) for part in self._reaching)
 
     def hands_over(self, stage: Generation, client: Client) -> None:
         """Find a decode client for `stage`. If none takes it, its KV is freed."""
