@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
-from hermes.core.clock import ARRIVAL, Clock
-from hermes.core.generation import Embedding, Generation, token_delay_ns
+from hermes.core.clock import Clock
+from hermes.core.generation import Embedding, Generation
 from hermes.core.notes import Notes
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Stage
+from hermes.dispatch.completions import Completions
 from hermes.dispatch.inputs import Inputs
 from hermes.dispatch.load_ledger import LoadLedger
 from hermes.dispatch.rows import StageRows
@@ -50,13 +51,6 @@ class Coordinator:
         attempts: Whether a part makes attempts at stages.
     """
 
-    __slots__ = (
-        "_candidates", "_everyone", "_loads", "_observers", "_stage_count", "_that_copy", "_that_end",
-        "_that_hear_arrivals", "_that_hear_begins", "_that_hear_ends", "_that_hold", "_that_move", "_that_plan",
-        "_that_reach", "arrivals", "attempts", "clients", "env", "fates", "finish_ns", "inputs", "notes", "parts",
-        "prefill_gives", "reject_reasons", "routers", "rows", "status", "streams", "unfinished",
-    )   # an instance has too many attributes for CPython's fast ones
-
     def __init__(
         self, env: Clock, clients: list[Client], events: ClientEvents, routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
@@ -80,23 +74,20 @@ class Coordinator:
         self._stage_count = 0
         self.parts, self.prefill_gives = tuple(parts), prefill_gives
         self.attempts = any(part.attempts for part in self.parts)
-        self._that_hear_arrivals = self._with("arrived")
-        self._that_hold, self._that_copy, self._that_plan = self._with("holds"), self._with("copy"), self._with("plans")
-        self._that_reach = self._with("unreachable")
-        self._that_hear_begins = self._with("begins")
-        self._that_end, self._that_move = self._with("ended"), self._with("moved")
-        self._that_hear_ends = self._with("finished")
-        self._observers = self._with("observed")
-        events.done = self._task_done
-        events.ended = self._sequence_done
-        events.aborted = self.aborted
+        self._that_hear_arrivals = self.that("arrived")
+        self._that_hold, self._that_copy, self._that_plan = self.that("holds"), self.that("copy"), self.that("plans")
+        self._that_reach = self.that("unreachable")
+        self._that_hear_begins = self.that("begins")
+        self._that_move = self.that("moved")
+        self._that_hear_ends = self.that("finished")
+        self._observers = self.that("observed")
         events.left = lambda: self.unfinished
-        if self._observers:
-            events.first_token = self._prefilled
         for part in self.parts:
             part.attach(self)
+        self.completions = Completions(self, events, self._loads)
 
-    def _with(self, hook: str) -> tuple[DispatchPart, ...]:
+    def that(self, hook: str) -> tuple[DispatchPart, ...]:
+        """Return the parts that have a hook, in order."""
         return tuple(part for part in self.parts if part.has(hook))
 
     # -- pipelines -----------------------------------------------------------------------------------------------
@@ -161,6 +152,29 @@ class Coordinator:
                     self.dispatch(request, stage)
             return
 
+    def deliver(self, request: Request, client: Client, stage: Stage) -> None:
+        """Continue a pipeline if this stage is the one it waits for."""
+        stage.client, stage.done = client, True
+        pending = request.pending
+        if pending is None:
+            if request.pipeline is None:
+                if not request.over:
+                    self._finish(request, DONE)
+            elif not stage.detached:
+                self.advance(request, stage)
+            return
+        wanted = pending[0]
+        if wanted is not stage:
+            group = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else ()
+            if stage not in group:
+                return
+        if request.over:
+            return
+        pending[1] -= 1
+        if not pending[1]:
+            request.pending = None
+            self.advance(request, stage if type(wanted) is AnyOf else wanted)
+
     def start_stage(self, request: Request, stage: Stage) -> None:
         """Dispatch a stage while the request's pipeline continues."""
         stage.detached = stage.background = True
@@ -223,66 +237,9 @@ class Coordinator:
             return
         cast(Aborting, client).abort(stage)   # the scenario was checked for it
 
-    def lose(self, client: Client, stages: list[Stage]) -> None:
-        """End stages that a client had when it went down."""
-        there = []
-        for stage in stages:
-            if self.inputs.stop(stage, client):
-                self.aborted(client, stage)
-            else:
-                there.append(stage)
-        cast(Aborting, client).kill(there)
-
     def answers(self, stage: Stage, client: Client | None) -> bool:
         """Whether the user has the first token of a generation at a client, whose front end sends it."""
         return isinstance(stage, Generation) and stage.is_read_by(self.env._now, client, self.prefill_gives)
-
-    def aborted(self, client: Client, stage: Stage) -> None:
-        """Account for a sequence, or a task, that has left its client unfinished."""
-        if not isinstance(stage, Generation):
-            self._loads.add(client, -stage.prompt_tokens, 0, -1)
-            self.rows.task(client, stage)
-            for part in self.parts:
-                part.left(stage)
-            for part in self._observers:
-                part.observed("done", client, stage)
-            return
-        branches, emitted = stage.branches, stage.num_tokens - stage.prompt_tokens - stage.given
-        lead, kind = stage, "decode" if stage.transferred else stage.kind
-        if branches is not None and stage.branch >= 0:
-            self.rows.branch(client, stage, kind, emitted, stage.branch)
-            branches.not_emitted += stage.target_tokens - stage.given - emitted
-            branches.leave(stage)
-            if branches.open:
-                return
-            lead = branches.lead
-            emitted = lead.assigned_outputs - branches.not_emitted
-        elif stage.hands_over:
-            for part in self.parts:
-                part.stopped(stage, client)
-            for part in self._observers:
-                part.observed("transferred", client, stage)
-            gives = self.prefill_gives if emitted else 0
-            if branches is None:
-                self.rows.sequence(client, stage, "prefill", gives)
-            else:
-                emitted *= stage.width
-                for index in range(stage.width):
-                    self.rows.branch(client, stage, "prefill", gives, index)
-        else:
-            self.rows.sequence(client, stage, kind, emitted)
-        for part in self.parts:
-            part.left(lead)
-        if not self.attempts:
-            (lead.original or lead).done = True
-        client.emitted -= emitted
-        self.unassign(client, lead)
-        observed: Stage = lead
-        if lead.kind != "generate":
-            observed = lead.original or lead
-            observed.arrival_order = lead.arrival_order
-        for part in self._observers:
-            part.observed("done", client, observed)
 
     def dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
@@ -417,92 +374,6 @@ class Coordinator:
             outputs = (1 if stage.hands_over else stage.output_tokens) - stage.given
         self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
 
-    # -- completions ---------------------------------------------------------------------------------------------
-
-    def _task_done(self, client: Client, stage: Stage) -> None:
-        """Handle a stage that a client without an engine completed at this instant."""
-        self._loads.add(client, -stage.prompt_tokens, 0, -1)
-        self.rows.task(client, stage)
-        stage.request.client = client
-        for part in self._observers:
-            part.observed("done", client, stage)
-        self._served(stage.request, client, stage)
-
-    def _sequence_done(self, client: Client, seq: Generation) -> None:
-        """Handle a sequence that an engine completed at this instant."""
-        if seq.branches is not None:
-            self._branch_done(client, seq)
-            return
-        request, hand_over, asked = seq.request, seq.hands_over, seq.original or seq
-        emitted = seq.target_tokens - seq.given
-        self._loads.add(client, -seq.prompt_tokens, -emitted, -1)
-        client.emitted -= emitted
-        observed: Stage = seq
-        if seq.kind != "generate":   # an `Embedding`: what its pipeline and the routers know is the stage
-            kind, observed = seq.kind, asked
-            asked.start_ns, asked.cached_tokens = seq.start_ns, seq.cached_tokens
-            asked.arrival_order = seq.arrival_order   # by which routers know an attempt of a gateway
-        elif hand_over:
-            kind, emitted = "prefill", self.prefill_gives
-        else:
-            kind = "decode" if seq.transferred else "generate"
-        self.rows.sequence(client, seq, kind, emitted)
-        request.client = client
-        for part in self._observers:
-            part.observed("prefilled" if hand_over else "done", client, observed)
-        if hand_over:
-            self._hand_over(client, seq)
-            return
-        client.forget(seq)
-        self._served(request, client, seq)
-
-    def _branch_done(self, client: Client, stage: Generation) -> None:
-        """Handle a completed branch, or the completed prompt of branches that another client decodes."""
-        branches, request = stage.branches, stage.request
-        assert branches is not None
-        hand_over, gives = stage.hands_over, self.prefill_gives
-        if hand_over:
-            for index, tokens in enumerate(branches.outputs):
-                self.rows.branch(client, stage, "prefill" if tokens > gives else "generate", gives, index)
-            branches.open -= sum(tokens == gives for tokens in branches.outputs)
-        else:
-            kind = "decode" if stage.transferred else "generate"
-            self.rows.branch(client, stage, kind, stage.target_tokens - stage.given, stage.branch)
-            branches.leave(stage)
-            client.forget(stage)
-            if branches.open:
-                return
-        lead = stage if hand_over else branches.lead
-        self._loads.add(client, -lead.prompt_tokens, -lead.assigned_outputs, -1)
-        client.emitted -= lead.assigned_outputs
-        request.client = client
-        for part in self._observers:
-            part.observed("prefilled" if hand_over else "done", client, lead)
-        if hand_over:
-            self._hand_over(client, lead)
-        else:
-            self._served(request, client, lead)
-
-    def _hand_over(self, client: Client, stage: Generation) -> None:
-        for part in self.parts:
-            part.hands_over(stage, client)
-
-    def _served(self, request: Request, client: Client, seq: Stage) -> None:
-        """Deliver what a client has computed to its pipeline, after the delay of the client's front end."""
-        delay_ns = token_delay_ns(client, -1)   # of its latest step
-        if not delay_ns:
-            self._sent(request, client, seq)
-            return
-        seq.client = client
-        for part in self.parts:
-            part.computed(seq)
-        self.env.tick_at(self.env._now + delay_ns, ARRIVAL, lambda tick: self._sent(request, client, seq))
-
-    def _sent(self, request: Request, client: Client, seq: Stage) -> None:
-        """Deliver an answer that has arrived, if somebody waits for it."""
-        if not self._that_end or all(part.ended(seq) for part in self._that_end):
-            self._deliver(request, client, seq.original or seq)
-
     def _deliver(self, request: Request, client: Client, stage: Stage) -> None:
         """Continue a pipeline if this stage is the one it waits for."""
         stage.client, stage.done = client, True
@@ -525,8 +396,3 @@ class Coordinator:
         if not pending[1]:
             request.pending = None
             self.advance(request, stage if type(wanted) is AnyOf else wanted)
-
-    def _prefilled(self, client: Client, seq: Generation) -> None:
-        """Report that a prompt has ended whose answer goes on at its client."""
-        for part in self._observers:
-            part.observed("prefilled", client, seq)

@@ -327,7 +327,7 @@ class Handoff(DispatchPart):
         if self.retry_ns is None:
             queue.remove((source, stage, twin))
         self._gone(source, stage, target, twin)
-        self.coordinator.aborted(target, twin)
+        self.coordinator.completions.aborted(target, twin)
         if first:
             self._retry(target)   # one behind it may find memory
         return True
@@ -398,7 +398,7 @@ class Handoff(DispatchPart):
         self.coordinator.moved(source, stage, target, twin)
         if source is not dead:
             source.release(stage)
-        self.coordinator.aborted(target, twin)
+        self.coordinator.completions.aborted(target, twin)
 
     def stopped(self, stage: Generation, client: Client) -> None:
         """Send no more KV of a generation that was given up before `client` had computed its prompt."""
@@ -437,7 +437,7 @@ class Handoff(DispatchPart):
             if self._given_up and twin in self._given_up:
                 self._given_up.remove(twin)
                 target.release(twin)
-                self.coordinator.aborted(target, twin)
+                self.coordinator.completions.aborted(target, twin)
             else:
                 target.submit(twin)
 

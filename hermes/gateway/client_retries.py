@@ -21,7 +21,8 @@ from hermes.core.request import Request, Stream
 from hermes.core.stage import Stage
 from hermes.core.statuses import CLIENT_LATE, status_of
 from hermes.dispatch.parts import DispatchPart
-from hermes.gateway.gateway import Draw, content_again
+from hermes.gateway.calls import content_again
+from hermes.gateway.gateway import Draw
 from hermes.gateway.retries import RetryBudget, RetryPolicy, policy_of
 
 __all__ = ["ClientRetries"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from hermes.core.client import Client
 
 if TYPE_CHECKING:
-    from hermes.gateway.gateway import Call
+    from hermes.gateway.calls import Call
 
 __all__ = ["DeficitRoundRobin", "Fairness", "Flow", "GlobalStrict", "Held", "LeastService", "RoundRobin", "Service"]
 

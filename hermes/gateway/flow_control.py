@@ -31,7 +31,8 @@ from hermes.gateway.flow_pool import GIVEN_UP, REFUSED, WAITING, Pool
 from hermes.gateway.parts import GatewayPart
 
 if TYPE_CHECKING:
-    from hermes.gateway.gateway import Call, Gateway
+    from hermes.gateway.calls import Call
+    from hermes.gateway.gateway import Gateway
 
 __all__ = ["FlowControl"]
 

@@ -14,8 +14,9 @@ from hermes.gateway.flow_policy import FlowPolicy
 from hermes.gateway.saturation import CEILING, CYCLE
 
 if TYPE_CHECKING:
+    from hermes.gateway.calls import Call
     from hermes.gateway.flow_control import FlowControl
-    from hermes.gateway.gateway import Call, Gateway
+    from hermes.gateway.gateway import Gateway
 
 __all__ = ["EXPIRED", "GIVEN_UP", "REFUSED", "SENT", "WAITING", "Pool"]
 

@@ -19,21 +19,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hermes.core.block_hashes import AdapterText, ConversationText, PromptContent
-from hermes.core.branches import SharedPrompt, branch_into
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.generation import Generation
 from hermes.core.record import ATTEMPT_FIELDS, CALL_FIELDS, FATES
 from hermes.core.request import Request
-from hermes.core.stage import ServiceStage, Stage
+from hermes.core.stage import Stage
 from hermes.core.statuses import FULL_ENGINE, STATUS_OF_FATE, status_of
 from hermes.dispatch.parts import DispatchPart
 from hermes.dispatch.rows import Table
+from hermes.gateway.calls import Attempt, Call, computed_of, copy_of, output_tokens
 from hermes.gateway.parts import GatewayPart
 from hermes.gateway.retries import RetryBudget, RetryPolicy
 
-__all__ = ["Call", "Draw", "Gateway", "GatewayPolicy", "content_again"]
+__all__ = ["Draw", "Gateway", "GatewayPolicy"]
 
 RUNNING, COMPLETED, FAILED, TIMED_OUT, CANCELLED, REVOKED = range(6)   # `ATTEMPT_OUTCOMES`
 Draw = Callable[[int], float]
@@ -61,48 +60,6 @@ class GatewayPolicy:
         return (self.retry,) if self.router is None else (self.router, self.retry)
 
 
-class Call:
-    """A generation or embedding of a request, its latest attempt, and the sequence of the first one at a client.
-
-    Attributes:
-        asked_ns: When it was first asked for.
-        used: Retries at each place, of the router in this try of the gateway.
-        timed: By place, retries used there and further out when the time-out of its latest try was set.
-        retrying: The place whose retry is under way, or waited for; None for none.
-        turn: Counts decisions about it: a retry of an earlier one comes to nothing.
-        begun: Whether its user has had a token.
-        members: The ready clients that may serve it, a list that changes.
-        waits: Whether a part keeps it until a client is ready, or the pool has room.
-        passed: Whether it has entered the gateway.
-    """
-
-    __slots__ = ("asked_ns", "attempt", "begun", "first", "members", "number", "over", "passed", "request", "retrying",
-                 "stage", "timed", "tries", "turn", "used", "waits")
-
-    def __init__(self, request: Request, stage: Stage, number: int, places: int, asked_ns: int) -> None:
-        self.request, self.stage, self.number, self.asked_ns = request, stage, number, asked_ns
-        self.tries = self.turn = 0
-        self.used, self.begun = [0] * places, False
-        self.members: list[Client] = []
-        self.timed: list[tuple[int, ...]] = [()] * places
-        self.retrying: int | None = None
-        self.attempt: _Attempt | None = None
-        self.first: Generation | None = None
-        self.over = self.waits = self.passed = False
-
-
-class _Attempt:
-    """An attempt that a client may still work on, or send. `first`, `seq`: its sequence at its first and present
-    client; `computed`: whether only the front end has it."""
-
-    __slots__ = ("call", "client", "computed", "first", "id", "seq")
-
-    def __init__(self, call: Call, number: int, seq: Stage, client: Client) -> None:
-        self.call, self.id, self.client = call, number, client
-        self.first = self.seq = seq
-        self.computed = False
-
-
 class Gateway(DispatchPart):
     """See the module's docstring.
 
@@ -124,11 +81,11 @@ class Gateway(DispatchPart):
         self._covered: set[int] = set()   # clients without an engine at which it makes attempts: those that may crash
         self.down: set[int] = set()
         self.rows, self.calls = Table(ATTEMPT_FIELDS), Table(CALL_FIELDS)
-        self._outcomes, self._ends = self.rows.columns["outcome"], self.rows.columns["end_ns"]
+        self._outcomes, self._ends, self._computed = (self.rows.columns[key] for key in ("outcome", "end_ns", "computed"))
         self._calls: dict[Stage, Call] = {}       # that are not over
-        self._live: dict[int, _Attempt] = {}       # that a client has, also those that nobody waits for
+        self._live: dict[int, Attempt] = {}       # that a client has, also those that nobody waits for
         self._of: dict[Request, list[Call]] = {}  # calls that are not over
-        self._hit: list[tuple[_Attempt, bool, bool]] = []   # of a client that goes down: waited for, whether begun
+        self._hit: list[tuple[Attempt, bool, bool]] = []   # of a client that goes down: waited for, whether begun
         self.parts = tuple(make(self) for make in parts)
         self._that_hold, self._that_begin = self._with("holds"), self._with("began")
         self._that_go, self._that_answer = self._with("gone"), self._with("answered")
@@ -211,21 +168,8 @@ class Gateway(DispatchPart):
             part.failed(call, client, status)
 
     def copy(self, stage: Stage) -> Stage:
-        """Return the stage that an attempt dispatches: of a generation a copy, since an earlier one may still run."""
-        if type(stage) is ServiceStage and stage in self._calls:
-            task = ServiceStage(stage.kind, tokens=stage.tokens, items=stage.items, model=stage.model,
-                                priority=stage.priority, inputs=stage.inputs, options=stage.options)
-            task.content, task.detached, task.original = stage.content, stage.detached, stage
-            return task
-        if not isinstance(stage, Generation):
-            return stage
-        seq = Generation(stage.prompt_tokens, stage.output_tokens, stage.priority, content=stage.content)
-        seq.model, seq.inputs, seq.detached, seq.original = stage.model, stage.inputs, stage.detached, stage
-        seq.num_computed, seq.cached_tokens = stage.num_computed, stage.cached_tokens
-        first = self._calls[stage].first
-        if first is not None:
-            seq.content = content_again(first)
-        return seq if stage.branches is None else branch_into(seq, stage.branches.outputs)
+        call = self._calls.get(stage)
+        return stage if call is None else copy_of(call)
 
     def unreachable(self, stage: Stage, client: Client) -> bool:
         """Return whether a client cannot be reached, which fails the attempt."""
@@ -244,7 +188,7 @@ class Gateway(DispatchPart):
         if call.first is None and isinstance(seq, Generation):
             call.first = seq
         seq.attempt = self._note(call, client.index, RUNNING)
-        call.attempt = self._live[seq.attempt] = _Attempt(call, seq.attempt, seq, client)
+        call.attempt = self._live[seq.attempt] = Attempt(call, seq.attempt, seq, client)
         for part in self._that_begin:
             part.began(call, client)
 
@@ -289,10 +233,10 @@ class Gateway(DispatchPart):
         if attempt is None:
             return False   # it was cut off while the front end sent it
         for part in self._that_go:
-            part.gone(attempt.call, attempt.client, _output_tokens(attempt.call.stage))
+            part.gone(attempt.call, attempt.client, output_tokens(attempt.call.stage))
         if self._outcomes[attempt.id] != RUNNING:
             attempt.first.done = True
-            self._note_computed(attempt)
+            self._computed[attempt.id] = computed_of(attempt)
             return False
         self._close(attempt, COMPLETED)
         for part in self._that_answer:
@@ -312,15 +256,7 @@ class Gateway(DispatchPart):
         attempt.first.done = True
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, CANCELLED)
-        self._note_computed(attempt)
-
-    def _note_computed(self, attempt: _Attempt) -> None:
-        """Note the prompt tokens that were computed for an attempt which came to nothing."""
-        first = attempt.first
-        if first.start_ns >= 0 and isinstance(first, Generation):
-            computed = first.prompt_tokens if first.first_token_ns >= 0 else first.num_computed
-            computed = max(min(computed, first.prompt_tokens) - first.cached_tokens, 0)
-            self.rows.columns["computed"][attempt.id] = computed
+        self._computed[attempt.id] = computed_of(attempt)
 
     def gave_up(self, request: Request) -> None:
         """Give up all that a request has asked for."""
@@ -337,13 +273,13 @@ class Gateway(DispatchPart):
         for part in self._that_go:
             part.gone(attempt.call, attempt.client, -1)
         attempt.first.done = True
-        self._note_computed(attempt)
+        self._computed[attempt.id] = computed_of(attempt)
         if self._outcomes[attempt.id] == RUNNING:
             self._close(attempt, FAILED)
             self.again(attempt.call, reason, "failed", begun=self.coordinator.answers(stage, attempt.client))
         return True
 
-    def _close(self, attempt: _Attempt, outcome: int) -> None:
+    def _close(self, attempt: Attempt, outcome: int) -> None:
         self._outcomes[attempt.id], self._ends[attempt.id] = outcome, self.env._now
 
     def forget(self, call: Call) -> None:
@@ -355,18 +291,18 @@ class Gateway(DispatchPart):
             if not mine:
                 del self._of[call.request]
             if call.passed:
-                self._retried(call, None)
+                call.retried(self._budgets[call.stage.gateway], None)
                 for budget in self._budgets[call.stage.gateway]:
                     budget.active -= 1
         if call.waits:
             self.release(call)
 
-    def _send_cancel(self, attempt: _Attempt) -> None:
+    def _send_cancel(self, attempt: Attempt) -> None:
         """Tell the client of an attempt that nobody waits for it."""
         # one after the other: each may end a step at its instant
         self.env.tick_at(self.env._now + self.policy.cancel_ns, ARRIVAL, partial(self._cancelled, attempt))
 
-    def _cancelled(self, attempt: _Attempt, tick: Tick) -> None:
+    def _cancelled(self, attempt: Attempt, tick: Tick) -> None:
         if attempt.id not in self._live:
             return
         if attempt.computed:
@@ -381,7 +317,7 @@ class Gateway(DispatchPart):
         begun = call.begun = call.begun or begun
         if begun:
             call.request.begun = True
-        self._retried(call, None)
+        call.retried(self._budgets[call.stage.gateway], None)
         if call.request.over:
             self.forget(call)
             return
@@ -399,21 +335,12 @@ class Gateway(DispatchPart):
             else:
                 call.used[place] += 1
                 call.used[:place] = [0] * place
-                self._retried(call, place)
+                call.retried(self._budgets[call.stage.gateway], place)
                 wait_ns = 0 if policy.alone and len(call.members) > 1 else policy.wait_ns(
                     call.used[place], partial(self._draw, call.request.id))
                 self.retry_at(call, self.env._now + wait_ns)
                 return
         self.refuse(call, why, fate)
-
-    def _retried(self, call: Call, place: int | None) -> None:
-        """Note whose retry of a call is under way."""
-        budgets = self._budgets[call.stage.gateway]
-        if call.retrying is not None:
-            budgets[call.retrying].retrying -= 1
-        if place is not None:
-            budgets[place].retrying += 1
-        call.retrying = place
 
     def retry_at(self, call: Call, time_ns: int) -> None:
         """Dispatch a call at a time, unless something else is decided about it before."""
@@ -439,7 +366,7 @@ class Gateway(DispatchPart):
             self.coordinator.fates[call.request.id] = FATES.index(fate)
             self.coordinator.refuse(call.request, f"{fate}: {reason}")   # its client may offer it again
 
-    def running(self) -> list[_Attempt]:
+    def running(self) -> list[Attempt]:
         """Return the attempts that a client has and somebody waits for, in order of their numbers."""
         return [attempt for attempt in self._live.values() if self._outcomes[attempt.id] == RUNNING]
 
@@ -487,7 +414,7 @@ class Gateway(DispatchPart):
         for attempt, _, _ in hit:
             if attempt.computed:
                 self.left(attempt.seq)
-        self.coordinator.lose(client, [attempt.seq for attempt, _, _ in hit
+        self.coordinator.completions.lose(client, [attempt.seq for attempt, _, _ in hit
                                        if attempt.client is client and attempt.id in self._live])
         for attempt, waited, begun in sorted(hit, key=lambda one: one[0].call.request.id):
             if not waited:
@@ -534,20 +461,3 @@ class Gateway(DispatchPart):
         for part in self.parts:
             found |= part.record()
         return found
-
-
-def _output_tokens(stage: Stage) -> int:
-    """Return the output tokens of a call, of all its branches."""
-    if not isinstance(stage, Generation):
-        return 0
-    return stage.output_tokens if stage.branches is None else sum(stage.branches.outputs)
-
-
-def content_again(first: Generation) -> PromptContent:
-    """Return the content of another attempt: prefix caches find the prompt that the first one has computed. The answer
-    is a new one, but in a conversation the next turn repeats the one that was given."""
-    content = first.content
-    text = content.content if isinstance(content, AdapterText) else content
-    if content is not None and isinstance(text, ConversationText) and text.num_tokens >= first.prompt_tokens:
-        return content
-    return SharedPrompt(first)

@@ -18,7 +18,8 @@ from hermes.gateway.parts import GatewayPart
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from hermes.gateway.gateway import Call, Gateway
+    from hermes.gateway.calls import Call
+    from hermes.gateway.gateway import Gateway
 
 __all__ = ["Hop", "HopPolicy"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.core.client import Client
-    from hermes.gateway.gateway import Call
+    from hermes.gateway.calls import Call
 
 __all__ = ["GatewayPart"]
 

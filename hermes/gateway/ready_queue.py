@@ -12,7 +12,8 @@ from hermes.dispatch.rows import Table
 from hermes.gateway.parts import GatewayPart
 
 if TYPE_CHECKING:
-    from hermes.gateway.gateway import Call, Gateway
+    from hermes.gateway.calls import Call
+    from hermes.gateway.gateway import Gateway
 
 __all__ = ["ReadyQueue"]
 

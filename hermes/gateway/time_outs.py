@@ -11,7 +11,8 @@ from hermes.core.clock import EXPIRY, Clock, Tick
 from hermes.gateway.parts import GatewayPart
 
 if TYPE_CHECKING:
-    from hermes.gateway.gateway import Call, Gateway
+    from hermes.gateway.calls import Call
+    from hermes.gateway.gateway import Gateway
 
 __all__ = ["CallTimeOut", "TryTimeOuts"]
 
