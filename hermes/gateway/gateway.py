@@ -81,7 +81,8 @@ class Gateway(DispatchPart):
         self._covered: set[int] = set()   # clients without an engine at which it makes attempts: those that may crash
         self.down: set[int] = set()
         self.rows, self.calls = Table(ATTEMPT_FIELDS), Table(CALL_FIELDS)
-        self._outcomes, self._ends, self._computed = (self.rows.columns[key] for key in ("outcome", "end_ns", "computed"))
+        columns = self.rows.columns
+        self._outcomes, self._ends, self._computed = columns["outcome"], columns["end_ns"], columns["computed"]
         self._calls: dict[Stage, Call] = {}       # that are not over
         self._live: dict[int, Attempt] = {}       # that a client has, also those that nobody waits for
         self._of: dict[Request, list[Call]] = {}  # calls that are not over
@@ -116,8 +117,7 @@ class Gateway(DispatchPart):
 
     def _enters(self, call: Call) -> bool:
         """Return whether the way of a call into the gateway takes time, or ends it."""
-        call.passed = True
-        call.stage.gateway = 0
+        call.passed, call.stage.gateway = True, 0
         for part in self.parts:
             part.picks(call)
         for budget in self._budgets[call.stage.gateway]:
