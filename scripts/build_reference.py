@@ -164,7 +164,7 @@ PLACEHOLDERS = {"value": "it", "name": "the client", "kind": "it", "method": "ME
 PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 
 
-GROUPS = ("parallel", "scheduler", "memory", "hardware", "workload")
+GROUPS = ("parallel", "scheduler", "memory", "hardware", "workload", "gateway")
 
 
 def compatibility() -> str:

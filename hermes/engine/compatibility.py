@@ -1,4 +1,4 @@
-"""Compatibility of the options of an LLM client, and of the workload that it serves, as declared data.
+"""Compatibility of the options of an LLM client, of the workload that it serves and of the gateway, as declared data.
 
 A row says which option excludes or needs which other one, and why: what the model lacks, or the engine's own rule.
 `check` refuses a client by these rows; docs/reference/compatibility.md and the tests of each refusal are made of them.
@@ -8,12 +8,13 @@ Relations of two numbers are checked where their mapping is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
+from hermes.gateway.retries import breaker_of
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.config import HardwareConfig, prices
 from hermes.hardware.info import hardware_info
@@ -30,7 +31,7 @@ from hermes.schedulers.chunked_config import (
 )
 from hermes.schedulers.config import SchedulerConfig
 
-__all__ = ["OFFLOAD_VERSIONS", "ROWS", "Case", "Option", "Row", "check"]
+__all__ = ["OFFLOAD_VERSIONS", "OF_GATEWAYS", "ROWS", "Case", "Option", "Row", "check"]
 
 OFFLOAD_VERSIONS = ("0.32.0", "0.33.0")
 """Versions of vLLM whose rules of KV offload are known."""
@@ -51,6 +52,7 @@ class Case(NamedTuple):
         windowed: Whether layers with a sliding window have blocks of their own.
         scheduler: Its scheduler; None before it is built.
         workload: A workload that it serves; None while it is looked at alone.
+        gateway: The gateway before it; None for none, or while it is looked at alone.
     """
 
     client: ConfigModel
@@ -61,12 +63,15 @@ class Case(NamedTuple):
     windowed: Callable[[], bool] = _no
     scheduler: LLMScheduler | None = None
     workload: ConfigModel | None = None
+    gateway: ConfigModel | None = None
 
     def value(self, key: str) -> object:
-        """Return the value of a dotted key of the client, or of `workload.KEY`; None where a part of it is lacking."""
+        """Return the value of a dotted key of the client, of `workload.KEY` or `gateway.KEY`; None where a part of it
+        is lacking."""
         first, _, rest = key.partition(".")
-        found: object = self.workload if first == "workload" else self.client
-        for name in (rest if first == "workload" else key).split("."):
+        others = {"workload": self.workload, "gateway": self.gateway}
+        found: object = others.get(first, self.client)
+        for name in (rest if first in others else key).split("."):
             found = found.value_of(name) if isinstance(found, ConfigModel) else None
         return found
 
@@ -81,7 +86,7 @@ class Option:
     """An option, or a value of one.
 
     Attributes:
-        key: Its dotted key in a client, or `workload.KEY`.
+        key: Its dotted key in a client, `workload.KEY` or `gateway.KEY`.
         name: Its name in messages.
         given: Whether a client has it. For an option that others need: False only if it is known to lack it.
     """
@@ -159,7 +164,7 @@ class Row:
         """Whether a refusal, as printed, is this row's."""
         words = re.sub(r"\\{[a-z]+\\}", ".+", re.escape(self.message))
         key = rf"{self.key}\.\w+" if self.by_schema else re.escape(self.key.rpartition(".")[2])
-        return re.search(f"{key}: {words}$", text) is not None
+        return re.search(rf"\b{key}: {words}$", text) is not None
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
@@ -292,6 +297,38 @@ NO_BRANCHES = Option("scheduler", "a scheduler that serves no branches",
                      lambda case: case.scheduler is not None and not case.scheduler.splits)
 
 
+GATEWAY_QUEUE, ADMISSION = _given("gateway.queue"), _given("gateway.admission")
+FLOW_CONTROL = _given("gateway.flow_control")
+ORDERS = Option("gateway.flow_control", "flow_control or admission", lambda case: any(
+    case.value(f"gateway.{key}") is not None for key in ("flow_control", "admission")))
+GATEWAY_RETRY = _given("gateway.retry", "rules of a named system (`retry`)")
+GATEWAY_CAPACITY, BACKLOG = _given("gateway.capacity"), _given("gateway.backlog")
+GATEWAYS = _several("gateway.replicas", "several gateways")
+AT_RANDOM = _is("gateway.spread", "random")
+
+
+def _changed(key: str) -> Option:
+    """A key of the gateway with another value than its default."""
+    def given(case: Case) -> bool:
+        field = None if case.gateway is None else type(case.gateway).model_fields.get(key)
+        return field is not None and case.value(f"gateway.{key}") != field.get_default(call_default_factory=True)
+
+    return Option(f"gateway.{key}", key, given)
+
+
+def _breaks(key: str) -> Callable[[Case], bool]:
+    """Whether rules of retries at a key of the gateway keep replicas out."""
+    def breaks(case: Case) -> bool:
+        given: Any = case.value(f"gateway.{key}")   # of a kind of retries
+        return given is not None and breaker_of(given) is not None
+
+    return breaks
+
+
+BREAKER = Option("gateway.retry", "a `retry` that keeps replicas out", _breaks("retry"))
+ROUTER_BREAKER = Option("gateway.router_retry", "a `router_retry` that keeps replicas out", _breaks("router_retry"))
+
+
 def _is_set(case: Case, key: str) -> bool:
     """Whether `chunked` has another value of an option than its default."""
     scheduler = case.value("scheduler")
@@ -397,12 +434,25 @@ OF_WORKLOADS = (
     Row(BRANCHES, excludes=HOST_OFFLOAD, missing="chunks of a prompt that several branches hold"),
     Row(BRANCHES, excludes=NO_BRANCHES, rule="{name} serves no branches of one prompt", do="use `chunked`"),
 )
+OF_GATEWAYS = (
+    *(Row(other, excludes=FLOW_CONTROL, rule="flow_control has a queue of its own, which takes its place",
+          do="leave it out") for other in (GATEWAY_QUEUE, ADMISSION)),
+    *(Row(_changed(key), needs=ORDERS, rule="nothing else asks for it", do="give one of them")
+      for key in ("classes", "tenants")),
+    Row(BACKLOG, needs=GATEWAY_CAPACITY, rule="without it none waits", do="give it, or leave this out"),
+    *(Row(_changed(key), excludes=GATEWAY_RETRY, rule="stands in `retry`",
+          do="write it there, or leave one of them out")
+      for key in ("retries", "backoff", "max_backoff", "per_try", "begun")),
+    Row(ROUTER_BREAKER, excludes=BREAKER, rule="`retry` and `router_retry` both keep replicas out",
+        do="write null for one of them"),
+    Row(AT_RANDOM, needs=GATEWAYS, rule="there is one gateway", do="give `replicas`, or leave this out"),
+)
 ROWS = (*OF_SCHEDULERS, *OF_HOST_OFFLOAD, *OF_SPECULATION, *OF_RANKS, *OF_LIMITS, *OF_VERSIONS, *OF_MEMORY,
-        *OF_FLEETS, *OF_WORKLOADS)
+        *OF_FLEETS, *OF_WORKLOADS, *OF_GATEWAYS)
 
 
-def check(case: Case) -> None:
+def check(case: Case, rows: Iterable[Row] = ROWS) -> None:
     """Raise `InputError` by the first row that refuses a case."""
-    for row in ROWS:
+    for row in rows:
         if row.refuses(case):
             raise row.error(case)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hermes.config import ConfigModel, Duration, Name, Rate
 from hermes.config.retries import RetryConfig
 from hermes.config.streams import stream as random_stream
-from hermes.errors import InputError, Verbatim
 from hermes.gateway.flow_config import (
     AdmissionConfig,
     ClassConfig,
@@ -106,36 +105,6 @@ class GatewayConfig(ConfigModel):
     def band_of(self, name: str) -> int:
         """Return the priority at the gateway of a class, or of requests without one (an empty name)."""
         return self.classes[name].priority if name in self.classes else 0
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.flow_control is not None:
-            for other in ("queue", "admission"):
-                if getattr(self, other) is not None:
-                    raise InputError(Verbatim("flow_control has a queue of its own, which takes its place; leave it "
-                                              "out"), field=other)
-        if self.orders is None:
-            for needless in ("classes", "tenants"):
-                if getattr(self, needless):
-                    raise InputError(Verbatim("nothing asks for it without flow_control or admission; give one of "
-                                              "them"), field=needless)
-        return self
-
-    @model_validator(mode="after")
-    def _limited(self) -> Self:
-        if self.backlog is not None and self.capacity is None:
-            raise InputError(Verbatim("without `capacity` none waits; give it, or leave this out"), field="backlog")
-        if self.retry is not None:
-            for key in ("retries", "backoff", "max_backoff", "per_try", "begun"):
-                if self.value_of(key) != type(self).model_fields[key].default:
-                    raise InputError(Verbatim(f"stands in `retry`; write `retry: {{kind: {self.retry.kind}, ...}}`, or "
-                                              "leave one of them out"), field=key)
-        if len(self._breakers()) > 1:
-            raise InputError(Verbatim("`retry` and `router_retry` both keep replicas out; write null for one of them"),
-                             field="router_retry")
-        if self.spread == "random" and self.replicas == 1:
-            raise InputError(Verbatim("there is one gateway; give `replicas`, or leave this out"), field="spread")
-        return self
 
     def build(self, env: Clock, seed: int, groups: Sequence[list[list[Client]]], requested: Requested,
               guarded: Sequence[Guarded]) -> Gateway:

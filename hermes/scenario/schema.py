@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, Name, quantity
 from hermes.config.yaml_document import Node
+from hermes.engine.compatibility import OF_GATEWAYS, Case, check
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.config import SharedAutoscaler
 from hermes.gateway.config import GatewayConfig
@@ -145,6 +146,11 @@ class Scenario(ConfigModel):
     def source(self) -> Source:
         """The document that this scenario was read from."""
         return self._source
+
+    @model_validator(mode="after")
+    def _check_gateway(self) -> Self:
+        check(Case(self, gateway=self.gateway), OF_GATEWAYS)
+        return self
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

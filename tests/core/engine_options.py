@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import found_parts
 import numpy as np
 from outcomes import Outcome
 
-from hermes.core.record import DRAINING, READY, STATUS_COMPLETED
+from hermes.core.record import DRAINING, GONE, READY, STATUS_COMPLETED
+from hermes.gateway.breakers import Circuits
+from hermes.gateway.gateway import Gateway
 from hermes.memory.windows import WindowPool, WindowPrefixPool
 from hermes.schedulers.host_offload import HostOffload
 from hermes.schedulers.parts import part_of
@@ -198,6 +201,27 @@ def _gateways(outcome: Outcome) -> int:
     return int((notes["gateway_wait_s"] > 0).sum()) if len(set(notes["gateway"].tolist())) == 2 else 0
 
 
+def _updated(outcome: Outcome) -> int:
+    """Count the replicas that a rolling update has started in place of others that left."""
+    rows = outcome.record.membership
+    return int((rows[:, 3] == GONE).sum()) if ((rows[:, 2] > 0) & (rows[:, 3] == READY)).any() else 0
+
+
+def _queued(outcome: Outcome) -> int:
+    """Count the calls that waited at the gateway because no replica was ready."""
+    return len(outcome.record.queued.get("left_ns", ()))
+
+
+def _circuits_opened(outcome: Outcome) -> int:
+    gateway = found_parts.part_of(outcome.simulation.coordinator.parts, Gateway)
+    return int(found_parts.part_of(gateway.parts, Circuits).breakers.opened)
+
+
+def _spread(outcome: Outcome) -> int:
+    """Count the clients that computed, but for the first one."""
+    return len(set(outcome.record.runs["client"].tolist())) - 1
+
+
 SPECULATIVE = {"num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 OPTIONS: tuple[Option, ...] = (
@@ -259,6 +283,20 @@ OPTIONS: tuple[Option, ...] = (
     Option("gateways", {"gateway.delay": "2ms", "gateway.capacity": "200 /s", "gateway.replicas": 2}, keys=("gateway",),
            acted=_gateways),
     _offered_again("360ms"),
+    Option("updating", {"client.count": 3, "client.fleet": {
+        "start": 2, "start_up": {"total": "60ms"}, "updates": [{"at": "150ms"}]}}, keys=("fleet", "count"),
+           acted=_updated),
+    Option("from_zero", {"client.count": 2, "gateway.queue": {"ttl": "60s"}, "client.fleet": {
+        "start": 0, "start_up": {"total": "60ms"}, "autoscaler": {"kind": "schedule", "changes": [
+            {"at": "50ms", "replicas": 1}, {"at": "300ms", "replicas": 2}]}}},
+           keys=("fleet", "count", "queue"), acted=_queued),
+    Option("breaking", {"client.count": 3, "router.kind": "least_loaded", "gateway.retry": {"kind": "sglang"},
+                        "client.fleet": {"start": 3, "start_up": {"total": "400ms"}, "probe": {"period": "1s"},
+                                         "crashes": [{"at": "150ms", "replica": 1}]}},
+           keys=("fleet", "count", "retry"), acted=_circuits_opened),
+    Option("views", {"client.count": 2, "router": {"kind": "least_loaded", "load": "kv_tokens",
+                                                   "view": {"kind": "scraped", "period": "100ms"}}},
+           keys=("count", "router", "view"), acted=_spread),
     Option("max_model_len", {"client.max_model_len": 170}, acted=_rejected("")),
     Option("patience", {"workload.patience": {"total": "400ms"}}, keys=("patience",),
            acted=_rejected("its client gave up")),

@@ -139,7 +139,7 @@ def test_random_spread_is_a_stream_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("gateway", "message"), [
-    ({"backlog": 3}, "without `capacity` none waits"), ({"spread": "random"}, "there is one gateway"),
+    ({"backlog": 3}, "needs capacity: without it none waits"), ({"spread": "random"}, "there is one gateway"),
 ])
 def test_keys_that_need_another_are_refused(gateway: Data, message: str) -> None:
     with pytest.raises(InputError, match=message):
