@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # older pages indent what they show
 _INDENTED = re.compile(r"(?<=\n\n)((?: {4}(?:hermes|python|pip|pytest|make|chrt) [^\n]*\n)(?: {4}[^\n]*\n)*)")
@@ -62,9 +65,17 @@ def commands(script: str) -> list[str]:
     return found
 
 
+def whole(path: Path) -> str:
+    """A page with its generated parts, as the site has it."""
+    from generated_pages import expand
+
+    return expand(path.read_text(encoding="utf-8"))
+
+
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
-    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    text = _FENCE.sub("", whole(path))
     titles = re.findall(r"(?m)^#+ (.*)$", text)
     return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles}
 
