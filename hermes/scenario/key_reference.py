@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -22,11 +22,11 @@ from hermes.scenario.schema import Scenario
 
 __all__ = ["Key", "Place", "Section", "keys_of", "places", "title"]
 
-Section = type[BaseModel] | Registry[Any]
+Section = type[BaseModel] | Registry[type[BaseModel]]
 """What a key's value contains: a mapping with known keys, or one of the components of a registry."""
 
 _QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
-_WORDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+_WORDS: dict[object, str] = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
 _BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
@@ -58,7 +58,7 @@ def keys_of(model: type[BaseModel], link: Callable[[Section], str] = title) -> l
             for name, field in model.model_fields.items() if name != "kind" and not field.exclude]
 
 
-def _sections(annotation: Any, metadata: Any = ()) -> Iterator[Section]:
+def _sections(annotation: object, metadata: Iterable[object] = ()) -> Iterator[Section]:
     """Yield the sections that a value of a type may have."""
     registries = [item.registry for item in metadata if isinstance(item, Component)]
     yield from registries
@@ -119,7 +119,7 @@ def _below(path: str, section: Section) -> Iterator[tuple[str, Place]]:
                 yield key.name, Place(f"{start}{key.name}", key, below)
 
 
-def _type(annotation: Any, metadata: Any, link: Callable[[Section], str]) -> str:
+def _type(annotation: object, metadata: Iterable[object], link: Callable[[Section], str]) -> str:
     """Return a field's type in words."""
     for item in metadata:
         if isinstance(item, Component):
@@ -145,11 +145,11 @@ def _type(annotation: Any, metadata: Any, link: Callable[[Section], str]) -> str
     return _WORDS.get(annotation, "any") + _bounds(metadata)
 
 
-def _bounds(metadata: Any, *, skip_zero: bool = False) -> str:
+def _bounds(metadata: Iterable[object], *, skip_zero: bool = False) -> str:
     """Return the bounds that a user may run into; those far beyond any use are left out."""
     words = []
     for item in metadata:
-        for part in getattr(item, "metadata", None) or [item]:   # a FieldInfo inside Annotated holds its own
+        for part in (item.metadata if isinstance(item, FieldInfo) else [item]):   # one inside Annotated
             for name, sign in _BOUNDS:
                 limit = getattr(part, name, None)
                 if limit is not None and abs(limit) < 1000 and not (skip_zero and limit == 0):

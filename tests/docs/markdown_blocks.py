@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # older pages indent what they show
 _INDENTED = re.compile(r"(?<=\n\n)((?: {4}(?:hermes|python|pip|pytest|make|chrt) [^\n]*\n)(?: {4}[^\n]*\n)*)")
