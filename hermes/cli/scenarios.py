@@ -132,7 +132,7 @@ def _explained(path: str) -> str:
     """Return the reference of a key, and of the keys or kinds below it, as text for a terminal."""
     from hermes.config.registry import Registry
     from hermes.results.layout import Part, Section, labelled, to_text
-    from hermes.scenario.key_reference import Key, keys_of, places
+    from hermes.scenario.key_reference import Key, keys_of, kinds_of, places
 
     def words(key: Key) -> list[str]:
         return [text.replace("`", "").replace("**", "") for text in (key.type, key.default, key.text)]
@@ -154,7 +154,8 @@ def _explained(path: str) -> str:
             rows = [[kind, about(section.get(kind))] for kind in section.names()]
             parts.append(Section("", ["kind", "meaning"], rows))
         elif section and (keys := keys_of(section)):
-            parts.append(Section("", ["key", *heads], [[key.name, *words(key)] for key in keys]))
+            parts.append(Section("".join(f"kind {kind}" for kind in kinds_of(section)[:1]), ["key", *heads],
+                                 [[key.name, *words(key)] for key in keys]))
     return to_text(parts if path else parts[1:])
 
 

@@ -20,7 +20,7 @@ from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.errors import InputError, suggest
 from hermes.scenario.schema import Scenario
 
-__all__ = ["Key", "Place", "Section", "keys_of", "places", "title"]
+__all__ = ["Key", "Place", "Section", "keys_of", "kinds_of", "places", "title"]
 
 Section = type[BaseModel] | Registry[type[BaseModel]]
 """What a key's value contains: a mapping with known keys, or one of the components of a registry."""
@@ -93,7 +93,7 @@ def places(path: str) -> list[Place]:
     found = [Place("", None, Scenario)]
     words = [word for word in path.split(".") if word and not word.isdecimal()]
     for number, word in enumerate(words):
-        below = [each for place in found if place.section for each in _below(place.path, place.section)]
+        below = [each for place in found if place.section is not None for each in _below(place, place.section)]
         known = list(dict.fromkeys(name for name, _place in below))
         if word not in known:
             above = ".".join(words[:number])
@@ -106,17 +106,26 @@ def places(path: str) -> list[Place]:
     return found
 
 
-def _below(path: str, section: Section) -> Iterator[tuple[str, Place]]:
-    """Yield (name, place) of the keys of a mapping, or of a registry's kinds and all keys of each."""
-    start = f"{path}." if path else ""
+def _below(place: Place, section: Section) -> Iterator[tuple[str, Place]]:
+    """Yield (name, place) of the kinds of a registry, or of one of several mappings, and of all keys below."""
+    start = f"{place.path}." if place.path else ""
     if isinstance(section, Registry):
-        for kind in section.names():
-            yield kind, Place(f"{start}{kind}", None, section.get(kind))
-            yield from _below(f"{start}{kind}", section.get(kind))
-    else:
-        for key in keys_of(section):
-            for below in key.sections or (None,):
-                yield key.name, Place(f"{start}{key.name}", key, below)
+        chosen = [(kind, Place(f"{start}{kind}", None, section.get(kind))) for kind in section.names()]
+        for kind, below in chosen:
+            yield kind, below
+            yield from _below(below, section.get(kind))
+        return
+    if place.key is not None:   # a kind is not named twice
+        yield from ((kind, Place(f"{start}{kind}", None, section)) for kind in kinds_of(section))
+    for key in keys_of(section):
+        for inner in key.sections or (None,):
+            yield key.name, Place(f"{start}{key.name}", key, inner)
+
+
+def kinds_of(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the values of `kind` by which a mapping is told from others in its place."""
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
 
 
 def _type(annotation: object, metadata: Iterable[object], link: Callable[[Section], str]) -> str:

@@ -60,11 +60,13 @@ def test_places_of_a_path() -> None:
     assert "clients.llm.scheduler.chunked.max_num_seqs" in [
         place.path for place in places("clients.0.scheduler.max_num_seqs")]
     assert [place.path for place in places("")] == [""]
+    assert [place.path for place in places("gateway.retry.sglang.breaker")] == ["gateway.retry.sglang.breaker"]
 
 
 @pytest.mark.parametrize(("path", "said"), [
     ("workloads", "(did you mean 'workload'?)"),
     ("clients.scheduler.max_seqs", "`hermes schema --explain clients.scheduler` lists them"),
+    ("router.llm_d.llm_d", "expected a key of router.llm_d"),
     ("seed.x", "no key below seed, which is a plain value, found 'x'"),
 ])
 def test_a_path_that_does_not_exist(path: str, said: str) -> None:
