@@ -47,3 +47,13 @@ def test_every_page_is_reached_from_the_index():
                 pending.append(found)
     left = [name_of(page) for page in sorted((ROOT / "docs").rglob("*.md")) if page not in reached]
     assert [name for name in left if not name.startswith("docs/studies/")] == []
+
+
+def test_every_how_to_opens_with_its_question_and_has_a_command():
+    wrong = []
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        opening = text.split("\n\n")[1]
+        if "?" not in opening or not re.search(r"(?m)^```bash\n(?:.*\n)*?hermes ", text):
+            wrong.append(name_of(page))
+    assert not wrong

@@ -1,4 +1,4 @@
-"""THIRD_PARTY_NOTICES.md covers every data file by its recorded source; the page of data sources agrees with it."""
+"""THIRD_PARTY_NOTICES.md covers every data file by its recorded source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built site in headless Chromium: `make docs test-browser`."""
+"""The built site in headless Chromium: `make test-browser`."""
 
 from __future__ import annotations
 
