@@ -32,12 +32,12 @@ STAND_INS = {
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # seconds each: processes of their own, fleets, searches
-LONG_PAGES = {"docs/background/sglang.md", *(f"docs/tutorial/{name}.md" for name in (
-    "first-scenario", "fleet", "pipelines", "sweeps")), *(f"docs/how-to/{name}.md" for name in (
-        "calibrate", "compare", "fleet", "get-an-answer", "launch-commands", "prefill-decode", "report", "research",
-        "size-a-fleet"))}
-NIGHTLY_PAGES = {*(f"docs/background/{name}.md" for name in ("kv-offload", "recorded-servers", "vllm")),   # 10 to 30 s
-                 *(f"docs/how-to/{name}.md" for name in ("compare-policies", "failures", "flow-control", "routers"))}
+LONG_PAGES = {"docs/background/recorded-servers.md", "docs/background/sglang.md", *(
+    f"docs/tutorial/{name}.md" for name in ("first-scenario", "fleet", "pipelines", "sweeps")), *(
+    f"docs/how-to/{name}.md" for name in (
+        "calibrate", "compare", "compare-policies", "failures", "fleet", "flow-control", "get-an-answer",
+        "launch-commands", "prefill-decode", "report", "research", "routers", "size-a-fleet"))}
+NIGHTLY_PAGES = {"docs/background/kv-offload.md", "docs/background/vllm.md"}   # 10 to 30 s each
 FULL = bool(count(0, 1))   # with the commands that take longer
 THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md"}   # searches of minutes
 
