@@ -48,8 +48,8 @@ nightly: test-thorough test-studies test-browser test-ray test-compiled fuzz mat
 test-thorough: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m thorough -n 2 --dist worksteal $(ARGS)
 
-test-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser
-	$(PY) -m pytest -m browser tests/results/charts/test_report_browser.py $(ARGS)
+test-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser docs
+	$(PY) -m pytest -m browser tests/results/charts/test_report_browser.py tests/docs/test_site_browser.py $(ARGS)
 
 # the tests share one cluster: in one process
 test-ray: $(VENV)/.stamp-dev $(VENV)/.stamp-ray

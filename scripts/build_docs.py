@@ -1,8 +1,8 @@
 """Build the documentation as a site, with every warning an error: `python scripts/build_docs.py [--only mkdocs]`.
 
 The pages stand in docs/ and studies/, beside what they describe. A site has one root, so they are copied to build/pages
-first, with the README as the home page and with the pictures and files that pages link to. MkDocs and Zensical then
-read mkdocs.yml and write build/site.
+first, with their generated parts (`generated_pages`), with the README as the home page, and with the pictures and files
+that pages link to. MkDocs checks the links, then Zensical writes build/site; both read mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from generated_pages import expand
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def pages() -> list[Path]:
-    """Return the README, and every page in docs/ and studies/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "studies").rglob("*.md"))]
+    """Return the README and the other pages at the root that the navigation has, and all in docs/ and studies/."""
+    root = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    return [*root, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "studies").rglob("*.md"))]
 
 
 def linked(page: Path) -> list[Path]:
@@ -30,13 +33,22 @@ def linked(page: Path) -> list[Path]:
 
 
 def stage() -> None:
-    """Copy the pages and their linked files to build/pages."""
+    """Copy the pages to build/pages, and every page, picture and file that they link to, directly or not."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    found = pages()
-    for path in {*found, *(target for page in found for target in linked(page) if target.is_file())}:
+    found, pending = set[Path](), pages()
+    while pending:
+        path = pending.pop()
+        found.add(path)
+        if path.suffix == ".md":
+            pending += [target for target in linked(path) if target.is_file() and target not in found]
+    for path in found:
         target = PAGES / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        if path.suffix == ".md":
+            target.write_text(expand(path.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            shutil.copyfile(path, target)
+    shutil.copytree(ROOT / "docs" / "site", PAGES / "docs" / "site")
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +56,10 @@ def main(arguments: list[str]) -> int:
     stage()
     builders = arguments[1:] if arguments[:1] == ["--only"] else ["mkdocs", "zensical"]
     for builder in builders:
-        done = subprocess.run([sys.executable, "-m", builder, "build", "--strict", "--clean"], cwd=ROOT, check=False)
+        # MkDocs has not the theme that mkdocs.yml describes for Zensical
+        theme = ["--theme", "mkdocs"] if builder == "mkdocs" else []
+        done = subprocess.run([sys.executable, "-m", builder, "build", "--strict", "--clean", *theme], cwd=ROOT,
+                              check=False)
         if done.returncode:
             return done.returncode
     return 0

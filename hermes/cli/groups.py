@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "services": "Print the costs of embedding, retrieval etc.",
         "import": "Make a scenario from an engine's launch command.",
         "export": "Print what launches a scenario's engines.",
-        "schema": "Print the JSON Schema of scenarios, for editors.",
+        "schema": "Explain a key of scenarios; print their schema.",
         "doctor": "Check this installation.",
     },
     "Measure and fit": {

@@ -112,15 +112,51 @@ def validate(
 
 def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Print the schema of sweeps instead.")] = False,
+    explain: Annotated[str | None, typer.Option(
+        metavar="KEY", help="Print the reference of a key instead, such as clients.scheduler or router.llm_d.")] = None,
 ) -> None:
     """Print the JSON Schema of scenarios."""
     from hermes.explore import sweep_schema
     from hermes.scenario.editor_schema import json_schema
 
-    print(to_json(sweep_schema() if sweep else json_schema()))
+    if explain is not None:
+        print(_explained(explain), end="")
+    else:
+        print(to_json(sweep_schema() if sweep else json_schema()))
 
 
-schema.__doc__ = f"Print the JSON Schema of scenarios, for editors: {page_url('how-to/editors')}"
+schema.__doc__ = f"Print the JSON Schema of scenarios, for editors, or explain a key: {page_url('reference/scenario')}"
+
+
+def _explained(path: str) -> str:
+    """Return the reference of a key, and of the keys or kinds below it, as text for a terminal."""
+    from hermes.config.registry import Registry
+    from hermes.results.layout import Part, Section, labelled, to_text
+    from hermes.scenario.key_reference import Key, keys_of, kinds_of, places
+
+    def words(key: Key) -> list[str]:
+        return [text.replace("`", "").replace("**", "") for text in (key.type, key.default, key.text)]
+
+    def about(kind: object) -> str:
+        return " ".join((kind.__doc__ or "").split())
+
+    found = places(path)
+    alike: dict[tuple[str, ...], list[str]] = {}   # `fleet.start` is one key of three kinds of clients
+    for place in found:
+        said = words(place.key) if place.key else ["", "", about(place.section)]
+        alike.setdefault(tuple(said), []).append(place.path)
+    heads = ("type", "default", "meaning")
+    parts: list[Part] = [labelled([
+        *(("key", name) for name in dict.fromkeys(names)),
+        *((head, text) for head, text in zip(heads, said, strict=True) if text)]) for said, names in alike.items()]
+    for section in dict.fromkeys(place.section for place in found):
+        if isinstance(section, Registry):
+            rows = [[kind, about(section.get(kind))] for kind in section.names()]
+            parts.append(Section("", ["kind", "meaning"], rows))
+        elif section and (keys := keys_of(section)):
+            parts.append(Section("".join(f"kind {kind}" for kind in kinds_of(section)[:1]), ["key", *heads],
+                                 [[key.name, *words(key)] for key in keys]))
+    return to_text(parts if path else parts[1:])
 
 
 SECTIONS = {

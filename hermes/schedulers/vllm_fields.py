@@ -1,6 +1,6 @@
 """Fields of vLLM's SchedulerConfig, CacheConfig and LoRAConfig: the key that honours each, or why none does.
 
-`docs/reference/vllm-fields.md` is written from them and from the fields that the engine's own classes have
+the site's page of fields is written from them and from the fields that the engine's own classes have
 (tests/data/vllm-config-fields.json). A scenario with a field that no key honours is refused with the answer.
 """
 

@@ -28,6 +28,7 @@ def test_a_line_has_the_median_and_the_worst_error():
     assert (line.cases, round(line.median, 9), round(line.worst, 9), round(line.peer, 9)) == (3, 0.1, -0.3, 0.3)
 
 
+@pytest.mark.feature("Hardware", "Errors against every reference set: `hermes accuracy`")
 def test_bars_are_checked():
     bar = {"set": "a set", "metric": "e2e", "stat": "mean", "worst": 0.1, "median": 0.1}
     bars = Bars.model_validate({"bars": [bar]})

@@ -43,6 +43,9 @@ def test_a_class_in_too_few_folders_takes_the_cells_of_all_classes() -> None:
     assert found_power([*wide, *cells("d", [1.0])], "near", "ttft") > 3.0
 
 
+@pytest.mark.feature("Hardware", (
+    "Ranges of latencies by class, and how many cells of the accuracy page lie inside: `run`, `hermes "
+    "accuracy`"))
 def test_coverage_is_counted_with_the_scored_folder_left_out() -> None:
     found = {(one.value, one.family): one for one in coverage(
         [cell for name in "abcd" for cell in cells(name, [1.2, 1.2] if name != "d" else [9.0, 9.0])], "campaign")}

@@ -98,6 +98,7 @@ def test_the_overhead_is_a_parameter_where_it_was_measured(cpu, gpu):
     assert not any("overhead" in line for line in cpu.limits)
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes fit`, with errors on configurations it has not seen")
 def test_reported_errors_are_of_fits_that_never_saw_the_configuration():
     steps = fewer_decodes(gpu_steps(noise=0.002))
     name = "[(1024, 0)] 0 x []"

@@ -67,6 +67,7 @@ def test_a_load_is_the_mean_over_its_time():
     assert error(load, power) == pytest.approx(load.predicted_w(power) / 400 - 1)
 
 
+@pytest.mark.feature("Hardware", "Watts by what a card does, with class and range")
 @pytest.mark.long
 @pytest.mark.outside("data/h100/ml-energy")
 def test_shipped_watts_are_the_fit_and_hold_on_models_left_out():

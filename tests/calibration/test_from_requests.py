@@ -49,6 +49,7 @@ def predicted(figures: Figures, rate: float) -> Any:
     return simulate(scenario(rate), overrides=overrides_of(figures, client)).requests
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes calibrate from-requests`, key `adjust` of a client")
 @pytest.mark.long
 @pytest.mark.parametrize("rate", [4.0, 12.0])
 def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> None:

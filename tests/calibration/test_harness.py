@@ -80,6 +80,9 @@ def test_every_point_is_measured_once_level_by_level(tmp_path):
     assert order == sorted(order)
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes calibrate plan`, `hermes calibrate run`, `hermes calibrate pack`, `hermes calibrate check` with "
+    "the engine `vllm`"))
 @pytest.mark.long
 def test_kill_9_loses_and_doubles_nothing(tmp_path):
     plan = plan_of(points(40, sleep_s=0.03))

@@ -21,6 +21,7 @@ def imported(path, tmp_path, *more):
     return main(["profile", "import", "csv", str(path), *OPTIONS, *more, "-o", str(tmp_path / "steps.yaml")])
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes profile import csv`")
 def test_every_row_becomes_a_step(tmp_path, capsys):
     assert imported(FIXTURE, tmp_path, "--engine-version", "0.24.0", "--tp", "2") == 0
     assert "6 steps of llama-3.1-8b on NVIDIA H100, TP2; 1 row marked excluded" in capsys.readouterr().out

@@ -129,6 +129,7 @@ def by_configuration(rows, configuration):
     return rows[rows.configuration == configuration]
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes profile import` of `aiconfigurator`, `genz`, `layerwise`")
 def test_batches_reach_the_package_as_it_counts_them(packages):
     packages(FAKE_AIC)
     seen = []

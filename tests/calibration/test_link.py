@@ -45,6 +45,8 @@ def fitted(tmp_path, plan, seconds, **more):
     return link_file(path, "mine", "hermes calibrate run")
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes calibrate run` of links (`link`), searches (`retrieval`) and an index (`ivf`)"))
 @settings(max_examples=10, deadline=None)
 @given(st.floats(1e-7, 1e-3), st.floats(1e8, 1e12))
 def test_fit_finds_latency_and_bandwidth_of_exact_times(latency, bandwidth):

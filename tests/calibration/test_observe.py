@@ -45,6 +45,7 @@ def table(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / "observed.parquet")
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes observe`: a scenario's requests, sent to a live server")
 def test_every_request_is_sent_at_its_time_and_timed(tmp_path: Path) -> None:
     with serving() as server:
         found = observe(load_scenario(scenario()), Target(server.url), tmp_path)
@@ -195,6 +196,8 @@ def test_the_command_prints_what_it_did(tmp_path: Path) -> None:
 # -- repetitions -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes observe --repetitions`: noise, disturbed attempts rejected; `hermes compare` beside that noise"))
 def test_repetitions_have_noise_and_are_compared_with_it(tmp_path: Path) -> None:
     path, out = tmp_path / "some.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump(scenario()))

@@ -52,6 +52,7 @@ def test_list_says_which_engine_the_steps_are_of(capsys):
     assert re.search(r"^splitwise-2023-bloom-176b-a100-tp8 .* vLLM \(2023\) ", text, re.M)
 
 
+@pytest.mark.feature("Hardware", "`hermes profile list`, `hermes profile show`")
 def test_show_takes_every_name_that_list_prints(capsys):
     assert main(["profile", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)

@@ -35,6 +35,7 @@ def card():
     return load_device("h100-sxm")
 
 
+@pytest.mark.feature("Measuring and fitting", "`hermes fit-roofline`")
 def test_known_factors_price_steps_nobody_showed_the_fit(card):
     sets = [data_set(thinned(model=model, tp=tp, efficiency="h200", noise=0.02))
             for model, tp in (("llama-3.1-8b", 1), ("llama-3.1-8b", 4), ("llama-3.1-70b", 4))]

@@ -66,6 +66,8 @@ def made_up(tmp_path):
     return tmp_path
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes calibrate start-up`: the phases of an engine's start, each model predicted without itself"))
 def test_a_law_is_found_again(made_up):
     law, found = load_start_up("vllm-0.10", None), fit_start_up(measured_starts(made_up))
     for part in ("trace", "load_compiled", "compile", "profiling", "profiling_first", "capture", "capture_first",

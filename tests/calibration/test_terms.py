@@ -119,6 +119,9 @@ def priced(**options: Any) -> float:
 # -- end to end --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes calibrate plan terms`, `hermes calibrate plan card`: every term of a card, measured, packed, "
+    "made into kernel tables (`hermes fit`)"))
 @pytest.mark.long
 def test_from_a_plan_to_a_scenario_on_a_cpu(folder, capsys):
     """Interrupted by its budget, continued, packed, made into tables, and what is simulated takes what was measured."""
@@ -288,6 +291,8 @@ def test_what_decodes_add_to_a_launch_is_found(folder):
     assert found.errors.mape < 0.02
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "The engine's own time of a step, from whole steps and the terms of its kernels"))
 def test_the_engines_own_time_is_found(folder):
     """Steps made of the tables' kernels, 200 us + 3 us a sequence around them, and 80 us + 7 us a sequence between."""
     terms = pack_terms(made_up(folder, seconds_of, ranks=[1]), "mine")

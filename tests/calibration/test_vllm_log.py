@@ -94,6 +94,9 @@ INFO:     Application startup complete.
 """
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "`hermes calibrate run` of starts (`start-up`): vLLM measured by phase, cold and warm, and fitted for "
+    "`fleet.start_up.times`"))
 @pytest.mark.parametrize(("text", "version", "sizes", "compiled", "phases"), [
     (V0_7, "0.7.2", None, True, {   # loading is between two lines; the profiling includes the compiling
         "weights_s": 3.0, "compile_s": 5.97, "profiling_s": 6.03, "capture_s": 10.0}),

@@ -90,6 +90,7 @@ def test_usage_errors(refused):
 # -- run ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Scenarios and commands", "`hermes run`, `hermes validate`, `hermes scenarios`")
 def test_run_writes_and_prints(call, small_file, tmp_path):
     code, out, err = call("run", small_file, "-o", tmp_path / "out")
     assert (code, err) == (0, "")

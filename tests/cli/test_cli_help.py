@@ -54,6 +54,7 @@ def test_every_help_names_what_refuses_code(capsys):
         assert "--no-plugins" in capsys.readouterr().out, names
 
 
+@pytest.mark.feature("Scenarios and commands", "Help, shell completion")
 def test_commands_are_in_groups_and_lines_fit(capsys):
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -127,6 +127,8 @@ def test_everything_works(site: Site, found: Any, capsys: pytest.CaptureFixture[
     assert "Everything that is required works." in capsys.readouterr().out
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes doctor`: what this installation lacks, and what does not work without it"))
 @pytest.mark.parametrize(("version", "record", "fault"), [
     (None, "", "missing"), ("3.1.9", "", "another version"), ("3.10", "", ""),
     ("3.6.1", "networkx/__init__.py,,\nnetworkx/a.txt,,\n", "broken, networkx/__init__.py is gone"),

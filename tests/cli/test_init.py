@@ -6,6 +6,7 @@ from hermes.api import load_scenario, simulate
 from hermes.cli import main
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes init`: a first scenario")
 @pytest.mark.long
 @pytest.mark.parametrize(("options", "tp", "slo", "reasons"), [
     ([], 4, (1.0, 0.05), [   # 131,072 tokens of 320 KiB are 40 GiB on 2 devices

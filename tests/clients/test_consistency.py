@@ -196,6 +196,7 @@ def test_a_workload_of_requests_that_are_all_too_long_is_refused():
     assert simulate(scenario(SMALL | {"allow_mismatch": True}, prompt=200_000)).summary["requests"]["completed"] == 2
 
 
+@pytest.mark.feature("LLM clients", "Limits of the context, agreement of client and hardware")
 @pytest.mark.parametrize(("limit", "served"), [(110, True), (109, False)])
 def test_prompt_and_output_have_to_fit_as_in_vllm_serve(limit, served):
     client = SMALL | {"max_model_len": limit}

@@ -131,6 +131,7 @@ def assert_conserved(given):
     return record
 
 
+@pytest.mark.feature("LLM clients", "Limits of requests in flight at clients that decode for others")
 @pytest.mark.parametrize("transfer", ["full", "layerwise"])
 def test_a_decode_client_turns_requests_away_when_their_prompts_are_computed(transfer):
     """Ten requests at once: all prompts are computed, the first four are decoded, the others end with their prefill."""
@@ -184,6 +185,8 @@ def test_runs_of_steps_are_single_steps_with_adapters(lengths):
     np.testing.assert_array_equal(runs.requests["cached_tokens"], steps.requests["cached_tokens"])
 
 
+@pytest.mark.feature("LLM clients", (
+    "Its limits: LoRA slots (`adapters`), the cadence of prefills among ranks, requests in flight"))
 def test_a_first_use_waits_for_the_adapter():
     load = {"requests": 1, "lengths": {"kind": "fixed", "prompt": 100, "output": 30}, "adapters": {"count": 1}}
     before = simulate(scenario(ALONE, scheduler={"max_loras": 1}, **load)).requests

@@ -83,6 +83,7 @@ def test_stateful_hit_rates_in_the_formula_give_the_stateful_mean(policy, keys, 
     assert float(np.mean(seconds)) == pytest.approx(expected_s(SIZE, levels, 0.0), rel=0.02, abs=1e-9)
 
 
+@pytest.mark.feature("Pipelines and services", "KV tiers: client `kv_retrieval`")
 @quick_and_full(5, 12)
 @given(
     users=st.integers(1, 6), rooms=st.lists(st.integers(0, 6), min_size=1, max_size=3), demote=st.booleans(),

@@ -124,6 +124,7 @@ def _by_hand(requests, hardware, overhead_ns=0, load_ns=0):
     return [(one.first - one.arrival, one.last - one.arrival) for one in state]
 
 
+@pytest.mark.feature("Hardware", "Data-parallel ranks in lockstep: `parallel: {dp, ep}`")
 @quick_and_full(8, 25)
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 700), st.integers(1, 20)), min_size=1, max_size=10)
        .map(lambda rows: sorted((ms / 1000, prompt, output) for ms, prompt, output in rows)))
@@ -137,6 +138,7 @@ def test_two_ranks_against_a_literal_loop(requests):
     assert columns(found) == pytest.approx(expected, abs=2e-9)
 
 
+@pytest.mark.feature("Hardware", "Serial request overhead, loads of adapters and `adjust` with ranks and stages")
 @quick_and_full(5, 15)
 @given(requests_of_a_trace, st.sampled_from([(0, 7), (3, 0), (3, 7), (9, 5)]))
 def test_what_holds_up_a_rank_holds_up_both(requests, milliseconds):

@@ -24,6 +24,7 @@ from hermes.services import Work
 shares = st.floats(0, 1)
 
 
+@pytest.mark.feature("Pipelines and services", "Clients `rag`, `processing`; sharing of machines")
 @given(works=st.lists(st.builds(Work, st.just(1.0), shares, shares), min_size=1, max_size=6))
 def test_rates_are_max_min_fair(works):
     rates = fair_rates(works)

@@ -26,6 +26,8 @@ PLAIN = {"kind": "continuous"}
 LIMITS = [{"first_token": 3}, {"total": 8}, {"first_token": 2, "total": 6}]
 
 
+@pytest.mark.feature("LLM clients", (
+    "Clients that give up: `patience` of a workload, cancelled as vLLM's and SGLang's aborts do"))
 @pytest.mark.drawn
 @pytest.mark.parametrize("scheduler", [*BOTH, PLAIN], ids=str)
 @pytest.mark.parametrize("patience", LIMITS, ids=str)

@@ -43,6 +43,7 @@ def scenario(tiers: list[dict[str, Any]] | None, *, blocks: int = 400, requests:
     }
 
 
+@pytest.mark.feature("Pipelines and services", "Prefix caches that go on in tiers")
 def test_a_tier_without_limit_finds_what_a_replay_finds():
     """One request at a time: every block that was ever stored is found, less the last token's, which is computed. What
     is stored is what was computed: the prompt, and the answer but for its last token."""

@@ -60,6 +60,7 @@ def run(**extra: Any) -> tuple[BeatingClient, Any]:
     return simulation.clients[0], record   # type: ignore[return-value]  # the scenario has one client
 
 
+@pytest.mark.feature("Plug-ins of research", "Processes of clients that act over time (`requests_left`, `wait`)")
 def test_it_ends_with_the_last_request_and_leaves_no_trace_in_the_run():
     client, record = run()
     assert client.beats == [(0.0, 3), (1.0, 2), (2.0, 1)]

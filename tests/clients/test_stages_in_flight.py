@@ -60,6 +60,7 @@ def test_layers_are_spread_as_the_engine_does():
     assert first - engine == pytest.approx((second - hop) * 31 / 32, rel=1e-6)
 
 
+@pytest.mark.feature("Hardware", "Pipeline stages with several batches in flight: `parallel: {pp}`")
 def test_two_batches_fill_two_stages_by_hand():
     pipeline = Pipeline(2)
     assert pipeline.enter(0, [10, 12]) == 22
@@ -227,6 +228,7 @@ def test_stages_of_a_common_step_add_up():
     assert model.lockstep_stages_ns([small, large]) == pytest.approx(model.lockstep_stages_ns([large, small]))
 
 
+@pytest.mark.feature("Hardware", "Ranks of several stages: `parallel: {dp, pp}`")
 def test_batches_of_ranks_go_through_the_stages_together_by_hand():
     """Six requests at once, in turn to pp0.dp0, pp0.dp1, pp1.dp0, ...: the first batches have two on each rank."""
     model, pipeline = both(), Pipeline(2)

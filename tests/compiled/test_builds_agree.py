@@ -61,6 +61,8 @@ def short(name: str) -> Job:
     raise AssertionError(f"{name} cannot be made short")
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`make compiled`: the kernel compiled with mypyc, the same to the byte"))
 def test_random_scenarios(tmp_path: Path) -> None:
     per_family = 25
     jobs: list[Job] = [(scenario, []) for scenario in some_scenarios(per_family)]

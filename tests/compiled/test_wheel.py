@@ -66,6 +66,7 @@ def test_a_pure_or_editable_build_is_left_alone(
     assert hook.dependencies() == (HOOK["requires"] if value == "1" else [])
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`HERMES_COMPILED=1`: a wheel with the kernel compiled")
 def test_a_compiled_wheel_has_a_platform_and_the_libraries(
     hook: Any, compiling: list[list[Path]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:

@@ -68,6 +68,8 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.feature("Scenarios and commands", (
+    "Files from elsewhere are read under bounds, outputs are whole or absent"))
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_what_is_no_regular_file_is_refused_at_once(reader: Callable[[Path], Any], odd: Path) -> None:
     started = time.monotonic()

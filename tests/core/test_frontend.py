@@ -35,6 +35,7 @@ def results(data: Data, stepping: str = "runs") -> Results:
     return hermes.simulate({**data, "stepping": stepping})
 
 
+@pytest.mark.feature("LLM clients", "Front-end latency; time of the serving stack: `hermes fit-overhead`")
 @pytest.mark.parametrize("stepping", ["runs", "every_step"])
 def test_it_is_in_ttft_and_e2e_once(stepping: str) -> None:
     rows, units = [[20, 5], [60, 9]], [0, 2000]   # far apart: no batch changes

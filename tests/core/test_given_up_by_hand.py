@@ -124,6 +124,7 @@ def test_given_up_while_its_prompt_is_computed(mode: str) -> None:
     assert moves(outcome) == []
 
 
+@pytest.mark.feature("LLM clients", "The same with every scheduler, role and number of branches")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("first", "tokens"), [("decode", 0), ("prefill", 1)])
 def test_given_up_while_its_kv_moves(mode: str, first: str, tokens: int) -> None:

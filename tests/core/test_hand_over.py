@@ -33,6 +33,7 @@ def scenario(clients: list[Data], rows: list[list[int]], units: list[int], **mor
     }
 
 
+@pytest.mark.feature("LLM clients", "Disaggregated prefill and decode")
 @pytest.mark.parametrize("kind", ["chunked", "continuous", "mixed"])
 def test_kv_that_fills_the_memory_can_still_go_on(kind: str) -> None:
     # Prompts of 3 tokens fill all 6 blocks; each needs another block for its next token.
@@ -77,6 +78,8 @@ def test_the_first_token_may_come_from_the_prefill_client() -> None:
     assert found.stages["output_tokens"].tolist() == [1, 2]
 
 
+@pytest.mark.feature("Routing and networks", (
+    "Networks `ideal`, `kv_link` (the default), `link`, `topology` with max-min fair sharing"))
 def test_kv_takes_a_link_unless_the_network_is_named() -> None:
     ends = {network: moved(network={"kind": network}, first_token="prefill").requests["e2e_s"].iloc[0] / US
             for network in ("ideal", "kv_link")}

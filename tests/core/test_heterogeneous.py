@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import invariants
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import Outcome, assert_same, run
@@ -74,6 +75,7 @@ def check(outcome: Outcome) -> None:
         assert np.isin(stages["end_ns"][embeds & (stages["client"] == client)], ends).all()
 
 
+@pytest.mark.feature("LLM clients", "Scheduler `heterogeneous` (Orthrus) with slots `fcfs`, `ibs`")
 @quick(60)
 @given(scenario=mixes())
 def test_runs_equal_single_steps_and_nothing_is_lost(scenario: Data) -> None:

@@ -10,6 +10,7 @@ from profiles import quick, thorough, when_asked_for
 from random_scenarios import FAMILIES, scenarios
 
 
+@pytest.mark.feature("LLM clients", "Client `llm` with runs of steps equal to single steps")
 @pytest.mark.parametrize("family", FAMILIES)
 @quick(40)
 @given(data=st.data())

@@ -44,6 +44,7 @@ def in_a_process(path: Path, hash_seed: str) -> list[str]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.feature("Scenarios and commands", "Same scenario, same bytes")
 @pytest.mark.long(quick=2)
 def test_same_bytes_in_any_process(tmp_path: Path) -> None:
     chosen = some_scenarios(count(2, 8))

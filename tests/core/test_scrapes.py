@@ -135,6 +135,7 @@ def check(scenario: Data, data: st.DataObject) -> None:
 needs_python = pytest.mark.skipif(is_compiled(LLMClient), reason="the log replaces methods")
 
 
+@pytest.mark.feature("Plug-ins of research", "Scraped views of clients: `hpa`, `least_loaded` with `view`")
 @pytest.mark.drawn
 @needs_python
 @pytest.mark.parametrize("family", FAMILIES)

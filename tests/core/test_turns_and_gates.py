@@ -35,6 +35,7 @@ def cached(outcome: Outcome) -> list[int]:
     return [int(n) for n in stages["cached_tokens"][order]]
 
 
+@pytest.mark.feature("Workloads", "Conversations: `conversations`")
 def test_two_turns_by_hand() -> None:
     outcome = run(scenario({"turns": 2, "message": 10, "output": 4, "system_tokens": 6}, requests=2,
                            arrivals={"kind": "test_listed", "units": [5]}))
@@ -108,6 +109,7 @@ def test_another_text_in_the_prompt_is_not_taken_for_the_conversation() -> None:
     assert stages["cached_tokens"][stages["request"] == 1].tolist()[0] == 8
 
 
+@pytest.mark.feature("Workloads", "A limit of the requests in flight")
 @pytest.mark.parametrize("lengths", [
     {"kind": "fixed", "prompt": 10, "output": 4}, {"kind": "conversations", "turns": 2, "message": 10, "output": 4},
 ])

@@ -79,6 +79,8 @@ def interpreter(folder, answer):
     return str(path)
 
 
+@pytest.mark.feature("LLM clients", (
+    "A scenario's schedule against vLLM's own scheduler: `hermes conform SCENARIO --engine vllm`"))
 @pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_asked_is_what_was_simulated(name):

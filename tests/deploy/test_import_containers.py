@@ -44,6 +44,7 @@ def read(name):
     return source(file.read_text(), str(file))
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes import vllm` of `docker run`, manifests and Helm values")
 @pytest.mark.parametrize("command", [
     "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache --env HF_TOKEN=hf_secret "
     "-p 8000:8000 --ipc=host vllm/vllm-openai:v0.28.1 --model Qwen/Qwen3-32B -tp 2",

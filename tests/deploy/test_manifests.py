@@ -52,6 +52,7 @@ def pods(kind, documents):
                 yield part["podTemplate"], part["replicas"], role
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes export llm-d`, `hermes export dynamo`")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_deployments_meet_the_schema(name):
     documents = list(yaml.safe_load_all(manifest_text("llm-d", scenario(name))))

@@ -25,6 +25,7 @@ def read(name: str) -> dict:
     return parts_of((DATA / name).read_text(), name)
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes import objects`, `hermes export objects`")
 def test_a_picker_and_a_route() -> None:
     parts = read("epp.yaml")
     scorers = {name: weight for name, weight in parts["router"]["scorers"].items() if weight}

@@ -28,6 +28,7 @@ def read(name: str) -> Any:
     return planner_of((DATA / name).read_text(), name)
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes import planner`: the configuration of Dynamo's planner")
 def test_fields() -> None:
     found = read("sla.yaml")
     assert found.roles == ("prefill", "decode")

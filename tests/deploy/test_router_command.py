@@ -23,6 +23,8 @@ COSTS = {"overlap_credit": 1, "host_credit": 0.75, "prefill_load_scale": 1, "tem
          "caches": {"kind": "events"}}
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes import router`: launch commands of SGLang's gateway and Dynamo's router"))
 @pytest.mark.parametrize(("command", "router", "retry"), [
     (PYTHON, {}, {}),
     ("sglang-router", {"eviction_interval": 120}, {}),

@@ -79,6 +79,8 @@ def engine_rows(steps):
     return [{names[key]: value for key, value in step.items()} for step in json.loads(json.dumps(steps))]
 
 
+@pytest.mark.feature("LLM clients", (
+    "A scenario's batches against SGLang's own scheduler: `hermes conform SCENARIO --engine sglang`"))
 @pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_asked_is_what_was_simulated(name):

@@ -77,6 +77,9 @@ def test_sglangs_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {"KV", "KV tokens"} & set(found["differ"]) == set()   # type: ignore[call-overload]
 
 
+@pytest.mark.feature("Hardware", (
+    "`hermes explain --memory`, `hermes compare --log`: the sum beside the engine's words and its start-up "
+    "log"))
 def test_the_table_of_terms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = tmp_path / "box.yaml"
     scenario.write_text(SCENARIO.format(device="h100-sxm", client=OSS))

@@ -85,6 +85,7 @@ def test_switches_that_are_on_are_those_of_vllm():
     assert {**PARSER["short"], "O": "optimization-level"} == SHORT
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes import vllm`, `hermes export vllm`")
 def test_a_command_with_everything():
     read = client_of(
         "CUDA_VISIBLE_DEVICES=0,1 vllm serve --trust-remote-code meta-llama/Llama-3.1-70B-Instruct -tp 4 \\\n"

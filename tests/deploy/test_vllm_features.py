@@ -82,6 +82,9 @@ SIZES = {
 }
 
 
+@pytest.mark.feature("LLM clients", (
+    "Launch commands with speculation, KV offload, CUDA graph sizes and performance modes: `hermes import "
+    "vllm --acceptance`"))
 @pytest.mark.parametrize("flags", DRAFTS)
 def test_speculation(flags):
     read = client_of(f"{SERVE} {flags} --port 8000", told=SHARE)

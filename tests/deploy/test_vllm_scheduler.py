@@ -76,6 +76,7 @@ SMALL = {name: scenario(clients=[{**CLIENT, "memory": WITHOUT_CACHE, "scheduler"
                             "few seats": {"max_num_seqs": 6}}.items()}
 
 
+@pytest.mark.feature("LLM clients", "vLLM's own scheduler as a client's: `scheduler: {kind: vllm}`")
 @pytest.mark.parametrize("name", SMALL)
 def test_another_process_decides_and_the_times_are_the_same(name, fake):
     given = SMALL[name]

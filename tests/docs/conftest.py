@@ -15,6 +15,7 @@ import pytest
 from hermes.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))   # generated_pages
 
 
 # a command with arguments that bash takes as they are; where its output goes; what happens if it fails

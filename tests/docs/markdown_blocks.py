@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,9 +63,17 @@ def commands(script: str) -> list[str]:
     return found
 
 
+def whole(path: Path) -> str:
+    """A page with its generated parts, as the site has it."""
+    from generated_pages import expand
+
+    return expand(path.read_text(encoding="utf-8"))
+
+
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
-    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    text = _FENCE.sub("", whole(path))
     titles = re.findall(r"(?m)^#+ (.*)$", text)
     return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles}
 

@@ -10,7 +10,7 @@ NOT_RUN = {
     r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
     r"make compiled|PYTHONPATH=build/compiled .*|HERMES_COMPILED=1 .*":
         "compiles for two minutes; `make test-compiled`",
-    r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
+    r"make (bench|conformance .*)": "measures the machine, or needs engines",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/pip install --no-deps sglang.*|python scripts/record_sglang_schedules\.py .*":
         "records schedules: needs SGLang",
@@ -30,8 +30,6 @@ NOT_RUN = {
     r"hermes fit (steps/qwen-l40s|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
         "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
-    r"python scripts/(server_causes|llm_d_causes|lmbench_causes|closed_loop_causes|step_residuals)\.py DIR":
-        "needs recorded servers, and takes minutes",
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/hardware/fitted/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures|routers) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
@@ -42,9 +40,7 @@ NOT_RUN = {
         "need a live server; tests/calibration/test_observe.py and test_from_requests.py have small ones",
     r"hermes sweep sizes\.yaml -o sizes --executor ray .*": "needs a Ray cluster; tests/explore/test_ray.py",
     r"hermes trace get .*": "needs the network; tests/workload/test_load_drivers.py has a local server",
-    r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",
-    r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
     r"PYTHON scripts/record_vllm_offload\.py .*": "records schedules: needs vLLM",
     r"python scripts/(next_engine|engine_matrix)\.py .*": "records schedules: needs vLLM",
     r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":
@@ -58,7 +54,7 @@ LONG = {
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
         "many simulations; tests/explore/optimize/test_optimize.py has small ones",
     r"hermes optimize weights\.yaml .*":
-        "many simulations; test_commands.py runs two of them (test_weights_of_a_router_in_short)",
+        "many simulations; tests/docs/test_router_weights.py has two of a larger search",
     r"hermes import vllm .* -sc\.method ngram .*":
         "simulates rates with drafts; tests/deploy/test_vllm_features.py reads the flags",
     r"hermes run chatbot -v .*kv_offload=.*": "tests/clients/test_host_offload.py runs smaller ones",

@@ -7,7 +7,6 @@ the pages that the last commit or the working tree changed and a quarter of the 
 
 import contextlib
 import io
-import json
 import re
 import shutil
 from functools import cache
@@ -27,21 +26,20 @@ from hermes.cli import command as root_command
 # files of others that pages name, and what stands in for them
 STAND_INS = {
     "docs/how-to/traces.md": {"qwen_traceA_blksz_16.jsonl": "bailian", "prompts.jsonl": "prompts"},
-    "docs/how-to/calibrate.md": {"steps.yaml": "steps"},
-    "docs/how-to/searches.md": {"searches.yaml": "searches"},
+    "docs/how-to/calibrate.md": {"steps.yaml": "steps", "searches.yaml": "searches"},
     "docs/how-to/compare.md": {"measured.csv": "measured"},
 }
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
 # seconds each: processes of their own, fleets, searches
-LONG_PAGES = {"docs/background/sglang.md", *(f"docs/tutorial/{name}.md" for name in (
-    "first-scenario", "pipelines", "sweeps")), *(f"docs/how-to/{name}.md" for name in (
-        "calibrate", "compare", "data-structures", "fleet",
-        "get-an-answer", "launch-commands", "prefill-decode", "report", "start-up"))}
-NIGHTLY_PAGES = {"docs/accuracy.md", "docs/background/kv-offload.md", "docs/background/vllm.md", *(   # 10 to 30 s each
-    f"docs/how-to/{name}.md" for name in ("compare-policies", "failures", "flow-control", "routers"))}
+LONG_PAGES = {"docs/background/recorded-servers.md", "docs/background/sglang.md", *(
+    f"docs/tutorial/{name}.md" for name in ("first-scenario", "fleet", "pipelines", "sweeps")), *(
+    f"docs/how-to/{name}.md" for name in (
+        "calibrate", "compare", "compare-policies", "failures", "fleet", "flow-control", "get-an-answer",
+        "launch-commands", "prefill-decode", "report", "research", "routers", "size-a-fleet"))}
+NIGHTLY_PAGES = {"docs/background/kv-offload.md", "docs/background/vllm.md"}   # 10 to 30 s each
 FULL = bool(count(0, 1))   # with the commands that take longer
-THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md", "docs/how-to/routers.md"}   # searches of minutes
+THOROUGH_PAGES = {"README.md", "docs/how-to/get-an-answer.md"}   # searches of minutes
 
 
 def name_of(page: Path) -> str:
@@ -129,6 +127,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     return [pytest.mark.long if name_of(page) in LONG_PAGES else pytest.mark.drawn]
 
 
+@pytest.mark.feature("Scenarios and commands", "Commands of the documentation run")
 @pytest.mark.parametrize("page", [pytest.param(page, marks=marks_of(page)) for page in PAGES], ids=name_of)
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
@@ -152,24 +151,6 @@ def test_the_whole_studies_of_a_page_run(page, tmp_path, monkeypatch, bash):
     run_page(page, bash, {})
 
 
-@pytest.mark.long
-def test_weights_of_a_router_in_short(tmp_path, monkeypatch, bash):
-    """Two of the settings that docs/how-to/routers.md searches: the page's difference between them is there."""
-    monkeypatch.chdir(tmp_path)
-    (block,) = [block for block in blocks(ROOT / "docs/how-to/routers.md") if block.text.startswith("# weights.yaml")]
-    space = yaml.safe_load(block.text)
-    space["space"] = {"router.scorers.prefix": {"choices": [1, 3]}}
-    for workload in space["scenario"]["workload"]:
-        workload["requests"] = 300
-    Path("weights.yaml").write_text(yaml.safe_dump(space))
-    code, text = bash("hermes optimize weights.yaml -o weights --workers 0")
-    assert code == 0, text
-    light, default = sorted(json.loads(Path("weights/front.json").read_text())["all"],
-                            key=lambda each: each["settings"]["router.scorers.prefix"])
-    assert default["objectives"]["latency.ttft_s.p99"] < 0.7 * light["objectives"]["latency.ttft_s.p99"]
-    assert default["objectives"]["cache.hit_rate"] > light["objectives"]["cache.hit_rate"] + 0.08
-
-
 def test_every_reviewed_entry_matches_a_command():
     found = [command for page in pages() for block in scripts(page) for command in commands(block.text)]
     for entry in (*NOT_RUN, *LONG, *WHOLE):
@@ -179,7 +160,7 @@ def test_every_reviewed_entry_matches_a_command():
 def test_commands_are_fenced():
     """An indented block is neither highlighted nor copied as a command."""
     wrong = [f"{name_of(page)}:{block.line}" for page in pages() for block in indented_commands(page)
-             if not name_of(page).startswith(("docs/studies/", "docs/splitwise", "studies/"))]
+             if not name_of(page).startswith("studies/")]
     assert not wrong
 
 

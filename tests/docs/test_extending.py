@@ -135,6 +135,8 @@ def test_a_trace_format_reads_a_file(folder):
         import_trace("access-log", "b.log")
 
 
+@pytest.mark.feature("Measuring and fitting", (
+    "Measurements by name (`terms`, `llm`, ...) and of plug-ins: `hermes.measurements`"))
 @pytest.mark.drawn
 @pytest.mark.parametrize("name", PLUG_INS)
 def test_an_example_keeps_its_contract(name, folder):

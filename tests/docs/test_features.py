@@ -1,11 +1,8 @@
-"""docs/reference/features.md names tests that exist, every command, and every kind that can be named."""
+"""The features that tests mark name every command, and every kind that can be named."""
 
-import ast
 import re
-from functools import cache
 
-from each import each
-from markdown_blocks import ROOT
+from generated_pages import marked, part
 
 import hermes.calibration.importers
 import hermes.scenario
@@ -13,29 +10,22 @@ import hermes.workload.importers  # noqa: F401  # these make the registries
 from hermes.cli import command as root_command
 from hermes.config.registry import Registry
 
-PAGE = (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8")
+PAGE = part("features")
 QUOTED = set(re.findall(r"`([^`]+)`", PAGE))
-NAMED = sorted(text for text in QUOTED if "::" in text)
 
 
-@cache
-def names_in(path: str) -> set[str]:
-    """`test_x` and `TestX`, as pytest names them."""
-    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-
-
-@each("named", NAMED)
-def test_a_named_test_exists(named: str) -> None:
-    path, _, name = named.partition("::")
-    assert (ROOT / "tests" / path).is_file()
-    assert name in names_in(path)
-
-
-def test_every_row_names_a_test() -> None:
+def test_rows_are_the_marks_of_tests() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(("| feature", "| ---"))]
-    assert len(rows) > 50
-    assert [row for row in rows if "::" not in row.split(" | ")[1]] == []
+    assert len(rows) > 100
+    assert [row for row in rows if "::" not in row.rsplit(" | ", 1)[1]] == []
+    (row,) = [row for row in rows if row.startswith("| Same scenario, same bytes |")]
+    assert "`core/test_same_bytes.py::test_same_bytes_in_any_process`" in row
+
+
+def test_a_mark_is_read() -> None:
+    source = '@pytest.mark.feature("Hardware", ("a, "\n    "b"))\nclass TestX:\n    pass\n'
+    assert list(marked(source)) == [("Hardware", "a, b", "TestX")]
+    assert not list(marked("@pytest.mark.long\ndef test_x(): pass\n"))
 
 
 def test_every_kind_is_on_the_page() -> None:

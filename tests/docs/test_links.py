@@ -3,9 +3,7 @@
 import re
 
 from each import each
-from markdown_blocks import ROOT, anchors, pages
-
-from hermes.cli import command as root_command
+from markdown_blocks import ROOT, anchors, pages, whole
 
 
 def name_of(page):
@@ -14,7 +12,7 @@ def name_of(page):
 
 @each("page", pages(), ids=name_of)
 def test_links_lead_somewhere(page):
-    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
+    text = re.sub(r"(?ms)^```.*?^```$", "", whole(page))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in target:
             assert not re.match(r"https?://(pypi\.org|files\.pythonhosted)", target), f"{target}: a package's own home"
@@ -51,17 +49,11 @@ def test_every_page_is_reached_from_the_index():
     assert [name for name in left if not name.startswith("docs/studies/")] == []
 
 
-def leaves(node, path=()):
-    """Every command below a group, as its words."""
-    for name, command in getattr(node, "commands", {}).items():
-        yield from leaves(command, (*path, name)) if getattr(command, "commands", None) else ((*path, name),)
-
-
-def test_the_page_on_commands_names_them_all():
-    text = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
-    rows = "\n".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `hermes"))
-    named = {tuple(word for word in inline.split() if re.fullmatch(r"[a-z][a-z-]*", word))
-             for inline in re.findall(r"`hermes ([^`]+)`", rows)}
-    # `hermes profile import KIND` is a group of its own, one command for each kind
-    listed = {leaf[:2] for leaf in leaves(root_command())}
-    assert {command[:2] for command in named} == listed
+def test_every_how_to_opens_with_its_question_and_has_a_command():
+    wrong = []
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        opening = text.split("\n\n")[1]
+        if "?" not in opening or not re.search(r"(?m)^```bash\n(?:.*\n)*?hermes ", text):
+            wrong.append(name_of(page))
+    assert not wrong

@@ -17,7 +17,7 @@ LISTS = [page for page in sorted((DOCS / "background").glob("*.md"))
 
 
 def test_there_are_lists() -> None:
-    assert {page.stem for page in LISTS} >= {"vllm", "sglang", "speculation", "kv-offload", "retrieval"}
+    assert {page.stem for page in LISTS} >= {"vllm", "sglang", "speculation", "kv-offload"}
 
 
 @pytest.mark.parametrize("page", LISTS, ids=lambda page: page.stem)

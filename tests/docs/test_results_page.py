@@ -36,6 +36,7 @@ def results():
     })
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Every column and key is documented")
 @pytest.mark.parametrize("table", TABLES)
 def test_every_column_is_described(results, table):
     described = [name for cell in first_cells(section(f"### {table}")) for name in NAME.findall(cell)]

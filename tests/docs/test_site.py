@@ -87,7 +87,7 @@ def test_links_of_the_wheel_are_absolute_and_lead_to_files() -> None:
     given = (ROOT / "README.md").read_text(encoding="utf-8")
     assert SITE_URL not in given, "README.md in the repository has relative links"
     links = re.findall(r"\]\(([^)]*)\)", in_the_wheel(given))
-    assert len(links) > 20
+    assert len(links) > 15
     for link in links:
         assert "://" in link, link
         if link.startswith(SITE_URL):
@@ -102,3 +102,25 @@ def test_links_of_the_wheel_are_absolute_and_lead_to_files() -> None:
 ])
 def test_a_link_in_the_wheel(given: str, expected: str) -> None:
     assert in_the_wheel(given) == expected
+
+
+def test_every_page_stands_in_the_navigation_once() -> None:
+    def leaves(node: object) -> Iterator[str]:
+        if isinstance(node, str):
+            yield node
+        for below in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()):
+            yield from leaves(below)
+
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = list(leaves(site["nav"]))
+    assert listed[0] == "README.md", "the first page says what to do first"
+    assert [name for name in listed if not (ROOT / name).is_file()] == []
+    pages = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    pages += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "studies").glob("*/page.md"))]
+    assert sorted(listed) == sorted(["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *pages])
+
+
+def test_the_site_asks_nobody_for_fonts() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert site["theme"]["font"] is False
+    assert {"content.code.copy", "navigation.footer"} <= set(site["theme"]["features"])

@@ -27,6 +27,8 @@ class TestProcesses(ExecutorContract):
         return make_executor("local", 2)
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`--executor`: `local`, `ray`, or a plug-in's, for `sweep`, `size`, `capacity`, `optimize`"))
 def test_names() -> None:
     assert isinstance(make_executor("local", 0), InProcess)
     assert isinstance(make_executor("local", 1), Processes)

@@ -77,6 +77,8 @@ CRASHES = [{"at": 1.0, "replica": 0}, {"at": 3.3, "replica": 1}, {"at": 4.0, "re
 PROBE = {"period": 0.1, "failures": 2, "delay": 0.1}
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "What an autoscaler would have done, on a run or on metrics of a real service: `hermes advise`"))
 @each("autoscaler, keys", [(HPA, {}), (KPA, {}), (APA, {}), (KEDA, QUEUED), (WVA, {}), (DYNAMO, {}),
                            ({"kind": "schedule", "changes": [{"at": 1.0, "replicas": 3}, {"at": 2.5, "replicas": 2}]},
                             {})], ids=lambda one: one.get("kind", "") or "keys")

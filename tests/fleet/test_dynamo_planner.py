@@ -43,6 +43,7 @@ def engine(prefill: int = 0, decode: int = 0, queued: int = 0, queued_kv: int = 
 # -- Dynamo's own cases: tests/unit/test_easy_scaling.py --------------------------------------------------------------
 
 
+@pytest.mark.feature("Plug-ins of research", "Autoscaler `dynamo_planner`")
 @each("name, role, target, engines, expected", [
     ("TestPrefillThroughputEasy.scale_up_at_context_length", "prefill", "throughput", [engine(queued=CONTEXT)], 2),
     ("TestPrefillThroughputEasy.no_change_between_thresholds", "prefill", "throughput",

@@ -99,6 +99,9 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
     return data | {"clients": clients}
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "Crashes at given times, readiness probes (`fleet.crashes`, `fleet.probe`); attempts, back-off, "
+    "time-outs, queue (`gateway`)"))
 @quick_and_full(10, 75, thorough=2000)
 @given(scenarios())
 def test_whatever_fails_nothing_is_lost(data: dict[str, Any]) -> None:

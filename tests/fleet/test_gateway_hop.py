@@ -38,6 +38,7 @@ def test_the_delay_is_part_of_ttft(mode: str) -> None:
     assert "gateway_wait_s" not in found.record.notes
 
 
+@pytest.mark.feature("Plug-ins of research", "A gateway's delay, capacity and replicas, each with its own routers")
 @each_mode
 def test_capacity_passes_one_after_the_other(mode: str) -> None:
     """500 ns a request (2 million a second), 300 through the gateway. Arrivals at 1,000, 1,200, 1,200 and 5,000.

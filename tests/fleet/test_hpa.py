@@ -44,6 +44,7 @@ def pods(*values: int | None, pending: int = 0, leaving: int = 0) -> list[PodVal
 # -- Kubernetes' own cases: replica_calculator_test.go, "CM" for custom metrics --------------------------------------
 
 
+@pytest.mark.feature("Plug-ins of research", "Autoscaler `hpa`")
 @each("name, counted, target, current, expected", [
     ("ScaleUpCM", pods(20000, 10000, 30000), 15000, 3, 4),
     ("ScaleUpCMUnreadyHotCpuNoLessScale", pods(50000, 10000, 30000), 15000, 3, 6),

@@ -27,6 +27,7 @@ def keda(**keys: Any) -> Keda:
     return validate(Keda, {"kind": "keda", "triggers": TRIGGERS, **keys})
 
 
+@pytest.mark.feature("Plug-ins of research", "Autoscaler `keda`; groups without a replica (`start: 0`)")
 @each("name, keys, current, active, expected", [
     ("TestScaleToMinReplicasWhenNotActive", {"min": 0}, 10, False, 0),
     ("TestScaleToMinReplicasFromLowerInitialReplicaCount", {"min": 5}, 1, False, 5),

@@ -72,6 +72,7 @@ def test_going_down_the_lowest_of_the_window_counts_as_executed() -> None:
     assert [intended.settled(at * S, current, asked) for at, current, asked in played] == [6, 6, 7, 8, 9, 8]
 
 
+@pytest.mark.feature("Plug-ins of research", "Autoscalers `kpa`, `apa`")
 def test_a_panic_by_hand() -> None:
     """One value every 10 s, a target of 10, two replicas. 17 values of 5 and one of 170: the means are
     (85 + 170) / 18 = 14.2 over 180 s and (6 x 5 + 170) / 7 = 28.6 over 60 s, a ratio of 2.02. In this panic

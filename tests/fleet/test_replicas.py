@@ -81,6 +81,8 @@ def check(results: Results) -> None:
         assert client["held_s"] <= record.end_ns / S + 1e-9
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "Replicas that start, drain and leave (`fleet`); autoscalers `static`, `schedule` (`hermes.autoscalers`)"))
 def test_a_replica_starts_drains_and_leaves_by_hand():
     results = run(fleet(1, (1.0, 2), (5.0, 1), start_up=2.0))
     stages = results.record.stages

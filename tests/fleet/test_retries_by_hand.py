@@ -339,6 +339,8 @@ def test_a_client_offers_its_request_again(mode: str) -> None:
     assert given_up.results.summary["attempts"]["statuses"] == {"529": 1}
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "Retries of clients, gateways and routers by named rules; budgets, circuit breakers, statuses"))
 @each_mode
 def test_client_gateway_and_router_multiply(mode: str) -> None:
     """2 offers x 2 tries of the gateway x 2 of the router, all at the dead replica: 8 attempts, in two calls."""

@@ -32,6 +32,7 @@ def changes(record: Any, *states: int) -> list[tuple[int, float, int]]:
             if state in states and time]
 
 
+@pytest.mark.feature("Plug-ins of research", "Rolling updates of replicas (`fleet.updates`)")
 def test_three_with_a_surge_of_one_by_hand() -> None:
     """One new replica starts at 2 s, and is ready at 3 s: the newest old one (slot 2) drains, and the next new one
     starts, in slot 4 since slot 2 is not free yet. So at 4 s and 5 s; at 5 s all three are new."""

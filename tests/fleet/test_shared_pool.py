@@ -29,6 +29,7 @@ def scenario(*groups: dict[str, Any]) -> dict[str, Any]:
                          "lengths": {"kind": "fixed", "prompt": 64, "output": 16}}}
 
 
+@pytest.mark.feature("Plug-ins of research", "Groups that share the nodes of a pool (`start_up.pool.name`)")
 def test_a_group_waits_for_what_another_one_gives_back_by_hand() -> None:
     """Four nodes: one of each group at the start, and two that `a` orders at 1 s, which join at 3 s and are ready at
     4 s. `b` wants another one at 2 s: there is none until a replica of `a` has drained, from 6 s on; it takes that node

@@ -43,6 +43,7 @@ def rows(results: Results, client: int) -> list[tuple[float, str, str]]:
     return mine[1:]
 
 
+@pytest.mark.feature("Plug-ins of research", "Spares of a fleet (`fleet.spares`), sleep levels")
 def test_a_spare_is_woken_and_replaced_and_a_drained_replica_becomes_one():
     results = run({"count": 1, "wake": 2}, (5.0, 2), (20.0, 3), (40.0, 1))
     assert rows(results, 1) == [

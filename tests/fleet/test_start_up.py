@@ -95,6 +95,9 @@ def test_no_byte_is_lost_and_no_rate_exceeded(flows):
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "Start-up of replicas: `fixed`, `phases` (caches and links of nodes, pools, `hermes.start_ups`), shown by "
+    "`hermes explain`"))
 def test_the_first_start_on_a_node_is_cold_and_the_next_one_warm():
     phases = {"image": "3 s", "process": 2, "tokenizer": 0.5, "weights": {"cold": 6, "warm": 1},
               "compile": {"cold": 8, "warm": 2}, "profiling": {"cold": 1, "warm": 0.5},

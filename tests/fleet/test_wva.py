@@ -28,6 +28,7 @@ def replicas(*values: tuple[float, int]) -> list[Replica]:
 # -- WVA's own cases: internal/saturation/analyzer_test.go ------------------------------------------------------------
 
 
+@pytest.mark.feature("Plug-ins of research", "Autoscaler `wva`; autoscalers of several groups (`autoscalers`)")
 @each("name, values, up, down", [
     ("scale up due to low KV spare Saturation", [(0.75, 2), (0.76, 2)], True, False),          # spare 0.045
     ("scale up due to low queue spare Saturation", [(0.50, 3), (0.50, 3)], True, False),       # spare 2

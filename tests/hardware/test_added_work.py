@@ -113,6 +113,7 @@ def test_every_kind_is_here():
     assert set(HARDWARE.names()) == {name.split(":")[0] for name in MODELS} | {"layerwise", "composed"}
 
 
+@pytest.mark.feature("Hardware", "More work is never cheaper")
 @each("name", MODELS)
 def test_added_work_is_never_cheaper(name):
     check_added_work(MODELS[name](), LARGEST, FEW, seed=zlib.crc32(name.encode()))

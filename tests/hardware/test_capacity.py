@@ -27,6 +27,7 @@ def budget(model, device, tp=1, pp=1, dtype="bf16", memory=None, engine="vllm-0.
     return config.budget(model, tp * pp, info, info.device, SCHEDULER, None)
 
 
+@pytest.mark.feature("Hardware", "KV capacity as each engine and version computes it, with a range")
 def test_the_real_run_whose_blocks_were_recorded():
     """RTX 4090, vLLM 0.19.0. The engine's share was set on this run, so it checks the sum, not the estimate."""
     folder = outside("data/vllm-runs/rtx4090-llama-3.1-8b")

@@ -41,6 +41,7 @@ REFERENCE = [
 ]
 
 
+@pytest.mark.feature("Hardware", "Models and devices without measurements: `roofline`")
 @pytest.mark.parametrize(("model", "tp", "stats", "milliseconds"), REFERENCE)
 def test_defaults_agree_with_measured_kernels(model, tp, stats, milliseconds):
     assert roofline(model=model, tp=tp).step_ns(stats) / 1e6 == pytest.approx(milliseconds, rel=0.1)

@@ -49,6 +49,7 @@ def model_of(document: dict[str, Any]) -> Any:   # Any: a hardware model
 # -- by hand -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("LLM clients", "Work of LoRA adapters in a step, by rank, rows and distinct adapters")
 def test_bytes_and_flops_by_hand() -> None:
     """41.9 million weights, what PEFT prints for rank 16 on all seven matrices of Llama-3.1-8B."""
     assert WEIGHTS == 41_943_040

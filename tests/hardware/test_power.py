@@ -43,6 +43,7 @@ def tdp(priced):
     return UtilisedPower(priced.device, priced.work, *device_power(priced.device))
 
 
+@pytest.mark.feature("Hardware", "Watts, energy, dollars")
 def test_formula_by_hand():
     priced = model(efficiency="ideal")
     stats = batch([], [1000])

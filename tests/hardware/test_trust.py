@@ -32,6 +32,8 @@ def trust(model: str, device: str, **options: Any) -> dict[str, Trust]:
     return Composed(model=model, device=device, **options).build().trust_of()
 
 
+@pytest.mark.feature("Hardware", (
+    "Class and range of each term and of a run's step times: `explain`, `sources` of a summary"))
 def test_terms_of_the_cards_own_tables_are_measured_and_those_of_generic_factors_a_guess() -> None:
     own, none = trust("llama-3.1-8b", "h100-sxm"), trust("llama-3.1-8b", "mi300x")
     assert own["gate_up"] == own["attention_of_decodes"] == MEASURED

@@ -95,6 +95,7 @@ def test_admission_finds_more_of_a_skewed_population_near():
     assert frequent.peak_bytes <= frequent.capacity_bytes
 
 
+@pytest.mark.feature("Pipelines and services", "Admission by frequency, warming, batching windows")
 def test_warming_brings_near_what_nobody_promotes():
     cold = near_hits(chunks(promote=False, write="all", near={"eviction": "fifo"}))
     warm = near_hits(chunks(promote=False, write="all", near={"eviction": "fifo"},

@@ -117,6 +117,7 @@ def test_a_scenario_switches_it_on(policy, stepping):
     assert found.summary["tokens"]["cached"] > 0
 
 
+@pytest.mark.feature("LLM clients", "Eviction `lru`, `fifo`, `lfu`, `gdsf`, `tamm` by `rank`, `age`, `counter`")
 def test_the_schema_of_a_scenario_offers_every_policy():
     schema = json.dumps(json_schema())
     assert json.dumps(["lru", *POLICIES]) in schema                    # memory.prefix_eviction

@@ -20,6 +20,7 @@ from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.reference import ReferencePrefixPool
 
 
+@pytest.mark.feature("LLM clients", "Prefix cache, in segments as block by block")
 @pytest.mark.long
 def test_segments_equal_blocks() -> None:
     """20,000 random operations, the free queue and all holders compared after each."""

@@ -14,6 +14,7 @@ from hermes.memory.sketch import CountMinSketch
 keys_of_all_kinds = st.lists(st.one_of(st.integers(-5, 20), st.text(max_size=2)), max_size=200)
 
 
+@pytest.mark.feature("Plug-ins of research", "Data structures: sketches, indexed heap, micro-batcher, fusion")
 @given(keys_of_all_kinds, st.integers(1, 8), st.integers(1, 3))
 def test_never_below_the_truth_and_never_above_the_total(keys, width, depth):
     sketch = CountMinSketch(width, depth)

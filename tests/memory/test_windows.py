@@ -12,6 +12,7 @@ from hermes.hardware.descriptions.models import load_model
 from hermes.memory.windows import WindowGroups, WindowPool, WindowPrefixPool
 
 
+@pytest.mark.feature("Hardware", "KV groups of layers with sliding windows")
 @pytest.mark.parametrize(("name", "layers", "windowed"), [("gpt-oss-120b", 18, 1), ("gpt-oss-20b", 12, 1),
                                                          ("gemma-3-27b", 10, 6)])
 def test_layers_are_put_into_groups_as_the_engine_does(name, layers, windowed):

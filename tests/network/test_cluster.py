@@ -116,6 +116,8 @@ def test_descriptions_that_make_no_sense(fields: dict[str, Any]) -> None:
         MultiRack.model_validate({"kind": "multi_rack", **fields})
 
 
+@pytest.mark.feature("Routing and networks", (
+    "Networks `hgx_box`, `rack`, `multi_rack`; `hermes network links`, `hermes network draw`"))
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 2, 4, 8]), st.sampled_from(["", "", "", "r0", "r1/b", "r2"])),

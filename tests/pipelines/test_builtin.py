@@ -51,6 +51,9 @@ def assert_chain(results: Any, kinds: list[str]) -> None:
             assert assigned == before or kind == "decode"
 
 
+@pytest.mark.feature("Pipelines and services", (
+    "Built-in pipelines `plain`, `embedding`, `rag`, `rag-disaggregated`, `rag-reasoning`, `kv-retrieval`, "
+    "`guarded`, `reward-ranked`"))
 def test_every_built_in_has_a_scenario_and_a_graph():
     entries = {name: PIPELINES.get(name) for name in PIPELINES}
     templates = [name for name, entry in entries.items() if isinstance(entry, type) and issubclass(entry, GraphTemplate)

@@ -53,6 +53,7 @@ def test_options_that_a_service_reads_are_taken():
     simulate({"find": {"kind": "rewrite", "options": {"output_tokens": 0, "top_k": 1}}})
 
 
+@pytest.mark.feature("Pipelines and services", "Static checks of pipelines")
 @pytest.mark.parametrize(("stages", "message"), [
     (changed("find", options={"nprobes": 5}),
      r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k that 'cpu' reads for 'retrieve', "

@@ -93,6 +93,7 @@ def run(capsys: Any, *arguments: str) -> tuple[int, str, str]:
     return code, shown.out, shown.err
 
 
+@pytest.mark.feature("Pipelines and services", "`hermes pipeline list`, `hermes pipeline show`, `hermes pipeline draw`")
 def test_commands(capsys, tmp_path):
     code, out, _ = run(capsys, "list")
     assert code == 0

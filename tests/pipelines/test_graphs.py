@@ -70,6 +70,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
     return stages
 
 
+@pytest.mark.feature("Pipelines and services", "Graphs of stages: choices, loops, joins, background")
 @quick_and_full(13, 40)
 @given(stages=graphs(), cores=st.integers(1, 4), seed=st.integers(0, 3))
 def test_every_stage_runs_exactly_once_after_its_parents(stages, cores, seed):

@@ -49,6 +49,7 @@ def test_shares_are_the_weights():
     assert draw_pipelines([1, 1], 50, 3, "a").tolist() != draw_pipelines([1, 1], 50, 3, "b").tolist()
 
 
+@pytest.mark.feature("Pipelines and services", "Mixtures of pipelines and models")
 def test_each_request_takes_one_and_asks_for_its_model(tmp_path):
     ways = [{"name": "plain", "weight": 2, "model": "llama-2-70b"}, {"name": "reward-ranked", "candidates": 3},
             {"name": "reward-ranked", "candidates": 2, "weight": 0.5}]

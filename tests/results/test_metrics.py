@@ -14,6 +14,7 @@ NAN = float("nan")
 seeds = st.integers(0, 10**6)
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Latency, goodput, SLO of pipelines and workloads")
 def test_by_hand() -> None:
     requests = Results(by_hand()).requests
     expected = {

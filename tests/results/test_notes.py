@@ -51,6 +51,9 @@ def test_run_prints_them_with_v():
     assert line[:3] == ["overlap", "3", "0.5"]
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "Notes of requests: summary, `run -v`, `compare`, sweeps, `plot --kind notes`; TeleRAG's overlap and "
+    "bytes, Orthrus's slots"))
 def test_compare_shows_the_means_of_both():
     table = compare(noted(), noted(factor=0.5), names=("new", "old"))
     assert table.notes_mean == [("overlap", 0.5, 0.25), ("wide_bytes", 2e9, 2e9)]

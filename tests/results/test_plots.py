@@ -152,6 +152,7 @@ def test_labels_at_the_ends_of_lines_keep_apart() -> None:
     assert places[-1] <= 130 + 1e-9
 
 
+@pytest.mark.feature("Scenarios and commands", "`hermes plot` of a run or a sweep")
 @pytest.mark.drawn
 @pytest.mark.parametrize("kind", OF_ANY)
 def test_the_command_draws_a_run(graph: Results, tmp_path: Path, kind: str) -> None:

@@ -19,6 +19,7 @@ def run():
     return simulate(SCENARIO)
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`slo_ok` of each request, `run.plot()`, energy of a measured window")
 def test_each_request_says_whether_it_kept_the_slo(run, tmp_path):
     requests = run.requests
     expected = (requests["status"] == "completed") & (requests["ttft_s"] <= 0.3) & ~(requests["tpot_s"] > 0.06)

@@ -66,6 +66,9 @@ def test_events_without_delay_are_exact_in_a_radix_tree() -> None:
     assert len(set(exact)) > 2
 
 
+@pytest.mark.feature("Routing and networks", (
+    "Views of caches `exact`, `events`, `approximate`; believed and found tokens, false beliefs, balance of "
+    "clients, and what exact views would change"))
 @quick_and_full(5, 60, thorough=200, derandomize=True)
 @given(data=st.data())
 def test_views_are_the_same_with_runs_and_with_single_steps(data: st.DataObject) -> None:

@@ -98,6 +98,9 @@ def test_pick_max_score_picker() -> None:   # TestPickMaxScorePicker: "Single ma
 # -- by hand ------------------------------------------------------------
 
 
+@pytest.mark.feature("Routing and networks", (
+    "Routers that know prefixes: `llm_d`, `dynamo_kv`, `sglang_cache_aware`, `aibrix_prefix`, "
+    "`production_stack`"))
 def test_the_highest_weighted_sum_wins() -> None:
     """Queue 2, KV 2, prefix 3: (2 x 1 + 2 x 0.5, 2 x 0 + 2 x 0.9 + 3 x share of the prompt)."""
     pods = [Pod(0, waiting=0, use=0.5), Pod(1, waiting=4, use=0.1)]

@@ -83,6 +83,7 @@ def left_over(data: dict[str, Any]) -> list[int]:
     return left
 
 
+@pytest.mark.feature("Routing and networks", "A router's own books (`view: own`), session affinity hard and soft")
 @quick_and_full(10, 100, thorough=400, derandomize=True)
 @given(data=st.data())
 def test_books_are_empty_when_all_has_ended(data: st.DataObject) -> None:

@@ -1,6 +1,7 @@
 """Routers that know where a context or a platform is."""
 
 import numpy as np
+import pytest
 
 import hermes
 from hermes.routing.affinity import ContextConfig, PlatformConfig
@@ -22,6 +23,7 @@ class TestRack(RouterContract):
         return PlatformConfig(by="rack", load="tokens_left")
 
 
+@pytest.mark.feature("Routing and networks", "Routers `context`, `platform`, `mixed_pool`")
 def test_a_request_stays_where_its_context_is():
     results = hermes.simulate({
         "workload": {

@@ -31,6 +31,7 @@ def estimate(load: Load, budget: int = 50) -> tuple[int, int]:
     return round(found.ttft_s * 1e9), round(found.tpot_s * 1e9)
 
 
+@pytest.mark.feature("Routing and networks", "Router `predicted`: TTFT and TPOT from step times, or fitted online")
 @pytest.mark.parametrize(("load", "ttft_ns", "tpot_ns"), [
     # one step of 30 tokens; then one of a single sequence
     (Load(0, 30, 0, 0, 0), 1000 + 3000, 1010),

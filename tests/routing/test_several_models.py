@@ -25,6 +25,7 @@ def asks(model: str, **more: Any) -> dict[str, Any]:
             "lengths": {"kind": "fixed", "prompt": 150, "output": 10}, "prefixes": {"groups": 3, "tokens": 64}} | more
 
 
+@pytest.mark.feature("Routing and networks", "Several models behind one gateway with every router; cascades as graphs")
 @pytest.mark.drawn
 @pytest.mark.parametrize("gateway", [None, {"delay": 0.001, "replicas": 2}], ids=["none", "two gateways"])
 @pytest.mark.parametrize("kind", ROUTERS.names())

@@ -23,6 +23,8 @@ def test_round_robin_takes_turns() -> None:
     assert [routing.choose() for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
+@pytest.mark.feature("Routing and networks", (
+    "Routers `round_robin`, `random`, `least_loaded`, `heavy_light`, `power_of_two`, `session`, `locality`"))
 @every_load
 def test_least_loaded_takes_the_least_and_the_first_of_equals(load: str) -> None:
     routing = Routing(4, "least_loaded", load=load)

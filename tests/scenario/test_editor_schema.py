@@ -27,6 +27,7 @@ def of_sweeps():
     return Draft202012Validator(schema)
 
 
+@pytest.mark.feature("Scenarios and commands", "JSON Schema for editors: `hermes schema`")
 @pytest.mark.long
 def test_every_shipped_file_is_accepted(of_scenarios, of_sweeps):
     """Also those that are only there to be extended."""

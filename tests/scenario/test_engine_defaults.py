@@ -30,6 +30,7 @@ def chosen(config):
     return (s.max_num_batched_tokens, s.max_num_seqs, s.async_scheduling, m.prefix_caching, m.block_size, m.utilization)
 
 
+@pytest.mark.feature("LLM clients", "Engine versions and their defaults")
 @pytest.mark.parametrize(("device", "expected"), [
     ("h100-sxm", (8192, 1024, True, True, 16, 0.92)),
     ("rtx-pro-6000", (8192, 1024, True, True, 16, 0.92)),

@@ -46,6 +46,7 @@ def test_a_file_that_is_not_a_mapping(tmp_path):
 # -- extends -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Scenarios and commands", "Scenarios in YAML, `extends`, `--set`, built-in names")
 def test_extends_merges_mappings_and_replaces_the_rest(small_file):
     variant = small_file.parent / "variant.yaml"
     variant.write_text("extends: small.yaml\nseed: 8\nworkload: {requests: 5}\nslo: {tpot: 10 ms}\n")

@@ -19,6 +19,7 @@ def fuzz():
     return load("scripts/fuzz_inputs.py")
 
 
+@pytest.mark.feature("Scenarios and commands", "Mistakes are one line with file, line and column")
 @pytest.mark.long
 def test_malformed_inputs(fuzz, tmp_path):
     cases = 80   # every family; `make fuzz` has thousands

@@ -72,6 +72,9 @@ def tried(data: Data, request: int, most: int = 2) -> tuple[Results, list[Choice
                          request, most)
 
 
+@pytest.mark.feature("Routing and networks", (
+    "`hermes explain --request N --alternatives K`: what a router compared, and what other clients would have "
+    "given a request"))
 @pytest.mark.parametrize("request_", [0, 17, 59])
 def test_another_choice_gives_what_a_router_gives_that_makes_it(request_: int) -> None:
     results, (choice,) = tried(SCENARIO, request_)

@@ -67,6 +67,7 @@ def served_by(results):
     return set(results.stages["client"])
 
 
+@pytest.mark.feature("Scenarios and commands", "Plug-ins from files and packages")
 def test_a_scenario_brings_its_plug_in_and_so_does_its_resolved_text(folder, tmp_path_factory, monkeypatch):
     assert served_by(simulate(folder / "x.yaml")) == {"a-1"}
     elsewhere = tmp_path_factory.mktemp("elsewhere")

@@ -34,6 +34,7 @@ def test_built_in_scenarios_round_trip(name):
     assert again(scenario) == scenario
 
 
+@pytest.mark.feature("Scenarios and commands", "Every default shown; a resolved scenario gives the same bytes")
 def test_every_default_is_shown(small_file):
     text = resolved_yaml(load_scenario(small_file), "two\nlines")
     assert text.startswith("# two\n# lines\nname: small\n")

@@ -28,6 +28,7 @@ def sorts(*sampling: str | None, **hardware: Any) -> bool:
     return bool(model.sources.sampling_ns > 0)
 
 
+@pytest.mark.feature("Hardware", "`workload.sampling`: greedy or top-p, for all clients of named terms")
 def test_the_workload_says_whether_the_sampler_sorts() -> None:
     assert sorts(None), "the generation settings of Qwen3 have a top-p"
     assert not sorts("greedy")

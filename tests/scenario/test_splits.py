@@ -46,6 +46,7 @@ def test_a_mistake_has_its_place(tmp_path, capsys, change, said):
     assert f"{file}:" in error
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Settings as a dict, `count: 3P1D`")
 def test_settings_as_a_dict():
     base = {"workload": WORKLOAD, "clients": [CLIENT]}
     changed = load_scenario(base, {"clients.0.count": 3, "workload.arrivals": {"kind": "poisson", "rate": "4 /s"}})

@@ -47,6 +47,7 @@ def test_the_reason_has_bytes_and_flags() -> None:
     assert none is None
 
 
+@pytest.mark.feature("Hardware", "`size`, `init`, `import vllm`, `capacity` refuse engines that do not start")
 def test_capacity_size_and_import_refuse_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import yaml
 

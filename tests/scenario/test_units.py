@@ -14,6 +14,7 @@ from hermes.scenario import load_scenario
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
 
+@pytest.mark.feature("Scenarios and commands", "Quantities with units")
 @pytest.mark.parametrize(("parse", "text", "value"), [
     (parse_rate, "10 rps", 10), (parse_rate, "10 req/s", 10), (parse_rate, "10qps", 10), (parse_rate, "10 QPS", 10),
     (parse_rate, "10 requests/s", 10), (parse_rate, "600 req/min", 10), (parse_rate, "10 /sec", 10),

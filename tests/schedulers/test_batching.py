@@ -32,6 +32,7 @@ def test_prompts_are_computed_whole_within_the_token_limit(every_step: bool) -> 
     assert drive.rest() == [{"a": 5}, {"b": 4, "c": 4}, {"d": 20}]
 
 
+@pytest.mark.feature("LLM clients", "Schedulers `continuous`, `static`, `mixed`")
 @both
 def test_continuous_keeps_to_max_num_seqs(every_step: bool) -> None:
     drive = Drive(every_step, kind="continuous", max_num_seqs=2)

@@ -20,6 +20,7 @@ reservations = pytest.mark.parametrize("reservation", ["on_demand", "up_front"])
 # -- chunked --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("LLM clients", "Several answers to one prompt (branches)")
 @both
 @pytest.mark.parametrize("caching", [False, True], ids=["counted", "cached"])
 def test_a_prompt_is_held_once(every_step: bool, caching: bool) -> None:

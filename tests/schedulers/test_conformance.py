@@ -61,6 +61,7 @@ def check_steps(path: Path, every_step: bool) -> None:
     assert result.identical == result.steps > 0
 
 
+@pytest.mark.feature("LLM clients", "Scheduler `chunked`: vLLM V1, synchronous and asynchronous; `hermes conform`")
 @pytest.mark.drawn
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_step_is_identical(folder: str) -> None:

@@ -23,6 +23,7 @@ SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offlo
 FILES = find_files([SCHEDULES])
 
 
+@pytest.mark.feature("Pipelines and services", "KV offload of the engine, `memory.kv_offload`")
 @pytest.mark.long
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 @each("path", FILES, ids=lambda path: path.stem)

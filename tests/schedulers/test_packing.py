@@ -91,6 +91,7 @@ def test_work_that_is_done_is_not_work_left() -> None:
     assert names(queue) == "aebcd"
 
 
+@pytest.mark.feature("LLM clients", "Orders of waiting `fcfs`, `priority`, `shortest_job_first`, `least_work_left`")
 @pytest.mark.parametrize("kind", ["chunked", "continuous", "static", "mixed"])
 @pytest.mark.parametrize("policy", sorted(ORDER))
 def test_schedulers_admit_in_this_order(kind: str, policy: str) -> None:

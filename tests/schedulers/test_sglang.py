@@ -41,6 +41,8 @@ def test_the_recordings_have_what_makes_them_worth_having() -> None:
     assert {one.settings.page_size for one in found} == {1, 16}
 
 
+@pytest.mark.feature("LLM clients", (
+    "Scheduler `sglang`: SGLang's batches, retraction and radix tree, as recorded from it"))
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 @each("path", FILES, ids=lambda path: path.stem)
 def test_every_batch_is_identical(path: Path, every_step: bool) -> None:

@@ -72,6 +72,8 @@ def test_draws_follow_the_scenarios_seed():
     assert not simulate(first).requests.e2e_s.equals(simulate(second).requests.e2e_s)
 
 
+@pytest.mark.feature("LLM clients", (
+    "Speculative decoding: `speculative` with `ngram`, `ngram_gpu`, EAGLE, MTP, draft models"))
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_steps_become_fewer_as_the_closed_form_says(asynchronous):
     """One sequence at a time: k drafts with rate a give (1 - a^(k + 1)) / (1 - a) tokens a step, but for its last."""

@@ -41,6 +41,9 @@ def phases_of(service: Any, *tasks: ServiceStage) -> dict[str, Any]:
     return {phase.name: phase for phase in service.costs(tasks)}
 
 
+@pytest.mark.feature("Pipelines and services", (
+    "Services `encoder`, `rerank`, `ivf_pq`, `ivf_flat`, `hnsw`, `measured`, `hybrid`, `per_item`, "
+    "`remote_model`; `hermes services`"))
 def test_ivf_pq_by_hand():
     index = IvfPq(vectors=2 * 10**9, nlist=400_000, nprobe=50, code_bytes=96, dim=768).build(SPEC)
     one = phases_of(index, query())

@@ -90,6 +90,7 @@ def refused(capsys, *arguments):
     return line
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes study`")
 @pytest.mark.long
 def test_a_study_runs_from_its_folder(tiny, tmp_path, capsys):
     out = tmp_path / "out"

@@ -146,6 +146,8 @@ def test_every_kind_has_its_literal() -> None:
         assert ARRIVALS.get(name).model_fields["kind"].default == name
 
 
+@pytest.mark.feature("Workloads", (
+    "Arrivals `poisson`, `uniform`, `normal`, `gamma`, `mmpp`, `profile` (rates of a day), `at_once`, `trace`"))
 @pytest.mark.parametrize(
     ("process", "cv"),
     [

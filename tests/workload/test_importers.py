@@ -33,6 +33,9 @@ def refused(kind: str, path: Path, **options: Any) -> str:
 
 
 class TestAzure:
+    @pytest.mark.feature("Workloads", (
+        "`hermes trace import` of `azure`, `bailian`, `burstgpt`, `mooncake`, `ragpulse`, `tokens`, "
+        "`vllm-bench`, `vllm-run`, `csv`, `parquet`; `hermes trace describe`, `hermes trace cache`"))
     def test_rows(self, tmp_path: Path) -> None:
         rows = "2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109\r\n"
         frame = import_trace("azure", file(tmp_path, AZURE + rows))

@@ -101,6 +101,9 @@ def tokens(counts: TokenCounts, n: int = 200_000) -> IntArray:
     return counts.draw(n, stream(9, "test"))
 
 
+@pytest.mark.feature("Workloads", (
+    "Lengths `fixed`, `independent`, `empirical`, `trace`; counts `uniform`, `normal`, `lognormal`, "
+    "`geometric`"))
 def test_uniform_reaches_both_ends_equally() -> None:
     drawn = tokens(UniformCounts(min=3, max=6))
     np.testing.assert_allclose(np.bincount(drawn)[3:] / len(drawn), [0.25] * 4, rtol=0.02)

@@ -35,6 +35,9 @@ ARRIVALS, PROMPTS, OUTPUTS = [0.0, 0.25, 0.5], [100, 50, 300], [20, 5, 10]
 TTFT, E2E = [0.05, 0.03, 0.12], [0.25, 0.08, 0.22]
 
 
+@pytest.mark.feature("Workloads", (
+    "`hermes trace import` of `aiperf`, `guidellm`, `inference-perf`, `blis`, `servegen`, `sharegpt`, and "
+    "`hermes compare` with what the first four write"))
 @pytest.mark.parametrize("driver", FILES)
 def test_clock_and_units(driver: str) -> None:
     assert driver_of(DATA / FILES[driver]) == driver
@@ -187,6 +190,7 @@ def mirror(tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.feature("Workloads", "`hermes trace get`: public traces")
 def test_get_a_public_trace(mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = public_traces.PublicTrace(f"{mirror}/conv.csv", "azure", "three requests", "CC-BY 4.0", 3)
     monkeypatch.setitem(public_traces._TRACES, "three", known)

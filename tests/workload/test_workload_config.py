@@ -112,6 +112,7 @@ def test_start_shifts_arrivals() -> None:
     assert (late.arrival_ns - early.arrival_ns).tolist() == [2 * 10**9] * 5
 
 
+@pytest.mark.feature("Workloads", "Closed loops: `closed_loop`")
 def test_closed_loop() -> None:
     arrivals = {"kind": "closed_loop", "users": 2, "think": "1 s"}
     table = workload(requests=4, arrivals=arrivals, start="10 s").draw(1, HERE)

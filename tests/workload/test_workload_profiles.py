@@ -29,6 +29,7 @@ def drawn(name: str) -> Lengths:
     return EmpiricalLengths(profile=name).draw(400_000, stream(11, "test"))
 
 
+@pytest.mark.feature("Workloads", "Built-in workload profiles")
 def test_built_in_names() -> None:
     assert set(BUILT_IN) <= set(workload_profile_names())
     for name in BUILT_IN:

@@ -96,6 +96,8 @@ def test_what_is_missed_is_said():
     assert missed({"slo.pass": None}) == "no request was completed"
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes capacity`: the highest load or the fewest clients within an SLO, over seeds"))
 @pytest.mark.long
 def test_neighbouring_loads_and_every_seed(tmp_path):
     found = capacity(SMALL, workers=0, seeds=2, within=0.1, out=tmp_path / "kept")

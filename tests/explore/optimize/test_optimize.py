@@ -53,6 +53,8 @@ def search(data: dict[str, Any], folder: Path, workers: int = 0) -> Any:
         return optimize(load_space(data), folder, engine)
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes optimize`: several objectives, constraints, short simulations first, resumable"))
 @pytest.mark.long
 def test_the_front_is_that_of_all_settings(tmp_path: Path) -> None:
     found = search(space(), tmp_path)

@@ -59,6 +59,8 @@ def found(engine):
     return scale(DAY, QUARTER, engine=engine)
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes size --scale`: the fewest device-hours of a fleet within minutes out of the SLO"))
 @pytest.mark.long
 def test_a_two_level_day_by_hand(found):
     """One replica in the low half hour; at the step one more is decided for within a sync and a scrape of 15 s each,

@@ -68,6 +68,7 @@ def sized(tmp_path_factory):
     return size(SMALL, devices=["l40s"], tps=[1], max_devices=8, workers=0)
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes size`: the fewest devices by layout")
 @pytest.mark.long
 def test_no_layout_with_fewer_devices_meets_the_slo(sized):
     def meets(numbers):

@@ -72,6 +72,8 @@ def dense() -> Sizing:
                 workers=0)
 
 
+@pytest.mark.feature("Results, sweeps, studies", (
+    "`hermes size` over pipeline stages, data-parallel ranks and whole experts"))
 @pytest.mark.long
 def test_two_stages_where_one_card_is_too_small(dense: Sizing) -> None:
     """By hand: a token goes through both stages, so it reads all weights but the embedding one after the other."""

@@ -46,6 +46,7 @@ def test_a_guess_has_fewer_clients_at_its_fast_end_and_more_at_its_slow_end(size
     assert plain(sized)["steps"]["most"] == steps.most
 
 
+@pytest.mark.feature("Hardware", "Sizing with step times at the ends of their range: `hermes size`, \"28 (26 to 32)\"")
 @pytest.mark.long
 def test_the_ends_are_what_simulations_of_their_own_say(sized: Any) -> None:
     steps = sized.steps

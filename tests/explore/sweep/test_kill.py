@@ -99,6 +99,7 @@ def test_the_same_command_heals_what_a_kill_left(command, tmp_path):
     assert not kill_check.check_command(command, 2, random.Random(seed), tmp_path), f"seed {seed}"
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes sweep`: resumable, the same bytes on any number of workers")
 @pytest.mark.long
 def test_killed_and_run_again(package, folder, write):
     check(package, folder, write("grid: {workload.arrivals.rate: [2, 4, 6], workload.requests: [400, 401]}\n"), 6, 1, 1)

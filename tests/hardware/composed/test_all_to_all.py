@@ -50,6 +50,7 @@ def test_the_latency_is_what_eight_devices_leave():
     assert pytest.approx(np.mean(left), abs=0.5) == LATENCY_NS / 1e3
 
 
+@pytest.mark.feature("Hardware", "DeepEP's exchange: `all2all`; grouped products of whole experts: `moe_backend`")
 @pytest.mark.parametrize("devices", LOW_LATENCY)
 def test_published_low_latency_times_of_more_boxes(devices):
     found = np.array(h800(devices).times_ns(128.0 * devices, 128.0)) / 1e3

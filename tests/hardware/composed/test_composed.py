@@ -57,6 +57,7 @@ def test_four_times_the_prompts_take_three_to_five_times_as_long(card):
         check_growth(Composed(model="llama-3.1-8b", device=card).build(), tokens, measured=0.0)
 
 
+@pytest.mark.feature("Hardware", "Named terms with sources: `composed`, `hermes explain`")
 def test_a_step_is_the_sum_of_its_terms():
     model = Composed(model="qwen3-14b", device="h100-sxm").build()
     for stats in (decodes(7, 900), prompt(986), prompt(500, 700, decode_seqs=9, decode_ctx=4000, decode_ctx_max=900,
@@ -67,6 +68,7 @@ def test_a_step_is_the_sum_of_its_terms():
         assert {"qkv", "o_proj", "gate_up", "down", "elementwise", "engine"} <= set(terms)
 
 
+@pytest.mark.feature("Hardware", "Tensor parallelism: `parallel`, links")
 def test_all_reduces_by_hand():
     """Two a layer, of one 16-bit row of the hidden size for each token: 64 layers of 5,120 values."""
     one = Composed(model="qwen3-32b", device="rtx-pro-6000").build()

@@ -32,6 +32,7 @@ def test_narrowing_by_hand():
     assert wide.narrowing == ()
 
 
+@pytest.mark.feature("Hardware", "Layers in FP8: narrowing of the inputs, in the tables' products or `elementwise`")
 @pytest.mark.parametrize("tokens", [1, 512, 4096])
 def test_tables_of_whole_layers_contain_the_narrowing(tokens):
     """The other element-wise kernels are those of 16 bits."""

@@ -94,6 +94,7 @@ def test_a_shape_that_was_not_measured_takes_the_nearest():
                         np.ones(1)) is None
 
 
+@pytest.mark.feature("Hardware", "Mixtures of experts: expert terms, skew of the routing, collectives between ranks")
 def test_the_work_of_each_device_by_hand():
     """8 experts, 2 of them for each token, on 2 ranks of 2 devices each."""
     model = load_model("mixtral-8x7b")
@@ -173,6 +174,7 @@ def test_ranks_without_measured_collectives_take_the_data_sheet():
     assert "datasheet of a100-40gb" in hardware.sources_of()["dispatch"]
 
 
+@pytest.mark.feature("Hardware", "Latent attention, sliding windows, FP8 blocks, MXFP4, NVFP4, int4")
 def test_windows_and_latent_attention_by_hand():
     gemma = Work.of(load_model("gemma-3-27b"))
     share, window = 52 / 62, 1024

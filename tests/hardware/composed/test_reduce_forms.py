@@ -70,6 +70,9 @@ def test_nccl_by_hand():
     assert np.interp(256 * MIB, *found) == np.interp(256 * MIB, sizes, ns), "measured, where the tables have NCCL's"
 
 
+@pytest.mark.feature("Hardware", (
+    "All-reduces by form (vLLM's kernel, symmetric memory, NCCL) and size, by engine version; `all_reduce: "
+    "nccl`"))
 @pytest.mark.parametrize(("published", "wants"), [(PUBLISHED_NCCL, "nccl"), (PUBLISHED_SYMMETRIC, "engine")])
 def test_eight_h100_against_vllms_own_benchmark(published, wants):
     """Nothing is fitted to it: 20% at worst, half of that on average."""

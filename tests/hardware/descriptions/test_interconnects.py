@@ -149,6 +149,7 @@ def load_device_text():
             "link_bandwidth": "64 GB/s", "host_bandwidth": "64 GB/s", "efficiency": "rtx-pro-6000", "sources": ["x"]}
 
 
+@pytest.mark.feature("Hardware", "Default PCIe link by generation and lanes of the card, with a range")
 @pytest.mark.parametrize(("device", "peers"), [("l40s", True), ("rtx-4090", False)])
 def test_pcie_that_nobody_names_has_the_ends_of_what_sites_measured(device, peers):
     """Four cards of Gen 4: 37 us and a quarter of the slot; without peer access nothing is faster than 56% of it."""

@@ -55,6 +55,7 @@ def model(folder: Path, **options: object) -> LayerwiseModel:
     return LayerwiseModel(load_operator_tables(folder), 3, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.feature("Hardware", "Operator tables: `layerwise`")
 def test_a_step_is_the_sum_of_its_operators(tables):
     ours = model(tables, skew="none")
     stats = StepStats(decode_seqs=1, decode_ctx=64, decode_ctx_max=64, sampled=1)

@@ -37,6 +37,7 @@ def profile(phases, **changes):
     return Profile.model_validate(data)
 
 
+@pytest.mark.feature("Hardware", "Fitted profiles: `polynomial`")
 def test_each_kind_of_step_is_priced_by_its_phase():
     model = PolynomialModel(profile({
         "prefill": {"1": 0.001, "prefill_tokens": 1e-6},

@@ -26,6 +26,7 @@ POINTS = [[128, 0.058], [256, 0.052], [512, 0.054], [1024, 0.078]]
 DECODE = [[128, 0.030], [256, 0.028], [512, 0.031]]
 
 
+@pytest.mark.feature("Hardware", "Whole-step tables: `table`")
 def test_lines_between_points_and_beyond():
     model = TableModel(tables(POINTS, DECODE), monotone=False)
     times = {x: model.step_ns(batch([(x, 0)], [])) for x in (1, 128, 192, 512, 768, 1024, 2048)}

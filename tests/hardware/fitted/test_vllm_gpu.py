@@ -16,6 +16,7 @@ study.REFERENCE = OUTSIDE / "data" / "vllm-runs"
 pytestmark = pytest.mark.outside("data/vllm-runs")
 
 
+@pytest.mark.feature("Measuring and fitting", "Agreement with recorded engines")
 @pytest.mark.parametrize("case", study.CASES)
 def test_means_within_two_percent_and_percentiles_within_four(case):
     outcome = study.run(case, study.REFERENCE / study.CASES[case])

@@ -106,6 +106,11 @@ def mine():
         registry.unregister(name)
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "METIS: pipeline `metis`, data sets in `hw_profiles/rag_datasets`; choosers `metis`, `median`, `fixed`, "
+    "`adaptive_rag`, `hindsight`; quality models `default`, `all-or-nothing`, `diluted-mappers`, "
+    "`heavy-tail`, `weak-synthesis`, `measured`; steps `retrieve`, `synthesise`; choosers, quality models and "
+    "steps of one's own"))
 def test_a_chooser_of_ones_own_with_parameters(mine):
     results = simulate(BASE, overrides=[
         "workload.requests=20", "workload.pipeline={name: metis, system: {kind: alternating-of-a-test, many: 7}}"])

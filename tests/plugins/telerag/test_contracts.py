@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hermes.pipelines import PIPELINES
 from hermes.plugins.telerag import ClusterScan
 from hermes.plugins.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
@@ -69,6 +71,9 @@ class TestClusterScan(ServiceContract):
         return ClusterScan(rate=1e9)
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "TeleRAG: prefetch policies `nearest`, `none` (`hermes.prefetch`); measured ranks and sizes "
+    "(`ranks_file`, `sizes_file`)"))
 class TestNearest(PrefetchContract):
     def make(self) -> Any:
         return NearestFirst()

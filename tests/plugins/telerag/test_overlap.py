@@ -57,6 +57,7 @@ def test_the_strongest_rewrite_forgets_the_query(name):
     assert overlap == pytest.approx(0.25, abs=0.05)   # a quarter of the clusters, wherever the query is
 
 
+@pytest.mark.feature("Plug-ins of research", "TeleRAG's overlap families `gaussian`, `moved`, `noise`, `redraw`")
 @pytest.mark.parametrize("name", NAMES)
 def test_fits_give_what_was_asked_for(name):
     family = make_family(name)

@@ -67,6 +67,9 @@ def scan_ns(num_bytes: int, rate: float, fixed_ns: int = 0) -> int:
     return math.ceil(fixed_ns + num_bytes / rate * 1e9 - 1e-6) if num_bytes else 1
 
 
+@pytest.mark.feature("Plug-ins of research", (
+    "TeleRAG: client `ivf_index`, service `cluster_scan`, pipelines `telerag-hyde`, `telerag-subquestion`, "
+    "`telerag-iterative`, `telerag-iter-retgen`, `telerag-flare`, `telerag-self-rag`"))
 @pytest.mark.parametrize("mode", ["lookahead", "lookahead, copy late", "offload", "resident", "on_demand"])
 def test_hyde_by_hand(mode):
     """One query: 8 clusters of 10 MB are probed, and the budget is for 5 of them. A stage without work takes 1 ns."""

@@ -40,6 +40,7 @@ def specs(page: str) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.feature("Scenarios and commands", "`hermes report`: a page without a network, of runs or a sweep")
 def test_it_is_small_and_asks_nobody(text: str) -> None:
     assert len(text.encode()) < MOST_BYTES
     own = text[:text.index("<script>")]   # vega's own source mentions addresses, which the browser test watches

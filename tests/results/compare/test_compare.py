@@ -46,6 +46,7 @@ def test_against_itself(tmp_path: Path) -> None:
     assert all(entry.max == pytest.approx(0, abs=1e-12) for entry in table.per_request)
 
 
+@pytest.mark.feature("Scenarios and commands", "`hermes compare` with a run or with measurements")
 def test_errors_are_ours_over_theirs(tmp_path: Path) -> None:
     table = compare(Results(by_hand()), ours_as_csv(tmp_path / "ref.csv", factor=0.8))
     assert all(row.error == pytest.approx(0.25) for row in table.rows)

@@ -27,6 +27,8 @@ ROWS = [Row("tpot", "p50", 1.0, 1.0), Row("tpot", "p99", 0.020, 0.030), Row("e2e
 NAMES = ("a", "b")
 
 
+@pytest.mark.feature("Scenarios and commands", (
+    "`hermes compare` of runs whose step times come from different sources: cannot be ranked"))
 def test_overlapping_ranges_of_different_sources_by_hand() -> None:
     """TPOT: 12 to 32 ms against 28.2 to 31.8. E2E: 0.6 to 1.6 s against 3.76 to 4.24."""
     guess, table = summary("guess", 0.6, 1.6, "roofline"), summary("measured", 0.94, 1.06, "tables")

@@ -76,6 +76,7 @@ def test_a_change_beside_what_chance_does(tmp_path: Path) -> None:
     assert {difference.seeds is None for difference in zero.differences} == {True}  # nothing to take a share of
 
 
+@pytest.mark.feature("Scenarios and commands", "`hermes regress record`, `hermes regress check`")
 def test_what_changed(tmp_path: Path) -> None:
     golden = tmp_path / "g.yaml"
     record(["s"], golden, lambda path: SUMMARY)

@@ -48,6 +48,7 @@ def golden(folder):
     return scenario, file
 
 
+@pytest.mark.feature("Scenarios and commands", "Its differences as Markdown and JUnit XML, and a GitHub action")
 def test_the_command_writes_both(tmp_path, capsys):
     scenario, file = golden(tmp_path)
     out = ["--markdown", str(tmp_path / "d.md"), "--junit", str(tmp_path / "d.xml")]

@@ -36,6 +36,7 @@ def test_arrivals() -> None:
     assert found["groups"]["llm"]["what"] == "arrivals"
 
 
+@pytest.mark.feature("Results, sweeps, studies", "What binds, at engines and gateways; utilisation")
 @pytest.mark.parametrize(("what", "scenario"), [
     ("slots", {"rate": 8.0, "scheduler": {"kind": "chunked", "max_num_seqs": 4}}),
     ("slots", {"rate": 8.0, "scheduler": {"kind": "static", "max_num_seqs": 4}}),

@@ -90,6 +90,7 @@ def scenario(stages: dict[str, Any], **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Critical path; time at a gateway")
 @quick_and_full(8, 25)
 @given(graphs())
 def test_the_parts_add_up_to_the_latency(stages: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ def test_a_queue_serves_what_is_offered() -> None:
     assert hits >= 16
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Steady state")
 def test_warm_up_and_drain_are_left_out() -> None:
     """Requests that take 30 s, at 20/s for 100 s: over the whole run 15/s are served."""
     arrival = np.arange(2000) / 20

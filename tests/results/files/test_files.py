@@ -82,6 +82,7 @@ def test_round_trip_by_hand(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(stored.client_timeseries("llm-a"), results.client_timeseries("llm-a"))
 
 
+@pytest.mark.feature("Results, sweeps, studies", "Files, read back; Chrome trace")
 @fast
 @given(st.integers(0, 10**6))
 def test_round_trip(tmp_path: Path, seed: int) -> None:
