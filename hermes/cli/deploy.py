@@ -108,7 +108,8 @@ def import_vllm(
 
 def import_objects(
     file: Annotated[Path, typer.Argument(
-        metavar="FILE.yaml", help="EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
+        metavar="FILE.yaml", help="EndpointPickerConfig (also in Helm values, a ConfigMap or an LLMInferenceService), "
+        "HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
         show_default=False)],
     into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the objects' keys.")],
     output: ScenarioFile = None,
@@ -119,9 +120,12 @@ def import_objects(
     """
     from hermes.config.yaml_document import read_text
     from hermes.deploy.objects import with_parts
-    from hermes.deploy.objects_read import parts_of
+    from hermes.deploy.objects_read import read_objects
 
-    document = with_parts(into, parts_of(read_text(file), str(file)), output)
+    read = read_objects(read_text(file), str(file))
+    document = with_parts(into, read.parts, output, read.checks)
+    for note in read.notes:
+        print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(document, f"{into} with the objects of {file.name}.", output)
 
 

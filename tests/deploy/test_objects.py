@@ -9,7 +9,8 @@ from hermes.config.yaml_writer import to_yaml
 from hermes.deploy.objects import with_parts
 from hermes.deploy.objects_read import parts_of
 from hermes.deploy.objects_scale import hpa_of, keda_of
-from hermes.deploy.objects_write import objects_of, picker_of, route_of
+from hermes.deploy.objects_write import objects_of, route_of
+from hermes.deploy.picker_write import picker_of
 from hermes.errors import InputError, InputWarning
 from hermes.fleet.flow_control import FlowControlConfig
 from hermes.fleet.gateway import GatewayConfig
