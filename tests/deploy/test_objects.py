@@ -116,6 +116,21 @@ def test_what_says_what_is_simulated(name: str, old: str, new: str) -> None:
     assert parts_of(text.replace(old, new), name) == parts_of(text, name)
 
 
+@pytest.mark.parametrize(("given", "index"), [
+    ("autoTune: false", {"block": 64}), ("autoTune: false, blockSize: 65", {"block": 65}),
+    ("autoTune: false, lruCapacityPerServer: 41000", {"block": 64, "capacity": 41000}),
+    ("maxPrefixTokensToMatch: 16384", {"most_tokens": 16384}), ("maxPrefixBlocksToMatch: 256", None),
+    ("maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 0", {"most_tokens": None}),
+])
+def test_the_index_of_sent_prompts(given: str, index: dict | None) -> None:
+    text = (DATA / "pd.yaml").read_text().replace("autoTune: true", given)
+    router = parts_of(text, None)["router"]
+    assert router.get("prefix_index") == index
+    again = parts_of(to_yaml(picker_of(LlmDConfig.model_validate(router))), None)["router"] if not index or (
+        "block" in index) == ("capacity" in index) else router
+    assert again == {**router, "scorers": again["scorers"]}
+
+
 def test_a_service_can_be_described() -> None:
     text = (DATA / "hpa.yaml").read_text().replace(
         "type: Pods\n      pods:\n", "type: Object\n      object:\n        describedObject: {kind: Service, name: a}\n")
@@ -331,7 +346,7 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
      "epp.yaml:3:15: flowControl.maxBytes: counts with the feature gate alone; add flowControl to featureGates"),
-    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, flowControl"),
+    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, dataLayer, flowControl or no gate"),
     ("epp.yaml", "plugins:\n  - type", "status:\n  - type",
      "schedulingProfiles.0.plugins.0.pluginRef: expected one of those that there are, none"),
     ("flow.yaml", "maxBytes: 10Gi", "maxQueues: 3", "flow.yaml:18:3: flowControl.maxQueues: is not modelled"),
@@ -381,22 +396,19 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
     ("hpa.yaml", "autoscaling/v2", "autoscaling/v1", "hpa.yaml:1:13: apiVersion: expected one of autoscaling/v2"),
     ("keda.yaml", "apiVersion: keda.sh/v1alpha1\n", "", "apiVersion: is missing"),
     ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
-    ("pd.yaml", "autoTune: true", "autoTune: false", "plugins.0.parameters.autoTune"),
-    ("pd.yaml", "autoTune: true", "blockSize: 65", "plugins.0.parameters.blockSize: expected 1 to 64"),
-    ("pd.yaml", "autoTune: true", "lruCapacityPerServer: 41000",
-     "plugins.0.parameters.lruCapacityPerServer: expected 31250"),
-    ("pd.yaml", "autoTune: true", "maxPrefixBlocksToMatch: 256",
-     "plugins.0.parameters.maxPrefixBlocksToMatch: expected 2048"),
-    ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 16384",
-     "plugins.0.parameters.maxPrefixTokensToMatch: expected 131072"),
+    ("pd.yaml", "autoTune: true", "autoTune: 1", "plugins.0.parameters.autoTune: expected true or false"),
+    ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 1.5", "parameters.maxPrefixTokensToMatch: expected a whole"),
+    ("pd.yaml", "autoTune: true", "prefixLengthWeight: 0.3", "parameters.prefixLengthWeight: a weight of the matched"),
+    ("pd.yaml", "autoTune: true", "prefixMatchInfoProducerName: load",
+     "parameters.prefixMatchInfoProducerName: expected the name of a plugin approx-prefix-cache-producer or"),
+    ("pd.yaml", "{pluginRef: load}, {pluginRef: prefix-cache-scorer, weight: 2}]\n  - name", "]\n  - name",
+     "schedulingProfiles: prefill or decode has no scorer"),
     ("pd.yaml", "autoTune: true", "matchLengthWeight: 0.3", "parameters.matchLengthWeight: is not modelled"),
     ("pd.yaml", "{pluginRef: prefill-filter}, ", "",
      "schedulingProfiles.0.plugins: expected the plugin prefill-filter"),
     ("pd.yaml", "{pluginRef: decode-filter}", "{pluginRef: prefill-filter}",
      "schedulingProfiles.1.plugins: expected the plugin decode-filter"),
     ("pd.yaml", "type: max-score-picker", "type: single-profile-handler", "plugins: expected one profile handler"),
-    ("epp.yaml", "type: max-score-picker", "{type: decode-filter, name: max-score-picker}",
-     "schedulingProfiles.0.plugins.3.pluginRef: decode-filter without a handler"),
     ("epp.yaml", "name: chat}]\n", "name: chat}, {name: other, weight: 1}]\n",
      "spec.rules.0.backendRefs.1: a second backend"),
     ("epp.yaml", "name: chat}]\n", "name: chat, weight: 0}]\n", "spec.rules.0.backendRefs.0.weight"),
