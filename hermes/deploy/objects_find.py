@@ -32,8 +32,8 @@ def embedded(document: Node, text: str) -> tuple[str, Node] | None:
         names = {str(node.value) for path, node in _leaves(document, "") if path.endswith("pluginsConfigFile")}
         found = [one for one in found if one[0].split("/")[-1] in names] or found
     if len(found) > 1:
-        raise document.mark.error(Verbatim(f"several {PICKER}s: at {', '.join(path.replace('/', '.') for path, _ in found)}; "
-                                           "give one of them"))
+        places = ", ".join(path.strip("/").replace("/", ".") for path, _ in found)
+        raise document.mark.error(Verbatim(f"several {PICKER}s: at {places}; give one of them"))
     return (found[0][0].strip("/").replace("/", "."), found[0][1]) if found else None
 
 

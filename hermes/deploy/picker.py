@@ -167,7 +167,7 @@ def _scorer(plugin: Plugin, plugins: Mapping[str, Plugin], node: Node, path: str
     weight = plugin.given.get("prefixLengthWeight")
     if weight is not None and weight.value != 0:
         raise weight.mark.error(Verbatim("a weight of the matched tokens is not modelled; write 0"),
-                                field=f"{plugin.place}.parameters.prefixLengthWeight")
+                                field=f"{plugin.path}.prefixLengthWeight")
     if any(one.kind == "passthrough-parser" for one in plugins.values()):
         raise node.mark.error(Verbatim("passthrough-parser reads no prompt, so that no prefix matches; remove one of "
                                        "them"), field=path)
@@ -179,11 +179,11 @@ def _producer(plugin: Plugin, plugins: Mapping[str, Plugin]) -> str:
     node = plugin.given.get("prefixMatchInfoProducerName")
     if node is None:
         return APPROXIMATE
-    name = text_of(node, f"{plugin.place}.parameters.prefixMatchInfoProducerName", node)
+    name = text_of(node, f"{plugin.path}.prefixMatchInfoProducerName", node)
     kind = plugins[name].kind if name in plugins else name
     if kind not in (APPROXIMATE, PRECISE, "precise-prefix-cache-scorer"):
         raise node.mark.error(f"the name of a plugin {APPROXIMATE} or {PRECISE}", name,
-                              field=f"{plugin.place}.parameters.prefixMatchInfoProducerName")
+                              field=f"{plugin.path}.prefixMatchInfoProducerName")
     return APPROXIMATE if kind == APPROXIMATE else PRECISE
 
 
@@ -231,8 +231,8 @@ def _phases(split: Plugin | None, decider: Plugin | None) -> dict[str, str]:
     """Return the names of the profiles by phase; none for a single profile."""
     if split is None:
         return {}
-    names = fields_of(split.given.get("profiles"), f"{split.place}.parameters.profiles", ("decode", "prefill", "encode"))
-    found = {phase: text_of(names[phase], f"{split.place}.parameters.profiles.{phase}", split.node) if phase in names else phase
+    names = fields_of(split.given.get("profiles"), f"{split.path}.profiles", ("decode", "prefill", "encode"))
+    found = {phase: text_of(names[phase], f"{split.path}.profiles.{phase}", split.node) if phase in names else phase
              for phase in ("decode", "prefill", "encode")}
     if decider is None:
         del found["prefill"]
@@ -241,9 +241,9 @@ def _phases(split: Plugin | None, decider: Plugin | None) -> dict[str, str]:
 
 def _decider(split: Plugin, plugins: Mapping[str, Plugin]) -> Plugin | None:
     """Return the plugin that decides whether a prefill client computes a prompt; None where none ever does."""
-    own, path = split.given.get("deciderPluginName"), f"{split.place}.parameters.deciderPluginName"
+    own, path = split.given.get("deciderPluginName"), f"{split.path}.deciderPluginName"
     if split.kind == HANDLERS[1]:
-        path = f"{split.place}.parameters.deciders"
+        path = f"{split.path}.deciders"
         named = fields_of(split.given.get("deciders"), path, ("prefill",), ("encode",))
         own, path = named.get("prefill"), f"{path}.prefill"
         if own is None:
@@ -291,7 +291,7 @@ def _disaggregation(decider: Plugin, weights: Sequence[Mapping[str, float]]) -> 
     if decider.kind == DECIDER:
         tokens = decider.given.get("nonCachedTokens")
         if tokens is not None:
-            found["uncached"] = whole_of(tokens, f"{decider.place}.parameters.nonCachedTokens")
+            found["uncached"] = whole_of(tokens, f"{decider.path}.nonCachedTokens")
     else:
         found["always"] = True
     if weights[0] != weights[-1]:
@@ -301,15 +301,15 @@ def _disaggregation(decider: Plugin, weights: Sequence[Mapping[str, float]]) -> 
 
 def _load_aware(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     if "threshold" in plugin.given:
-        read.router["load_threshold"] = whole_of(plugin.given["threshold"], f"{plugin.place}.parameters.threshold")
+        read.router["load_threshold"] = whole_of(plugin.given["threshold"], f"{plugin.path}.threshold")
 
 
 def _active(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     for name, key in (("idleThreshold", "idle_requests"), ("maxBusyScore", "busy_score")):
         if name in plugin.given:
-            value = number_of(plugin.given[name], f"{plugin.place}.parameters.{name}")
+            value = number_of(plugin.given[name], f"{plugin.path}.{name}")
             if key == "busy_score" and value > 1:
-                read.notes.append(f"{plugin.place}.parameters.{name}: {value:g} is out of range, and llm-d takes 1 then")
+                read.notes.append(f"{plugin.path}.{name}: {value:g} is out of range, and llm-d takes 1 then")
                 value = 1.0
             read.router[key] = value
 
@@ -318,17 +318,17 @@ def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> 
     if _producer(plugin, plugins) == PRECISE:
         read.router["no_hit_by"] = "caches"
     size = plugin.given.get("lruSize")
-    most = 0 if size is None else whole_of(size, f"{plugin.place}.parameters.lruSize")
+    most = 0 if size is None else whole_of(size, f"{plugin.path}.lruSize")
 
     def check(groups: Sequence[Group]) -> None:
         if size is not None and 0 < most < (count := sum(group.count for group in groups)):
-            raise size.mark.error(f"at least {count}, the number of clients", most, field=f"{plugin.place}.parameters.lruSize")
+            raise size.mark.error(f"at least {count}, the number of clients", most, field=f"{plugin.path}.lruSize")
     read.checks.append(check)
 
 
 def _session(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read how sessions are bound: by default to the client in a token that the caller sends back."""
-    given, path = plugin.given, f"{plugin.place}.parameters"
+    given, path = plugin.given, plugin.path
     name = next((key for key in ("strategy", "algorithm") if key in given), None)
     rule = "encoded_endpoint_header" if name is None else text_of(
         given[name], f"{path}.{name}", plugin.node, ("encoded_endpoint_header", "session_id", "session_id_header"))
@@ -348,7 +348,7 @@ def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> N
     `maxPrefixBlocksToMatch` counts where `maxPrefixTokensToMatch` is 0; a block has at least 64 tokens, and with
     `autoTune`, which is the default, the engine's. The engine's blocks replace `lruCapacityPerServer` likewise.
     """
-    given, path = plugin.given, f"{plugin.place}.parameters"
+    given, path = plugin.given, plugin.path
     producers = only(plugins, (APPROXIMATE,))
     if len(producers) > 1:
         raise producers[1].node.mark.error(Verbatim("a second index of sent prompts is not modelled; keep one"),
@@ -392,7 +392,7 @@ def _precise(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) ->
     """Read the index of KV events: its blocks need not be the engine's."""
     if plugin.kind != PRECISE and only(plugins, (PRECISE,)):
         return   # which has the parameters
-    given, path = plugin.given, f"{plugin.place}.parameters"
+    given, path = plugin.given, plugin.path
     guess = given.get("speculativeIndexing")
     if guess is not None and guess.value is not False:
         raise guess.mark.error(Verbatim("entries for requests that were just sent are not modelled; write false"),

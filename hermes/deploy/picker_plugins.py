@@ -107,6 +107,11 @@ class Plugin(NamedTuple):
     place: str
     given: Mapping[str, Node]
 
+    @property
+    def path(self) -> str:
+        """The path of its parameters."""
+        return f"{self.place}.parameters"
+
 
 def plugins_of(listed: Node | None) -> dict[str, Plugin]:
     """Return the plugins of a file by name, in its order. Raises `InputError` for one that changes placements and is

@@ -80,7 +80,8 @@ def _scorers(router: Any, prefill: Any) -> list[dict[str, Any]]:
             own |= {"autoTune": False, "blockSizeTokens": index.block, "lruCapacityPerServer": index.capacity}
         found.append({"type": APPROXIMATE, "parameters": own})
     if router.no_hit_by == "caches" and not router.scorers.precise_prefix:
-        found.append({"type": PRECISE} | ({"parameters": _blocks(router.precise_block)} if router.precise_block else {}))
+        blocks = _blocks(router.precise_block)
+        found.append({"type": PRECISE, "parameters": blocks} if blocks else {"type": PRECISE})
     return found
 
 

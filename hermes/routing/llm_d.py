@@ -18,8 +18,8 @@ a number from 0 to 1; the picker takes the highest weighted sum, ties at random.
 - lora_affinity: 1 where the adapter runs, 0.8 where there is room for one more, 0.6 where it waits, else 0.
 - active_request: 1 for a client with at most `idle_requests` of the router's requests in flight, else `busy_score` x
   (most - n) / most. A prefill client counts a request until its KV has left, a decode client from the choice on.
-- no_hit_lru: 0.5 for all if a candidate holds a block of the prompt (`no_hit_by`). Of such a cold prompt the clients that
-  never got one come first, then those that got one longest ago: 1 - rank / (candidates - 1).
+- no_hit_lru: 0.5 for all if a candidate holds a block of the prompt (`no_hit_by`). Of other, cold prompts the clients
+  that never got one come first, then those that got one longest ago: 1 - rank / (candidates - 1).
 
 With `disaggregation` the decode client is chosen first, by all scorers; the prompt goes to a prefill client, chosen
 likewise, only if the tokens that the decode client does not hold and the prompt reach the thresholds.

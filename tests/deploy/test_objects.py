@@ -346,7 +346,7 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
      "epp.yaml:3:15: flowControl.maxBytes: counts with the feature gate alone; add flowControl to featureGates"),
-    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, dataLayer, flowControl or no gate"),
+    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, dataLayer"),
     ("epp.yaml", "plugins:\n  - type", "status:\n  - type",
      "schedulingProfiles.0.plugins.0.pluginRef: expected one of those that there are, none"),
     ("flow.yaml", "maxBytes: 10Gi", "maxQueues: 3", "flow.yaml:18:3: flowControl.maxQueues: is not modelled"),
