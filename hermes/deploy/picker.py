@@ -36,11 +36,11 @@ NO_IMAGES = "requests here have no images"
 
 
 class Group(NamedTuple):
-    """A group of clients of a scenario: its name, role, clients, and data-parallel ranks of each."""
+    """A group of clients of a scenario: its name, role, number, and data-parallel ranks of each."""
 
     name: str
     role: str
-    count: int
+    clients: int
     ranks: int
 
 
@@ -321,7 +321,7 @@ def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> 
     most = 0 if size is None else whole_of(size, f"{plugin.path}.lruSize")
 
     def check(groups: Sequence[Group]) -> None:
-        if size is not None and 0 < most < (count := sum(group.count for group in groups)):
+        if size is not None and 0 < most < (count := sum(group.clients for group in groups)):
             raise size.mark.error(f"at least {count}, the number of clients", most, field=f"{plugin.path}.lruSize")
     read.checks.append(check)
 

@@ -416,7 +416,7 @@ class _Active:
             books.observe(event, client, stage)
 
     def scores(self, among: _Among) -> FloatArray:
-        counts = sum(books.in_flight for books in self._books)[among.places].astype(np.float64)
+        counts = np.sum([books.in_flight[among.places] for books in self._books], axis=0).astype(np.float64)
         busy = (counts.max() - counts) / max(counts.max(), 1.0) * self._busy
         return np.where(counts <= self._idle, 1.0, busy)
 

@@ -96,6 +96,28 @@ def test_a_router_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [
+    {"picker": "random"}, {"picker": "weighted_random", "scorers": {"queue": 1, "kv": 0, "prefix": 0}},
+    {"scorers": {"active_request": 1.5}, "idle_requests": 2, "busy_score": 0.5},
+    {"scorers": {"no_hit_lru": 1, "precise_prefix": 0}, "no_hit_by": "caches"},
+    {"scorers": {"no_hit_lru": 1, "precise_prefix": 2}, "no_hit_by": "caches", "precise_block": 32},
+    {"scorers": {"session": 1}, "session_algorithm": "encoded_endpoint_header"},
+    {"scorers": {"session": 1}, "session_ttl": 60},
+    {"prefix_index": {"block": 96, "capacity": 300, "most_tokens": None}}, {"prefix_index": {"most_tokens": 640}},
+    {"disaggregation": {"uncached": 0, "always": True, "prefill": {"queue": 5}}},
+])
+def test_a_router_with_other_keys_comes_back(keys: dict) -> None:
+    router = LlmDConfig.model_validate({"kind": "llm_d", **keys})
+    again = LlmDConfig.model_validate(parts_of(to_yaml(picker_of(router)), None)["router"])
+    assert again == (router if "precise_block" in keys or "no_hit_by" not in keys else router.model_copy(
+        update={"precise_block": again.precise_block}))
+
+
+def test_an_index_with_half_of_a_switch_has_no_picker() -> None:
+    with pytest.raises(InputError, match="router.prefix_index: `block` and `capacity` are one switch"):
+        picker_of(LlmDConfig.model_validate({"kind": "llm_d", "prefix_index": {"block": 96}}))
+
+
+@pytest.mark.parametrize("keys", [
     {}, {"timeout": 0.25}, {"per_try": 61.5, "timeout": 90}, {"retries": 3},
     {"retries": 1, "backoff": 1, "max_backoff": 10}])
 def test_a_gateway_comes_back(keys: dict) -> None:
