@@ -23,6 +23,13 @@ VERSIONS = {PICKER: ("inference.networking.x-k8s.io/v1alpha1", "llm-d.ai/v1alpha
             "HorizontalPodAutoscaler": ("autoscaling/v2",), "ScaledObject": ("keda.sh/v1alpha1",)}
 
 
+BY = frozenset((
+    "ConfigMap", "Service", "ServiceAccount", "Secret", "Namespace", "Role", "RoleBinding", "ClusterRole",
+    "ClusterRoleBinding", "Gateway", "GatewayClass", "InferencePool", "Deployment", "PodMonitor", "ServiceMonitor",
+    "PodDisruptionBudget", "NetworkPolicy"))
+"""Kinds of objects that stand by a picker and do not change what it chooses; engines are the scenario's."""
+
+
 @dataclass
 class ObjectsRead:
     """What the objects of a file set.
@@ -48,7 +55,13 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
     readers = {"HTTPRoute": ("gateway", _route), "HorizontalPodAutoscaler": ("autoscaler", read_hpa),
                "ScaledObject": ("autoscaler", read_keda)}
     read, flow, there = ObjectsRead(), dict[str, Any](), set[str]()
-    for document in parse_documents(text, file):
+    documents = parse_documents(text, file)
+    others = [document for document in documents if _stands_by(document, text)]
+    if len(others) < len(documents):
+        kinds = sorted({str(node.value) for one in others if (node := node_at(one, "kind")) is not None})
+        read.notes += [f"not read: {', '.join(kinds)}"] if kinds else []
+        documents = [one for one in documents if one not in others]
+    for document in documents:
         document, kind = _known(document, text, read.notes)
         text_of(node_at(document, "apiVersion"), "apiVersion", document, VERSIONS[kind])
         key = "router" if kind == PICKER else readers[kind][0]
@@ -67,6 +80,12 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
     if flow:
         read.parts["gateway"] = read.parts.get("gateway", {}) | flow
     return read
+
+
+def _stands_by(document: Node, text: str) -> bool:
+    """Whether an object is of a kind without an effect on placements, and holds no picker."""
+    kind = node_at(document, "kind")
+    return kind is not None and kind.value in BY and embedded(document, text) is None
 
 
 def _known(document: Node, text: str, notes: list[str]) -> tuple[Node, str]:

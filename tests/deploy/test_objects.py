@@ -113,7 +113,7 @@ def test_a_router_with_other_keys_comes_back(keys: dict) -> None:
 
 
 def test_an_index_with_half_of_a_switch_has_no_picker() -> None:
-    with pytest.raises(InputError, match="router.prefix_index: `block` and `capacity` are one switch"):
+    with pytest.raises(InputError, match=r"router\.prefix_index: `block` and `capacity` are one switch"):
         picker_of(LlmDConfig.model_validate({"kind": "llm_d", "prefix_index": {"block": 96}}))
 
 
@@ -417,7 +417,8 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
     ("epp.yaml", "attempts: 2, ", "", "spec.rules.0.retry.attempts: is missing"),
     ("hpa.yaml", "autoscaling/v2", "autoscaling/v1", "hpa.yaml:1:13: apiVersion: expected one of autoscaling/v2"),
     ("keda.yaml", "apiVersion: keda.sh/v1alpha1\n", "", "apiVersion: is missing"),
-    ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
+    ("epp.yaml", "kind: HTTPRoute", "kind: InferenceObjective", "expected one of EndpointPickerConfig"),
+    ("hpa.yaml", "kind: HorizontalPodAutoscaler", "kind: Service", "expected one of EndpointPickerConfig"),
     ("pd.yaml", "autoTune: true", "autoTune: 1", "plugins.0.parameters.autoTune: expected true or false"),
     ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 1.5", "parameters.maxPrefixTokensToMatch: expected a whole"),
     ("pd.yaml", "autoTune: true", "prefixLengthWeight: 0.3", "parameters.prefixLengthWeight: a weight of the matched"),

@@ -176,10 +176,20 @@ def guess_mapping(path: str | os.PathLike[str], part: int | None = None) -> Refe
         field: {"column": f"{field}_{unit}", "unit": unit}
         for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
     }
+    if not data:
+        raise InputError(Verbatim(_no_times(row)), file=os.fspath(path))
     data |= {name: name for name in COUNTS if name in row}
     named = [name for name in ("request", "request_id", "id") if name in row]
     data |= {"id": named[0]} if named else {}
     return validate(ReferenceMapping, data)
+
+
+def _no_times(columns: Collection[str]) -> str:
+    if "experiments" in columns:
+        return ("the raw export of GenAI-Perf counts no tokens; give the summary next to it "
+                "(profile_export_genai_perf.json)")
+    named = f"its columns are {', '.join(map(str, columns))}"[:200] if columns else "it has no columns"
+    return f"no latencies: {named}; name them (--map ttft=COLUMN:ms), or give the result of a load driver"
 
 
 def _names(path: Path, part: int | None) -> Collection[str]:
