@@ -85,7 +85,7 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
 def _stands_by(document: Node, text: str) -> bool:
     """Whether an object is of a kind without an effect on placements, and holds no picker."""
     kind = node_at(document, "kind")
-    return kind is not None and kind.value in BY and embedded(document, text) is None
+    return kind is not None and str(kind.value) in BY and embedded(document, text) is None
 
 
 def _known(document: Node, text: str, notes: list[str]) -> tuple[Node, str]:

@@ -19,6 +19,7 @@ from hermes.deploy.picker_plugins import (
     HANDLERS,
     PHASES,
     PICKERS,
+    PIN,
     PRECISE,
     SCORERS,
     SINGLE,
@@ -58,13 +59,14 @@ class PickerRead(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    """A scheduling profile: its place in the file, weights of scorers, filters, and the picker."""
+    """A scheduling profile: its place in the file, weights of scorers, filters, pins of sessions, and the picker."""
 
     name: str
     node: Node
     path: str
     weights: dict[str, float]
     filters: list[Plugin]
+    pins: list[Plugin]
     picker: str
 
 
@@ -119,7 +121,7 @@ def _profiles(fields: Mapping[str, Node], plugins: Mapping[str, Plugin], notes: 
     if not listed and plugins:
         rows = [(plugin, 1.0, plugin.node, plugin.place) for plugin in plugins.values()
                 if plugin.kind not in FLOW_PLUGINS]
-        return [_profile(_Profile("default", fields["plugins"], "plugins", {}, [], ""), rows, plugins, notes)]
+        return [_profile(_Profile("default", fields["plugins"], "plugins", {}, [], [], ""), rows, plugins, notes)]
     found = []
     for place, node in enumerate(listed):
         path = f"schedulingProfiles.{place}"
@@ -135,7 +137,7 @@ def _profiles(fields: Mapping[str, Node], plugins: Mapping[str, Plugin], notes: 
             # 1 is llm-d's DefaultScorerWeight
             weight = float(number_of(row["weight"], f"{here}.weight")) if "weight" in row else 1.0
             rows.append((plugins[name], weight, entry, here))
-        empty = _Profile(text_of(own.get("name"), f"{path}.name", node), node, path, {}, [], "")
+        empty = _Profile(text_of(own.get("name"), f"{path}.name", node), node, path, {}, [], [], "")
         found.append(_profile(empty, rows, plugins, notes))
     return found
 
@@ -149,6 +151,8 @@ def _profile(profile: _Profile, rows: Sequence[tuple[Plugin, float, Node, str]],
             if key in profile.weights:
                 raise node.mark.error(Verbatim("a second scorer of this kind; keep one"), field=path)
             profile.weights[key] = weight
+        elif plugin.kind == PIN:
+            profile.pins.append(plugin)
         elif plugin.kind.endswith("-filter"):
             profile.filters.append(plugin)
         elif plugin.kind == "mm-embeddings-cache-scorer":
@@ -248,6 +252,11 @@ def _decider(split: Plugin, plugins: Mapping[str, Plugin]) -> Plugin | None:
         own, path = named.get("prefill"), f"{path}.prefill"
         if own is None:
             return None
+    elif own is None and (least := split.given.get("threshold")) is not None:   # before there were deciders
+        if least.value != 0:
+            raise least.mark.error("0, always: a threshold counts bytes of a prompt", least.plain(),
+                                   field=f"{split.path}.threshold")
+        return split._replace(kind=DECIDERS[1], given={})
     there = [plugin.name for plugin in only(plugins, DECIDERS)]
     if not there:
         raise split.node.mark.error(Verbatim(f"no plugin {DECIDER}; add it with nonCachedTokens"), field="plugins")
@@ -276,6 +285,7 @@ def _router(profiles: Sequence[_Profile], decider: Plugin | None, plugins: Mappi
             router["picker"] = decode.picker
     if decider is not None:
         router["disaggregation"] = _disaggregation(decider, weights)
+    _pins(profiles, plugins, read)
     used = {key for one in weights for key in one} | ({"prefix"} if decider is not None else set())
     for plugin in plugins.values():
         if READ.get(plugin.kind, ("",))[0] in used:
@@ -326,19 +336,34 @@ def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> 
     read.checks.append(check)
 
 
+def _pins(profiles: Sequence[_Profile], plugins: Mapping[str, Plugin], read: PickerRead) -> None:
+    """Read which phases pin sessions. A pin follows the client of the profile that it names, of decode by default."""
+    for phase, profile in zip(("prefill", "decode")[-len(profiles):], profiles, strict=True):
+        for plugin in profile.pins:
+            named = plugin.given.get("profileName")
+            follows = profiles[-1].name if named is None else text_of(named, f"{plugin.path}.profileName", plugin.node)
+            if follows != profile.name:
+                read.notes.append(f"{plugin.place}: without effect in the profile {profile.name}, since it follows the "
+                                  f"clients of {follows} (profileName)")
+                continue
+            read.router.setdefault("session_pins", []).append(phase)
+            _session(plugin, plugins, read)
+
+
 def _session(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read how sessions are bound: by default to the client in a token that the caller sends back."""
-    given, path = plugin.given, plugin.path
+    given, path, token = plugin.given, plugin.path, "encoded_endpoint_header"
     name = next((key for key in ("strategy", "algorithm") if key in given), None)
-    rule = "encoded_endpoint_header" if name is None else text_of(
-        given[name], f"{path}.{name}", plugin.node, ("encoded_endpoint_header", "session_id", "session_id_header"))
-    if rule == "encoded_endpoint_header":
-        read.router["session_algorithm"] = rule
-        return
+    rule = token if name is None else text_of(
+        given[name], f"{path}.{name}", plugin.node, (token, "session_id", "session_id_header"))
+    rule = rule if rule == token else "session_id_header"
+    if read.router.setdefault("session_algorithm", rule) != rule:
+        raise plugin.node.mark.error(Verbatim("binds sessions in another way than the plugin before it, which is not "
+                                              "modelled; remove one"), field=plugin.place)
     own = fields_of(given.get("sessionIdConfig"), f"{path}.sessionIdConfig", ("evictionTtlSeconds",),
                     ("sources", "evictionSweepSeconds"))
     ttl = own.get("evictionTtlSeconds") or given.get("evictionTtlSeconds")
-    if ttl is not None:
+    if ttl is not None and rule != token:
         read.router["session_ttl"] = number_of(ttl, f"{path}.evictionTtlSeconds")
 
 

@@ -14,7 +14,7 @@ from hermes.deploy.objects_fields import fields_of, items_of, text_of
 from hermes.deploy.objects_flow import FLOW_PLUGINS
 from hermes.errors import Verbatim
 
-__all__ = ["APPROXIMATE", "DECIDER", "DECIDERS", "HANDLERS", "PHASES", "PICKERS", "PRECISE", "SCORERS", "SINGLE",
+__all__ = ["APPROXIMATE", "DECIDER", "DECIDERS", "HANDLERS", "PHASES", "PICKERS", "PIN", "PRECISE", "SCORERS", "SINGLE",
            "Plugin", "only", "plugins_of"]
 
 SCORERS = {
@@ -30,12 +30,16 @@ SINGLE = ("single-profile-handler", "data-parallel-profile-handler")
 PHASES = {"decode": "decode-filter", "prefill": "prefill-filter"}   # the filter that a profile of a phase needs
 APPROXIMATE, PRECISE = "approx-prefix-cache-producer", "precise-prefix-cache-producer"
 DECIDER = "prefix-based-pd-decider"
+PIN = "session-affinity-filter"
 DECIDERS = (DECIDER, "always-disagg-pd-decider")
 
 _INDEX = ("autoTune", "blockSize", "blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch",
           "maxPrefixTokensToMatch", "prefixHashSource")
 _EVENTS = (("tokenProcessorConfig", "indexerConfig", "speculativeIndexing", "sessionManager"),
            ("kvEventsConfig", "speculativeTTL"))
+_SESSION = (("algorithm", "strategy", "evictionTtlSeconds", "sessionIdConfig", "profileName"),
+            ("headerName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge", "secure",
+             "sameSite"))
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
 KINDS: dict[str, Keys] = {
     **dict.fromkeys(SCORERS, ((), ())), **dict.fromkeys(SINGLE, ((), ("primaryPort", "targetPort"))),
@@ -45,15 +49,13 @@ KINDS: dict[str, Keys] = {
     "prefix-cache-scorer": ((*_INDEX, "prefixMatchInfoProducerName", "prefixLengthWeight"), ("maxModelLen",)),
     APPROXIMATE: (_INDEX, ()), PRECISE: _EVENTS, "precise-prefix-cache-scorer": _EVENTS,
     "load-aware-scorer": (("threshold",), ()),
-    "session-affinity-scorer": (
-        ("algorithm", "strategy", "evictionTtlSeconds", "sessionIdConfig"),
-        ("headerName", "profileName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge",
-         "secure", "sameSite")),
+    "session-affinity-scorer": _SESSION, PIN: _SESSION,
     "active-request-scorer": (("idleThreshold", "maxBusyScore"), ("requestTimeout", "inFlightLoadProducerName")),
     "no-hit-lru-scorer": (("lruSize", "prefixMatchInfoProducerName"), ("prefixPluginType", "prefixPluginName")),
     "inflight-load-producer": ((), ("prefixMatchInfoProducerName", "addEstimatedOutputTokens",
                                     "maxEstimatedOutputTokens", "outputRatio", "syncCrossReplicaState")),
-    DECIDER: (("nonCachedTokens",), ()), HANDLERS[0]: (("deciderPluginName",), ("primaryPort",)),
+    DECIDER: (("nonCachedTokens",), ()),
+    HANDLERS[0]: (("deciderPluginName", "threshold"), ("primaryPort", "prefixPluginName", "hashBlockSize")),
     HANDLERS[1]: (("deciders", "profiles"), ())}
 """Plugin -> parameters that are read, and those without an effect."""
 
@@ -71,7 +73,6 @@ BESIDE = frozenset((
 
 REFUSED = {
     "burst-prefix-cache-producer": "it holds requests back, and sends those with a common beginning to one client",
-    "session-affinity-filter": "it keeps nothing but the client of the session; session-affinity-scorer prefers it",
     "prefix-cache-affinity-filter": "it leaves out clients that hold little of the prompt",
     "endpoint-attribute-filter": "it leaves out clients by a metric of their devices or pods",
     "endpoint-attribute-scorer": "it scores a metric of devices or pods",

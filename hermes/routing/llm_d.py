@@ -15,6 +15,7 @@ a number from 0 to 1; the picker takes the highest weighted sum, ties at random.
 - session: 1 for the client to which the session is bound. A session without one goes with 1 to the client of the fewest
   sessions, and is bound to the client that is picked, for as long as it is used every 300 s. Nothing for a request
   without a session.
+- `session_pins` (session-affinity-filter): the client of the session's latest request alone, as long as it is there.
 - lora_affinity: 1 where the adapter runs, 0.8 where there is room for one more, 0.6 where it waits, else 0.
 - active_request: 1 for a client with at most `idle_requests` of the router's requests in flight, else `busy_score` x
   (most - n) / most. A prefill client counts a request until its KV has left, a decode client from the choice on.
@@ -143,6 +144,9 @@ class LlmDConfig(ConfigModel):
     latest client that the caller sends back, so that a new session has no preference."""
     session_ttl: Duration = Field(default=300.0, gt=0)
     """Time after which a session that sent nothing is bound no longer (`session_id_header`)."""
+    session_pins: list[Literal["decode", "prefill"]] = Field(default_factory=list, max_length=2)
+    """Phases in which a session goes to the client of its latest request, whatever the scores. Without
+    `disaggregation` `decode` is the client itself."""
     disaggregation: DisaggregationConfig | None = None
     """Choose decode and prefill clients together. Left out, each stage's clients are chosen when it is ready."""
 
@@ -183,6 +187,7 @@ class LlmD:
         self._precise = view_of(config.caches, context, self._precise_prompts) if sees else None
         self._knows = uses("prefix") or self._precise is not None or split is not None
         self._sessions = _Sessions(context, config) if uses("session") else None
+        self._pins = {phase: _Sessions(context, config, follows=True) for phase in config.session_pins}
         self._active = _Active(config, context, split is not None) if uses("active_request") else None
         self._cold = _ColdPrompts() if uses("no_hit_lru") else None
         if uses("lora_affinity"):
@@ -225,17 +230,18 @@ class LlmD:
         self._sweep()
         held = self.held(stage)
         split = self._config.disaggregation
+        weights = self._config.scorers
         if split is None or not self._decode or not isinstance(stage, Generation):
-            place = self._pick(stage, held, self._all)
+            place = self._pick(stage, held, self._all, weights, "decode")
             return self._send(stage, held, place, place)
-        prefill = decode = self._pick(stage, held, self._decode)
+        prefill = decode = self._pick(stage, held, self._decode, weights, "decode")
         if continues(stage):
             return self._send(stage, held, decode, decode)
         client = self._candidates[decode]
         uncached = stage.prompt_tokens - self._tokens(held, decode)
         wanted = (split.always or 0 < split.uncached <= uncached) and stage.prompt_tokens >= split.prompt
         if self._prefill and (wanted or client.role == "decode"):
-            prefill = self._pick(stage, held, self._prefill, self._prefill_weights)
+            prefill = self._pick(stage, held, self._prefill, self._prefill_weights, "prefill")
         stage.decode_on = client
         return self._send(stage, held, prefill, decode)
 
@@ -262,6 +268,8 @@ class LlmD:
             self.prefixes.sent(place, held.prompt)
         if self._sessions is not None:
             self._sessions.bind(stage.request.session, decode, self._members)
+        for phase, pins in self._pins.items():
+            pins.bind(stage.request.session, decode if phase == "decode" else place, self._members)
         if self._active is not None:
             self._active.sent(stage, place, decode)
         if self._cold is not None:
@@ -273,9 +281,11 @@ class LlmD:
         if self._active is not None:
             self._active.observe(event, client, stage)
 
-    def _pick(self, stage: Stage, held: _Held, among: _Among, weights: ScorersConfig | None = None) -> int:
+    def _pick(self, stage: Stage, held: _Held, among: _Among, weights: ScorersConfig, phase: str) -> int:
         """Return the place that the picker takes, of several with the same right one at random."""
-        weights = weights or self._config.scorers
+        pinned = self._pins[phase].bound(stage.request.session, among) if phase in self._pins else -1
+        if pinned >= 0:
+            return among.places[pinned]
         place = among.places[self._drawn(self.scores(stage, held, among, weights))]
         if self._context.decisions is None:
             return place
@@ -451,14 +461,16 @@ class _ColdPrompts:
 class _Sessions:
     """The client to which each session is bound, by place, and when it was used last."""
 
-    def __init__(self, context: RouterContext, config: LlmDConfig) -> None:
+    def __init__(self, context: RouterContext, config: LlmDConfig, *, follows: bool = False) -> None:
+        """follows: Whether the latest client binds, and a new session has no preference, as by a token."""
         self._now_ns, self._ttl_ns = context.now_ns, s_to_ns(config.session_ttl)
-        self._by_token = config.session_algorithm == "encoded_endpoint_header"   # the caller keeps it, for any time
+        self._expires = config.session_algorithm != "encoded_endpoint_header"   # the caller keeps a token for any time
+        self._by_token = follows or not self._expires
         self._bound: dict[int, tuple[int, int]] = {}   # place, time; the one used longest ago first
         self._counts = [0] * len(context.candidates)
 
     def _expire(self, now: int) -> None:
-        while self._bound and not self._by_token:
+        while self._bound and self._expires:
             session, (place, used) = next(iter(self._bound.items()))
             if now - used <= self._ttl_ns:
                 return

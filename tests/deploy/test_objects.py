@@ -101,7 +101,8 @@ def test_a_router_comes_back(name: str) -> None:
     {"scorers": {"no_hit_lru": 1, "precise_prefix": 0}, "no_hit_by": "caches"},
     {"scorers": {"no_hit_lru": 1, "precise_prefix": 2}, "no_hit_by": "caches", "precise_block": 32},
     {"scorers": {"session": 1}, "session_algorithm": "encoded_endpoint_header"},
-    {"scorers": {"session": 1}, "session_ttl": 60},
+    {"scorers": {"session": 1}, "session_ttl": 60}, {"session_pins": ["decode"], "session_ttl": 60},
+    {"session_pins": ["prefill", "decode"], "disaggregation": {"uncached": 8}},
     {"prefix_index": {"block": 96, "capacity": 300, "most_tokens": None}}, {"prefix_index": {"most_tokens": 640}},
     {"disaggregation": {"uncached": 0, "always": True, "prefill": {"queue": 5}}},
 ])

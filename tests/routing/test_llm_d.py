@@ -207,6 +207,32 @@ def test_sessions_by_the_callers_token() -> None:
     assert made.send(session=away) == moved, "bound to the client of the latest request"
 
 
+def test_a_pinned_session_stays_whatever_the_scores() -> None:
+    """llm-d's session-affinity-filter: the client of the latest request alone; a new session is scored."""
+    pods = [Pod(0), Pod(1, waiting=1)]
+    made = pool(pods, scorers={"queue": 1}, session_pins=["decode"])
+    assert made.send(session=7) == 0
+    pods[0].waiting = 9
+    assert [made.send(session=7), made.send(session=8), made.send()] == [0, 1, 1]
+    made.members(1)
+    assert made.send(session=7) == 1
+    made.members(0, 1)
+    pods[0].waiting = 0
+    assert made.send(session=7) == 1, "it follows the client of its latest request"
+    made.now_ns = 301 * 10**9
+    assert made.send(session=7) == 0, "session_id: forgotten after 300 s"
+
+
+def test_both_phases_of_a_session_are_pinned() -> None:
+    pods = [Pod(0, role="prefill"), Pod(1, role="prefill"), Pod(2), Pod(3)]
+    made = pool(pods, picker="random", disaggregation={"always": True}, session_pins=["prefill", "decode"])
+    places = set()
+    for session in (1, 2, 3, 1, 2, 3, 1, 2, 3):
+        stage = made.stage(text([1] * 64), session=session)
+        places.add((session, made.router.choose(stage).index, stage.decode_on.index))   # type: ignore[attr-defined]
+    assert len(places) == 3
+
+
 def test_every_prompt_is_computed_elsewhere_with_other_weights() -> None:
     """Decode by the queue, prefill by the KV in use."""
     pods = [Pod(0, role="prefill", use=0.9), Pod(1, role="prefill", waiting=9), Pod(2, waiting=5), Pod(3)]
