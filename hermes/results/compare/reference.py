@@ -188,6 +188,8 @@ def _no_times(columns: Collection[str]) -> str:
     if "experiments" in columns:
         return ("the raw export of GenAI-Perf counts no tokens; give the summary next to it "
                 "(profile_export_genai_perf.json)")
+    if {"status", "data"} <= {*columns}:
+        return "an answer of Prometheus' API has no single request; give what the load driver wrote"
     named = f"its columns are {', '.join(map(str, columns))}"[:200] if columns else "it has no columns"
     return f"no latencies: {named}; name them (--map ttft=COLUMN:ms), or give the result of a load driver"
 

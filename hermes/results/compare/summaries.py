@@ -4,8 +4,8 @@
 | --- | --- | --- |
 | vLLM bench serve, SGLang bench_serving, InferenceMAX | result without details: `p99_ttft_ms` | ms |
 | InferenceMAX | agg_NAME.json: `p99_ttft`, `tput_per_gpu` | s |
-| GuideLLM | benchmarks.json without `requests` | ms, E2E in s |
-| AIPerf, GenAI-Perf | profile_export_aiperf.json, profile_export_genai_perf.json | each metric states its own |
+| GuideLLM | benchmarks.json without `requests`, benchmarks.yaml | ms, E2E in s |
+| AIPerf, GenAI-Perf | profile_export_aiperf.json, profile_export_genai_perf.json, and .csv | each states its own |
 | inference-perf | summary_lifecycle_metrics.json, stage_N_lifecycle_metrics.json | s |
 | LLMPerf | NAME_summary.json | s |
 | llm-d-benchmark | report, versions 0.1 and 0.2 (JSON or YAML) | each metric states its own |
@@ -17,14 +17,18 @@ normalized time per output token are E2E / output tokens, and not compared.
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hermes.config.bench_results import JSON, one_of, results_in
+from hermes.config.files import text_lines
 from hermes.config.yaml_document import parse_yaml, read_text
+from hermes.errors import InputError
 
 __all__ = ["Summary", "read_summary"]
 
@@ -32,6 +36,7 @@ _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e", "e2e_la
 _FLAT = re.compile(rf"(mean|median|p[0-9]{{1,2}}(?:\.[0-9]+)?)_({'|'.join(_METRICS)})(_ms)?")
 _NAMED = {"time_to_first_token": "ttft", "request_latency": "e2e"}
 _UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s/token": 1.0, "ms/token": 1e-3}
+_TITLE = re.compile(r"([A-Za-z ]+)\(([a-z]+)\)")
 _STAT = re.compile(r"p([0-9]{1,2})(?:[.p]([0-9]+))?")
 
 
@@ -81,16 +86,49 @@ def _known(reader: str, one: Mapping[str, Any]) -> bool:
 
 def _documents(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file that may be summaries; of GuideLLM, one for each benchmark."""
-    if path.suffix.lower() in (".yaml", ".yml"):
-        found = parse_yaml(read_text(path), str(path)).plain()
-        if isinstance(found, dict):
-            yield found
-        return
-    for one in results_in(path) if path.suffix.lower() in JSON else ():
+    suffix, found = path.suffix.lower(), list[dict[str, Any]]()
+    if suffix in (".yaml", ".yml"):
+        plain = parse_yaml(read_text(path), str(path)).plain()
+        found = [plain] if isinstance(plain, dict) else []
+    elif suffix in JSON:
+        found = results_in(path)
+    elif suffix == ".csv":
+        found = [_metric_rows(path)]
+    for one in found:
         if isinstance(one.get("benchmarks"), list):
             yield from (each for each in one["benchmarks"] if isinstance(each, dict))
         else:
             yield one
+
+
+def _metric_rows(path: Path) -> dict[str, Any]:
+    """Return the metrics of a CSV file of AIPerf or GenAI-Perf: `Time to First Token (ms)` and its statistics."""
+    found: dict[str, Any] = {}
+    head: list[str] = []
+    lines = text_lines(path, "a CSV file")
+    if not (first := next(lines, "")).startswith("Metric,"):
+        return found   # a table of requests
+    for cells in _cells(chain([first], lines), path):
+        if cells[:1] == ["Metric"]:
+            head = cells
+        elif head and len(cells) == len(head) and (name := _TITLE.fullmatch(cells[0])) is not None:
+            key = name[1].strip().lower().replace(" ", "_")
+            found[key] = {"unit": name[2]} | {stat: _cell(cell) for stat, cell in zip(head[1:], cells[1:], strict=True)}
+    return found
+
+
+def _cells(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(lines)
+    except csv.Error as error:
+        raise InputError(f"a CSV file ({error})", file=str(path)) from None
+
+
+def _cell(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
 
 
 def _at(row: Any, *keys: str) -> Any:
