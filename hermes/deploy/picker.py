@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hermes.config.yaml_document import Node
+from hermes.config.validation import validate
+from hermes.config.yaml_document import Node, as_node
 from hermes.deploy.objects_fields import BESIDE, fields_of, items_of, node_at, number_of, text_of, whole_of
 from hermes.deploy.objects_flow import FLOW_PLUGINS, GATE, read_flow
 from hermes.deploy.picker_plugins import (
@@ -27,8 +28,8 @@ from hermes.deploy.picker_plugins import (
     only,
     plugins_of,
 )
-from hermes.errors import Verbatim
-from hermes.routing.llm_d import LEAST_BLOCK, MOST_TOKENS
+from hermes.errors import InputError, Verbatim
+from hermes.routing.llm_d import LEAST_BLOCK, MOST_TOKENS, LlmDConfig
 
 __all__ = ["Check", "Group", "PickerRead", "read_picker"]
 
@@ -50,12 +51,33 @@ Check = Callable[[Sequence[Group]], None]
 
 
 class PickerRead(NamedTuple):
-    """What a picker sets: the router, keys of the gateway, and what the user should know."""
+    """What a picker sets: the router, keys of the gateway, and what the user should know.
+
+    places: Key of the router -> node and path in the file from which it comes.
+    """
 
     router: dict[str, Any]
     gateway: dict[str, Any]
     notes: list[str]
     checks: list[Check]
+    places: dict[str, tuple[Node, str]]
+
+    def take(self, key: str, plugin: Plugin, name: str, read: Callable[[Node, str], Any] = whole_of) -> None:
+        """Set a key of the router to a parameter of a plugin, if it is there."""
+        if name in plugin.given:
+            self.places[key] = plugin.given[name], f"{plugin.path}.{name}"
+            self.router[key] = read(*self.places[key])
+
+    def check(self) -> None:
+        """Raise `InputError`, with the place in the file, for a value that the router does not take."""
+        try:
+            validate(LlmDConfig, as_node(self.router))
+        except InputError as error:
+            key = next((key for key in self.places if f"{error.field}.".startswith(f"{key}.")), None)
+            if key is None:
+                raise
+            node, path = self.places[key]
+            raise node.mark.error(error.expected, error.found, field=path) from None
 
 
 class _Profile(NamedTuple):
@@ -68,6 +90,7 @@ class _Profile(NamedTuple):
     filters: list[Plugin]
     pins: list[Plugin]
     picker: str
+    places: dict[str, tuple[Node, str]]
 
 
 def read_picker(document: Node) -> PickerRead:
@@ -75,7 +98,7 @@ def read_picker(document: Node) -> PickerRead:
     fields = fields_of(document, "", ("plugins", "schedulingProfiles", "featureGates"), (
         *BESIDE, "flowControl", "saturationDetector", "dataLayer", "requestHandler", "parser"))
     plugins = plugins_of(fields.get("plugins"))
-    read = PickerRead({"kind": "llm_d"}, {}, [], [])
+    read = PickerRead({"kind": "llm_d"}, {}, [], [], {})
     handlers = only(plugins, (*HANDLERS, *SINGLE))
     if len(handlers) > 1:
         raise fields["plugins"].mark.error("one profile handler", [one.name for one in handlers], field="plugins")
@@ -96,6 +119,7 @@ def read_picker(document: Node) -> PickerRead:
         _filters(profile, phase, read.checks)
     _router(chosen, decider, plugins, read, at)
     _ranks(plugins, read.checks)
+    read.check()
     types, given = ({name: getattr(plugin, key) for name, plugin in plugins.items()} for key in ("kind", "given"))
     read.gateway.update(read_flow(document, types, given, gate=_gates(fields.get("featureGates"))))
     return read
@@ -121,7 +145,7 @@ def _profiles(fields: Mapping[str, Node], plugins: Mapping[str, Plugin], notes: 
     if not listed and plugins:
         rows = [(plugin, 1.0, plugin.node, plugin.place) for plugin in plugins.values()
                 if plugin.kind not in FLOW_PLUGINS]
-        return [_profile(_Profile("default", fields["plugins"], "plugins", {}, [], [], ""), rows, plugins, notes)]
+        return [_profile(_Profile("default", fields["plugins"], "plugins", {}, [], [], "", {}), rows, plugins, notes)]
     found = []
     for place, node in enumerate(listed):
         path = f"schedulingProfiles.{place}"
@@ -137,7 +161,7 @@ def _profiles(fields: Mapping[str, Node], plugins: Mapping[str, Plugin], notes: 
             # 1 is llm-d's DefaultScorerWeight
             weight = float(number_of(row["weight"], f"{here}.weight")) if "weight" in row else 1.0
             rows.append((plugins[name], weight, entry, here))
-        empty = _Profile(text_of(own.get("name"), f"{path}.name", node), node, path, {}, [], [], "")
+        empty = _Profile(text_of(own.get("name"), f"{path}.name", node), node, path, {}, [], [], "", {})
         found.append(_profile(empty, rows, plugins, notes))
     return found
 
@@ -150,7 +174,7 @@ def _profile(profile: _Profile, rows: Sequence[tuple[Plugin, float, Node, str]],
             key = _scorer(plugin, plugins, node, path)
             if key in profile.weights:
                 raise node.mark.error(Verbatim("a second scorer of this kind; keep one"), field=path)
-            profile.weights[key] = weight
+            profile.weights[key], profile.places[key] = weight, (node, path)
         elif plugin.kind == PIN:
             profile.pins.append(plugin)
         elif plugin.kind.endswith("-filter"):
@@ -281,10 +305,12 @@ def _router(profiles: Sequence[_Profile], decider: Plugin | None, plugins: Mappi
                                      "is not modelled beside scorers; add one"), field="schedulingProfiles")
     else:
         router["scorers"] = _whole(weights[-1])
+        read.places.update({f"scorers.{key}": place for key, place in decode.places.items()})
         if decode.picker != "max_score":
             router["picker"] = decode.picker
     if decider is not None:
         router["disaggregation"] = _disaggregation(decider, weights)
+        read.places.update({f"disaggregation.prefill.{key}": place for key, place in profiles[0].places.items()})
     _pins(profiles, plugins, read)
     used = {key for one in weights for key in one} | ({"prefix"} if decider is not None else set())
     for plugin in plugins.values():
@@ -310,18 +336,16 @@ def _disaggregation(decider: Plugin, weights: Sequence[Mapping[str, float]]) -> 
 
 
 def _load_aware(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
-    if "threshold" in plugin.given:
-        read.router["load_threshold"] = whole_of(plugin.given["threshold"], f"{plugin.path}.threshold")
+    read.take("load_threshold", plugin, "threshold")
 
 
 def _active(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
-    for name, key in (("idleThreshold", "idle_requests"), ("maxBusyScore", "busy_score")):
-        if name in plugin.given:
-            value = number_of(plugin.given[name], f"{plugin.path}.{name}")
-            if key == "busy_score" and value > 1:
-                read.notes.append(f"{plugin.path}.{name}: {value:g} is out of range, and llm-d takes 1 then")
-                value = 1.0
-            read.router[key] = value
+    read.take("idle_requests", plugin, "idleThreshold")
+    read.take("busy_score", plugin, "maxBusyScore", number_of)
+    if read.router.get("busy_score", 0.0) > 1:
+        read.notes.append(f"{plugin.path}.maxBusyScore: {read.router['busy_score']:g} is out of range, so that llm-d "
+                          "takes 1")
+        read.router["busy_score"] = 1.0
 
 
 def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
@@ -364,7 +388,8 @@ def _session(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) ->
                     ("sources", "evictionSweepSeconds"))
     ttl = own.get("evictionTtlSeconds") or given.get("evictionTtlSeconds")
     if ttl is not None and rule != token:
-        read.router["session_ttl"] = number_of(ttl, f"{path}.evictionTtlSeconds")
+        read.places["session_ttl"] = ttl, f"{path}.evictionTtlSeconds"
+        read.router["session_ttl"] = number_of(*read.places["session_ttl"])
 
 
 def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
@@ -411,6 +436,7 @@ def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> N
         index["most_tokens"] = most
     if index:
         read.router["prefix_index"] = index
+        read.places["prefix_index"] = plugin.node, path
 
 
 def _precise(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
@@ -428,8 +454,8 @@ def _precise(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) ->
     tokens = given.get("tokenProcessorConfig") or node_at(given.get("indexerConfig"), "tokenProcessorConfig")
     own = fields_of(tokens, f"{path}.tokenProcessorConfig", ("blockSize", "blockSizeTokens"), ("hashSeed",))
     size = own.get("blockSizeTokens") or own.get("blockSize")
-    read.router["precise_block"] = BLOCK if size is None else max(1, whole_of(
-        size, f"{path}.tokenProcessorConfig.blockSize"))
+    read.places["precise_block"] = size or plugin.node, f"{path}.tokenProcessorConfig.blockSize"
+    read.router["precise_block"] = BLOCK if size is None else whole_of(*read.places["precise_block"])
 
 
 READ: dict[str, tuple[str, Callable[[Plugin, Mapping[str, Plugin], PickerRead], None]]] = {

@@ -472,6 +472,24 @@ def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
     assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(("plugin", "told"), [
+    ("{type: load-aware-scorer, parameters: {threshold: 0}}",
+     "f:4:53: plugins.0.parameters.threshold: expected a number of at least 1, found 0"),
+    ("{type: active-request-scorer, parameters: {idleThreshold: 1.5}}",
+     "plugins.0.parameters.idleThreshold: expected a whole number, found 1.5"),
+    ("{type: precise-prefix-cache-scorer, parameters: {tokenProcessorConfig: {blockSize: 0}}}",
+     "f:4:86: plugins.0.parameters.tokenProcessorConfig.blockSize: expected a number of at least 1, found 0"),
+    ("{type: session-affinity-scorer, parameters: {strategy: session_id, evictionTtlSeconds: 0}}",
+     "plugins.0.parameters.evictionTtlSeconds: expected a number greater than 0"),
+    ("{type: queue-scorer}\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 5000000}]}]",
+     "f:5:42: schedulingProfiles.0.plugins.0: expected a number of at most 1e+06"),
+])
+def test_a_value_that_the_router_does_not_take_is_named_by_the_file(plugin: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parts_of(f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- {plugin}\n", "f")
+    assert told in str(caught.value)
+
+
 def test_a_scenario_without_a_router_keeps_its_keys(tmp_path: Path) -> None:
     path = tmp_path / "plain.yaml"
     path.write_text("workload: {requests: 4, arrivals: {kind: poisson, rate: 1 /s}, "

@@ -84,7 +84,7 @@ class _Events(NamedTuple):
 
     def sorted(self) -> _Events:
         order = np.argsort(self.time_ns, kind="stable")
-        return _Events(*(column[order] for column in self))
+        return _Events(self.time_ns[order], self.values[order], self.counts[order])
 
     def totals(self, at_ns: IntArray, amounts: FloatArray | IntArray) -> FloatArray:
         """Return the sum of amounts up to each time; events in order of time."""
