@@ -284,8 +284,10 @@ class LlmD:
     def _pick(self, stage: Stage, held: _Held, among: _Among, weights: ScorersConfig, phase: str) -> int:
         """Return the place that the picker takes, of several with the same right one at random."""
         pinned = self._pins[phase].bound(stage.request.session, among) if phase in self._pins else -1
-        if pinned >= 0:
-            return among.places[pinned]
+        if pinned >= 0:   # it is the only one among which there is a choice
+            place = among.places[pinned]
+            return place if self._context.decisions is None else settled(
+                self._context, stage, [place], place, lambda: {"pinned": [1.0]})
         place = among.places[self._drawn(self.scores(stage, held, among, weights))]
         if self._context.decisions is None:
             return place

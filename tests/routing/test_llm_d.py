@@ -359,6 +359,30 @@ def test_prefill_and_decode_clients_are_placed_together() -> None:
     assert set(never["kind"]) == {"generate"}
 
 
+def test_requests_in_flight_spread_over_the_clients_of_both_phases() -> None:
+    """By the router's own books: prefill until the KV has left, decode until the end."""
+    clients = [{"name": "p", "count": 2, "model": "llama-3.1-8b", "device": "h100-sxm", "role": "prefill"},
+               {"name": "d", "count": 2, "model": "llama-3.1-8b", "device": "h100-sxm"}]
+    router = {"scorers": ONLY | {"active_request": 1}, "disaggregation": {"uncached": 0, "always": True}}
+    results = simulate(scenario(router=router, clients=clients, network={"kind": "link", "bandwidth": "50 GB/s"}))
+    assert (results.record.status == 1).all()
+    stages = results.stages
+    assert set(stages["kind"]) == {"prefill", "decode"}
+    for kind in ("prefill", "decode"):
+        counts = stages.loc[stages["kind"] == kind, "client"].astype(str).value_counts()
+        assert len(counts) == 2
+        assert counts.min() > 40, "of 120"
+
+
+def test_pins_hold_in_a_simulation() -> None:
+    made = scenario(router={"session_pins": ["decode"], "picker": "random"})
+    made["workload"] |= {"sessions": {"count": 9}}
+    results = simulate(made)
+    places = {(session, client) for session, client in zip(
+        results.record.session[results.stages["request"]].tolist(), results.stages["client"], strict=True)}
+    assert len(places) == 9 < len({client for _, client in places}) * 9
+
+
 def test_fleets_change_its_members_of_both_phases() -> None:
     fleet = {"start": 1, "start_up": {"total": 0.2}, "autoscaler": {
         "kind": "schedule", "changes": [{"at": 0.5, "replicas": 2}, {"at": 1.5, "replicas": 1}]}}
