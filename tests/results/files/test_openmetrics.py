@@ -13,6 +13,7 @@ import pytest
 from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
+from hermes.fleet.dump import read_dump
 from hermes.results.files.export import write_results
 from hermes.results.files.openmetrics import engines_of, instant, interval, metric_lines
 from hermes.results.files.stored import open_run
@@ -122,3 +123,22 @@ def test_mistakes(run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "promtool tsdb create-blocks-from openmetrics" in capsys.readouterr().out
     assert (tmp_path / "run.om").read_text().endswith("# EOF\n")
     assert main(["export", "metrics", str(tmp_path)]) == 2
+
+
+def test_an_autoscaler_reads_what_was_exported(run: Any, tmp_path: Path) -> None:
+    """`hermes advise` sees in the file what the stages say, of vLLM's names and SGLang's."""
+    file = tmp_path / "run.om"
+    file.write_text("\n".join(metric_lines(run.record, engines_of(run), 0.25, 1.7e9)))
+    dump = read_dump([str(file)], "pod")
+    assert set(dump.replicas) == {"llm-0", "llm-1", "sg"}
+    assert (dump.interval_ns, dump.start_s) == (250_000_000, 1.7e9)
+    stages = run.record.stages
+    for client, pod in enumerate(dump.replicas):
+        mine, rows = stages["client"] == client, dump.replicas[pod]
+        begin, end = stages["start_ns"][mine], stages["end_ns"][mine]
+        running = [((begin <= time) & (end > time)).sum() for time in rows.time_ns]
+        assert rows.values["running"].tolist() == running
+        assert max(running) > 0
+    file.write_text('vllm:num_requests_running{pod="a"} 3\n')
+    with pytest.raises(InputError, match=r"run\.om:1: a sample without a time is one scrape"):
+        read_dump([str(file)], "pod")
