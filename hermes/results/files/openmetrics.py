@@ -113,6 +113,7 @@ class _Engine:
         until = np.where(begun, mine["start_ns"], mine["end_ns"])
         prompts = emits & (mine["kind"] != record.stage_kinds.index("decode"))
         answers = emits & (mine["output_tokens"] > 1)
+        gives = emits & (mine["output_tokens"] > 0)   # a prefill client may leave the first token to decode
         gaps = _gaps(record, client, rows[answers])
         first, end, assigned = mine["first_token_ns"], mine["end_ns"], mine["assigned_ns"]
         running = _level(mine["start_ns"][begun], end[begun], at_ns)
@@ -120,8 +121,8 @@ class _Engine:
                        "kv_use": _kv_use(record, client, at_ns) * (running > 0) / max(info.num_blocks, 1)}
         self.events = {
             "prompt": _events(first[prompts], mine["prompt_tokens"][prompts]),
-            "generation": _events(np.concatenate([first[emits], gaps.time_ns]),
-                                  np.concatenate([np.ones(int(emits.sum())), gaps.counts])),
+            "generation": _events(np.concatenate([first[gives], gaps.time_ns]),
+                                  np.concatenate([np.ones(int(gives.sum())), gaps.counts])),
             "finished": _events(end[emits], np.ones(int(emits.sum()))),
             "preemptions": _events(end, mine["preemptions"]),
             "queries": _events(mine["start_ns"][begun], mine["prompt_tokens"][begun] * info.prefix_caching),

@@ -17,6 +17,7 @@ from hermes.fleet.dump import read_dump
 from hermes.results.files.export import write_results
 from hermes.results.files.openmetrics import engines_of, instant, interval, metric_lines
 from hermes.results.files.stored import open_run
+from hermes.scenario import load_scenario
 
 SAMPLE = re.compile(r'([\w:]+)\{(.*)\} (\S+) (\S+)')
 Series = dict[tuple[str, str], dict[float, float]]
@@ -71,6 +72,16 @@ def test_totals_are_those_of_the_stages(run: Any) -> None:
         buckets = [of(found, f"{engine}:e2e_request_latency_seconds_bucket", pod, le=limit)[last]
                    for limit in ("0.3", "1.0", "+Inf")]
         assert buckets == [((mine["end_ns"] - mine["assigned_ns"]) <= limit).sum() for limit in (3e8, 1e9, np.inf)]
+
+
+@pytest.mark.parametrize("scenario", ["batching/disaggregated", "batching/continuous"])
+def test_tokens_are_those_of_the_run(scenario: str) -> None:
+    """Where a prefill client gives no token, and where a stage's tokens come from some of the steps."""
+    record = simulate(load_scenario(scenario, ["workload.requests=8"])).record
+    found = read(list(metric_lines(record, {}, 60.0, 0.0)))
+    generated = sum(series[max(series)] for (name, _), series in found.items()
+                    if name == "vllm:generation_tokens_total")
+    assert generated == record.stages["output_tokens"].sum() == record.output_tokens.sum()
 
 
 def test_levels_are_counted_at_each_time(run: Any) -> None:
