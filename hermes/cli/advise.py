@@ -18,7 +18,7 @@ __all__ = ["add_to"]
 
 OPEN_LOOP = "open loop: it saw the recorded replicas, and what it asked for changed nothing"
 ROWS = 40      # decisions that are printed
-SUFFIXES = (".csv", ".json")
+SUFFIXES = (".csv", ".json", ".om")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,7 +28,8 @@ def add_to(app: typer.Typer) -> None:
 def advise(
     run: Annotated[list[str], typer.Argument(
         metavar="RUN|DUMP...", help="A folder that `hermes run -o` wrote; or a .csv file with metrics; or .json files "
-        "of Prometheus, each perhaps with waiting=, running= or kv_use= before it.", show_default=False)],
+        "of Prometheus, each perhaps with waiting=, running= or kv_use= before it; or OpenMetrics (.om).",
+        show_default=False)],
     autoscaler: Annotated[str, typer.Option(
         metavar="FILE.yaml|{...}", help="The autoscaler: a file, or a mapping such as '{kind: hpa, ...}'.",
         show_default=False)],

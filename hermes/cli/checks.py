@@ -100,8 +100,8 @@ def compare(
     run: Annotated[Path, typer.Argument(
         metavar="RUN", help="A folder that `hermes run -o` wrote; with --log, also a scenario.")],
     reference: Annotated[Path | None, typer.Argument(
-        metavar="[REFERENCE]", help="A folder of another run or of `hermes observe`, or per-request times: CSV, JSON "
-        "lines or Parquet.")] = None,
+        metavar="[REFERENCE]", help="A folder of another run or of `hermes observe`; per-request times (CSV, JSON, "
+        "JSON lines, Parquet); or a load driver's summary.")] = None,
     columns: Annotated[
         list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Map metric to column, e.g. ttft=t1:ms.")
     ] = [],  # noqa: B006  (typer copies it)
@@ -110,6 +110,8 @@ def compare(
     allow_different_requests: Annotated[
         bool, typer.Option("--allow-different-requests", help="Compare runs of different requests, too.")
     ] = False,
+    part: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Which of several results in REFERENCE, from 0.")] = None,
     log: Annotated[Path | None, typer.Option(
         metavar="FILE", help="A start-up log of vLLM, SGLang or TensorRT-LLM instead: which term of the KV memory "
         "differs.")] = None,
@@ -133,7 +135,7 @@ def compare(
     from hermes.results.compare.reference import mapping_from_options
 
     given = mapping_from_options(columns, mapping) if columns or mapping is not None else preset
-    table = table_of(run, reference, given, allow_different_requests=allow_different_requests)
+    table = table_of(run, reference, given, allow_different_requests=allow_different_requests, part=part)
     return Answer(table.to_dict(), table.sections())
 
 

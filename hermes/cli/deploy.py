@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
     exports.command("llm-d")(export_llm_d)
     exports.command("dynamo")(export_dynamo)
     exports.command("objects")(export_objects)
+    exports.command("metrics")(export_metrics)
     app.add_typer(exports, name="export")
 
 
@@ -108,7 +109,8 @@ def import_vllm(
 
 def import_objects(
     file: Annotated[Path, typer.Argument(
-        metavar="FILE.yaml", help="EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
+        metavar="FILE.yaml", help="EndpointPickerConfig (also in Helm values, a ConfigMap or an LLMInferenceService), "
+        "HTTPRoute, HorizontalPodAutoscaler or ScaledObject.",
         show_default=False)],
     into: Annotated[str, typer.Option(metavar="SCENARIO", help="The scenario that gets the objects' keys.")],
     output: ScenarioFile = None,
@@ -119,9 +121,12 @@ def import_objects(
     """
     from hermes.config.yaml_document import read_text
     from hermes.deploy.objects import with_parts
-    from hermes.deploy.objects_read import parts_of
+    from hermes.deploy.objects_read import read_objects
 
-    document = with_parts(into, parts_of(read_text(file), str(file)), output)
+    read = read_objects(read_text(file), str(file))
+    document = with_parts(into, read.parts, output, read.checks)
+    for note in read.notes:
+        print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(document, f"{into} with the objects of {file.name}.", output)
 
 
@@ -235,6 +240,33 @@ def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
     else:
         write_text(output, text)
         print(f"written to {output}; next: kubectl apply route and autoscalers, and give the picker its configuration")
+
+
+def export_metrics(
+    run: Annotated[Path, typer.Argument(
+        metavar="RUN", help="A folder that `hermes run -o` wrote.", show_default=False)],
+    every: Annotated[str, typer.Option(metavar="TIME", help="Simulated time between two samples.")] = "15 s",
+    start: Annotated[str, typer.Option(
+        metavar="TIME", help="When the simulation begins: seconds since 1970, or 2026-01-31T08:00:00Z.")] = "0",
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE", help="Write the metrics here instead of printing them.")] = None,
+) -> None:
+    """Print what Prometheus would have scraped from the engines of a run: OpenMetrics with names of vLLM or SGLang.
+
+    `promtool tsdb create-blocks-from openmetrics FILE` makes blocks of it that a dashboard reads.
+    """
+    from hermes.config.writing import write_text
+    from hermes.results.files.openmetrics import engines_of, instant, interval, metric_lines
+    from hermes.results.files.stored import open_run
+
+    results = open_run(run)
+    lines = metric_lines(results.record, engines_of(results), interval(every), instant(start))
+    if output is None:
+        for line in lines:
+            print(line)
+    else:
+        write_text(output, "".join(f"{line}\n" for line in lines))
+        print(f"written to {output}; next: promtool tsdb create-blocks-from openmetrics {output}")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

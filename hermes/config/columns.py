@@ -97,6 +97,8 @@ TOOLS: dict[str, dict[str, str]] = {
                  "ttft": "time_to_first_token_ms:ms", "e2e": "request_latency"},
     "inference-perf": {"arrival": "start_time", "finish": "end_time", "first_token": "output_token_times.0",
                        "prompt_tokens": "input_tokens", "output_tokens": "output_tokens"},
+    "llmperf": {"ttft": "ttft_s", "e2e": "end_to_end_latency_s", "prompt_tokens": "number_input_tokens",
+                "output_tokens": "number_output_tokens"},
     "blis": {"arrival": "send_time_us:us", "first_token": "first_chunk_time_us:us", "finish": "last_chunk_time_us:us",
              "prompt_tokens": "input_tokens", "output_tokens": "output_tokens", "session": "session_id",
              "prefix_group": "prefix_group", "prefix_tokens": "prefix_length"},
@@ -104,7 +106,12 @@ TOOLS: dict[str, dict[str, str]] = {
 """Tool -> our column -> its column, with `:unit` where a time is not in seconds."""
 
 
+OPTIONAL = {"splitwise": ("prompt_tokens", "id"), "vllm-run": ("prompt_tokens", "id"),
+            "vllm-bench": ("prompt_tokens", "arrival")}
+"""Columns that tables of a tool may lack."""
+
+
 def tool_of(names: Collection[str]) -> str | None:
     """Return the tool whose table of requests has these columns, by the times in it; None for other tables."""
     return next((tool for tool in ("splitwise", "vllm-bench", "vllm-run") if all(
-        theirs in names for ours, theirs in TOOLS[tool].items() if ours not in ("prompt_tokens", "id"))), None)
+        theirs in names for ours, theirs in TOOLS[tool].items() if ours not in OPTIONAL[tool])), None)

@@ -176,19 +176,23 @@ def unseen_character(text: str) -> Verbatim | None:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
+def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, *, unknown: bool = False) -> Any:
     """Return the content of a JSON file.
+
+    unknown: Whether NaN and infinities, which Python's own writer writes, become null.
 
     Raises `InputError` with line and column for invalid JSON, duplicate keys, NaN, an infinity, a number beyond the
     range of floats or half a character.
     """
-    return parse_json(read_text(path, max_bytes, printable=max_bytes <= MAX_JSON_BYTES), os.fspath(path))
+    text = read_text(path, max_bytes, printable=max_bytes <= MAX_JSON_BYTES)
+    return parse_json(text, os.fspath(path), unknown=unknown)
 
 
-def parse_json(text: str, file: str, line: int | None = None) -> Any:
+def parse_json(text: str, file: str, line: int | None = None, *, unknown: bool = False) -> Any:
     """Parse JSON `text` from `file`, with the same errors; line: its line in the file, for a text of one line."""
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_null if unknown else _no_constant,
+                           parse_float=_finite)
         if "\\ud" in text or "\\uD" in text:
             _check_characters(value)
         return value
@@ -231,6 +235,10 @@ def _check_characters(value: Any) -> None:
             waiting += item
         elif isinstance(item, str) and (half := half_character(item)) is not None:
             raise _ValueRefusedError("whole characters", half)
+
+
+def _null(name: str) -> Any:
+    return None
 
 
 def _no_constant(name: str) -> Any:

@@ -1,16 +1,20 @@
-"""Results of load drivers as tables of one form: aiperf, GuideLLM, inference-perf, BLIS, vLLM's own.
+"""Results of load drivers as tables of one form: aiperf, GuideLLM, inference-perf, LLMPerf, BLIS.
+
+Those with a list per column (vLLM's and SGLang's) are `hermes.config.bench_results`.
 
 Each driver has a clock and units of its own, and names of its own (`hermes.config.columns`). A table here has `request`
 (numbered by the time it was sent), `arrival_s` (when it was sent, on the driver's clock), `prompt_tokens`,
 `output_tokens`, `ttft_s` and `e2e_s` from that instant, and `error`; a failed request has no output tokens and no
-times. Where the driver keeps what it sent (GuideLLM's `request_args`, inference-perf's `request`), `max_new_tokens` is
-what the request asked for, NaN where unknown: with `ignore_eos`, the tokens that it got.
+times. Without a clock, `request` and `arrival_s` are missing, and the order is the file's. Where the driver keeps what
+it sent (GuideLLM's `request_args`, inference-perf's `request`), `max_new_tokens` is what the request asked for, NaN
+where unknown: with `ignore_eos`, the tokens that it got.
 
 | driver | file | clock | units |
 | --- | --- | --- | --- |
 | aiperf | profile_export.jsonl | nanoseconds since 1970 | each metric states its own |
 | GuideLLM | benchmarks.json | seconds since 1970 | TTFT in ms, latency in s |
 | inference-perf | per_request_lifecycle_metrics.json | seconds of any origin | seconds |
+| LLMPerf | NAME_individual_responses.json | none: in the order in which they ended | seconds |
 | BLIS | trace data (CSV, version 2) | microseconds of any origin | microseconds, by the columns' names |
 """
 
@@ -30,7 +34,7 @@ from hermes.config.files import MAX_DOCUMENT_BYTES, csv_rows, json_lines, open_f
 from hermes.config.tables import Table, csv_table, lookup
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["DRIVERS", "bench_table", "driver_of", "driver_table"]
+__all__ = ["DRIVERS", "driver_of", "driver_table"]
 
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _NEEDED = ("prompt_tokens", "output_tokens", "e2e", "finish")
@@ -62,17 +66,20 @@ def driver_table(kind: str, path: Path, **options: Any) -> Table:
     needed = _NEEDED if kind != "blis" else ()   # whose generated traces have no times
     found = {name: _typed(table, name, names.get(name), ~failed & (name in needed)) for name in table.columns
              if name not in (*TEXTS, "error")}
-    columns = {"arrival_s": found["arrival"]} | {name: found[name] for name in COUNTS if name in found}
+    columns = {name: found[name] for name in COUNTS if name in found}
+    columns |= {"arrival_s": found["arrival"]} if "arrival" in found else {}
     for name, end in (("ttft", "first_token"), ("e2e", "finish")):
         duration = found[name] if name in found else found[end] - found["arrival"]
         columns[f"{name}_s"] = np.where(failed, np.nan, duration)
     columns["output_tokens"] = np.where(failed, 0, columns["output_tokens"])
     for name in ("prompt_tokens", "output_tokens"):
         columns[name] = np.nan_to_num(columns[name]).astype(np.int64)
-    order = np.argsort(columns["arrival_s"], kind="stable")
+    order, numbers = np.arange(len(failed)), {}
+    if "arrival_s" in columns:
+        order, numbers = np.argsort(columns["arrival_s"], kind="stable"), {"request": order}
     texts = {name: [table.columns[name][row] for row in order] for name in (*TEXTS, "error") if name in table}
-    return Table(path, {"request": np.arange(len(order)), **{name: column[order] for name, column in columns.items()},
-                        **texts}, places=[f"request {row}, " for row in range(len(order))])
+    return Table(path, {**numbers, **{name: column[order] for name, column in columns.items()}, **texts},
+                 places=[f"request {row}, " for row in range(len(order))])
 
 
 def _raw_table(path: Path, sent: list[Sent], names: Mapping[str, Source]) -> Table:
@@ -110,17 +117,24 @@ def driver_of(path: Path) -> str | None:
             start = file.read(4096).decode("utf-8", "ignore").lstrip("\ufeff \n\r\t")
         if start.startswith("["):
             found = _document(path)
-            entry = found[0] if isinstance(found, list) and found else None
-            return "inference-perf" if isinstance(entry, dict) and {"start_time", "end_time"} <= entry.keys() else None
+            entry = found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+            return next((name for name, keys in _ARRAYS.items() if keys <= entry.keys()), None)
         first = json.loads(start.splitlines()[0]) if path.suffix == ".jsonl" and "\n" in start else None
         if isinstance(first, dict):
             return "aiperf" if {"metadata", "metrics"} <= first.keys() else None
         if '"benchmarks"' not in start and '"metadata"' not in start:
             return None
         whole = _document(path)
-        return "guidellm" if isinstance(whole, dict) and isinstance(whole.get("benchmarks"), list) else None
+        listed = whole.get("benchmarks") if isinstance(whole, dict) else None
+        if not isinstance(listed, list) or all(isinstance(one, dict) and not one.get("requests") for one in listed):
+            return "guidellm" if listed == [] else None   # a summary, without requests
+        return "guidellm"
     except (ValueError, RecursionError, IndexError):
         return None   # the reader of the file says what is wrong with it
+
+
+_ARRAYS = {"inference-perf": {"start_time", "end_time"}, "llmperf": {"ttft_s", "end_to_end_latency_s"}}
+"""Driver -> keys of the objects in its array."""
 
 
 def _aiperf(path: Path) -> Iterator[Sent]:
@@ -156,7 +170,8 @@ def _guidellm(path: Path, benchmark: int | None = None) -> Iterator[Sent]:
         raise InputError("a list `benchmarks`", Verbatim("none"), file=str(path))
     if benchmark is None and len(benchmarks) > 1:
         raise InputError(Verbatim(f"the file has {len(benchmarks)} benchmarks; import one of them "
-                                  "(hermes trace import guidellm FILE --set benchmark=0)"), file=str(path))
+                                  "(hermes trace import guidellm FILE --set benchmark=0), or compare with --part 0"),
+                         file=str(path))
     if benchmark is not None and benchmark >= len(benchmarks):
         raise InputError(f"a benchmark from 0 to {len(benchmarks) - 1}", benchmark, field="benchmark", file=str(path))
     number = benchmark or 0
@@ -190,6 +205,13 @@ def _inference_perf(path: Path) -> Iterator[Sent]:
                 "output_token_times": times}
         yield Sent(None, f"{i}.", row | {"max_new_tokens": _asked(entry.get("request"), row["output_tokens"])},
                    _error(entry.get("error")))
+
+
+def _llmperf(path: Path) -> Iterator[Sent]:
+    """Yield the requests of LLMPerf's NAME_individual_responses.json, in the order in which they ended."""
+    for i, entry in enumerate(_objects(_document(path), path, "")):
+        code = entry.get("error_code")
+        yield Sent(None, f"{i}.", entry, "" if code in (None, "") else _error(entry.get("error_msg")) or str(code))
 
 
 def _blis(path: Path) -> Table:
@@ -226,49 +248,9 @@ def _blis(path: Path) -> Table:
 
 
 DRIVERS: dict[str, Callable[..., Iterator[Sent]]] = {
-    "aiperf": _aiperf, "guidellm": _guidellm, "inference-perf": _inference_perf,
+    "aiperf": _aiperf, "guidellm": _guidellm, "inference-perf": _inference_perf, "llmperf": _llmperf,
 }
 """Readers of drivers whose files hold an object for each request."""
-
-
-def bench_table(result: Mapping[str, Any], path: Path) -> Table:
-    """Return the requests of a result of `vllm bench serve --save-detailed`: a JSON object with a list per column.
-
-    Failed requests (with a text in `errors`) have no times and no output tokens. Raises `InputError` for a result
-    without details, and for lists of unequal length.
-    """
-    names = ("input_lens", "output_lens", "ttfts", "start_times", "errors")
-    for column in names:
-        if not isinstance(result.get(column), list):
-            said = f"no {column}: run vllm bench serve with --save-result --save-detailed"
-            raise InputError(Verbatim(said), file=str(path))
-    lengths = {column: len(result[column]) for column in names}
-    if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{column}: {length}" for column, length in lengths.items())
-        raise InputError("lists of equal length", Verbatim(said), file=str(path))
-    table = Table(path, {name: result[name] for name in names})
-    failed = np.array([bool(error) for error in result["errors"]], dtype=bool)
-    first, output = (np.where(failed, none, table.typed(column.named(name, null=True))) for name, column, none in (
-        ("ttfts", DURATIONS, np.nan), ("output_lens", TOKENS, 0)))
-    whole = np.full(len(failed), np.nan)
-    for name in ("latencies", "itls"):   # versions before `latencies` have only the gaps between tokens
-        values = result.get(name)
-        if isinstance(values, list) and len(values) == len(failed):
-            more = Table(path, {name: values if name == "latencies" else _sums(values, path)})
-            whole = more.typed(DURATIONS.named(name, null=True)) + (0 if name == "latencies" else first)
-            break
-    return Table(path, {
-        "start_times": table.typed(TIMES.named("start_times")), "input_lens": table.typed(TOKENS.named("input_lens")),
-        "output_lens": output, "ttfts": first, "latencies": np.where(failed, np.nan, whole)})
-
-
-def _sums(gaps: list[Any], path: Path) -> list[float]:
-    """Return the sum of each request's gaps between tokens."""
-    for row, values in enumerate(gaps):
-        if not isinstance(values, list) or not all(
-                type(value) in (int, float) and 0 <= value <= LARGEST for value in values):
-            raise InputError(f"a list of numbers from 0 to {LARGEST:g}", values, file=str(path), field=f"itls[{row}]")
-    return [float(sum(values)) for values in gaps]
 
 
 def _mapping(row: Any, name: str, path: Path, line: int | None, place: str = "") -> dict[str, Any]:
@@ -307,4 +289,4 @@ def _error(error: Any) -> str:
 
 
 def _document(path: Path) -> Any:
-    return read_json(path, MAX_DOCUMENT_BYTES)
+    return read_json(path, MAX_DOCUMENT_BYTES, unknown=True)

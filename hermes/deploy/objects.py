@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hermes.config.yaml_document import Node, as_node
+from hermes.deploy.picker import Check, Group
 from hermes.deploy.planner import PlannerRead
 from hermes.deploy.vllm import launches_of
 from hermes.errors import InputError, Verbatim, warn_all
@@ -19,12 +21,19 @@ EXCLUDED = {"flow_control": ("queue", "admission"), "admission": ("flow_control"
 """Keys of a gateway -> those that it takes the place of."""
 
 
-def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dict[str, Any]:
+def with_parts(scenario: str, parts: dict[str, Any], output: Path | None,
+               checks: Sequence[Check] = ()) -> dict[str, Any]:
     """Return a scenario's document with `router`, `gateway` and `autoscaler` replaced, as it is written to `output`.
 
     The gateway keeps its other keys. Raises `InputError` where the scenario does not take them.
+
+    checks: Of the scenario's clients, before anything is replaced.
     """
     root, home = load_document(scenario), find_scenario(scenario).parent
+    if checks:
+        groups = _groups(scenario_of(as_node(root.plain()), home))
+        for check in checks:
+            check(groups)
     if "router" in parts and parts["router"]["kind"] == "llm_d" and not FLOW & parts.get("gateway", {}).keys() \
             and _at(root, "gateway.flow_control") is not None:   # a picker without the gate refuses instead
         parts = parts | {"gateway": parts.get("gateway", {}) | {"flow_control": None, "admission": {}}}
@@ -54,6 +63,15 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None) -> dic
     scenario_of(as_node(root.plain()), home)
     document: dict[str, Any] = moved(root, home, there).plain()
     return document
+
+
+def _groups(scenario: Any) -> list[Group]:
+    """Return the groups of clients that run an engine."""
+    found = []
+    for group in scenario.clients:
+        if group.serves_llm:
+            found.append(Group(group.name, group.role, group.count, group.parallel.dp))
+    return found
 
 
 def _without_excluded(root: Node, parts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hermes.deploy.manifests import names_of
-from hermes.deploy.objects_flow import flow_of
-from hermes.deploy.objects_read import DECIDER, HANDLERS, SCORERS
 from hermes.deploy.objects_scale import hpa_of, keda_of
+from hermes.deploy.picker_write import picker_of
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import Scenario
 from hermes.units import s_to_ns
 
-__all__ = ["objects_of", "picker_of", "route_of"]
+__all__ = ["objects_of", "route_of"]
 
 BESIDE_PICKER = ("flow_control", "admission", "classes", "tenants")
 SCALERS = {"hpa": hpa_of, "keda": keda_of}
@@ -73,43 +72,6 @@ def _notes_of(gateway: Any | None) -> list[str]:
             raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"),
                              field=f"gateway.tenants.{name}.budget")
     return notes
-
-
-def picker_of(router: Any, gateway: Any | None = None) -> dict[str, Any]:
-    """Return an EndpointPickerConfig. Keys without a field there have to be at their defaults.
-
-    gateway: Whose flow control or admission is part of it.
-    """
-    for key in ("view", "caches", "session_ttl"):
-        if getattr(router, key) != type(router).model_fields[key].default:
-            raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"), field=f"router.{key}")
-    weights = {kind: getattr(router.scorers, key) for kind, key in SCORERS.items() if getattr(router.scorers, key)}
-    plugins: list[dict[str, Any]] = [{"type": kind} for kind in weights]
-    for plugin in plugins:
-        if plugin["type"] == "load-aware-scorer":
-            plugin["parameters"] = {"threshold": router.load_threshold}
-    plugins.append({"type": "max-score-picker"})
-    rows: list[dict[str, Any]] = [{"pluginRef": kind, "weight": weight} for kind, weight in weights.items()]
-    rows.append({"pluginRef": "max-score-picker"})
-    split = router.disaggregation
-    if split is None:
-        plugins.append({"type": "single-profile-handler"})
-        profiles = [{"name": "default", "plugins": rows}]
-    else:
-        if split.prompt:
-            raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"),
-                             field="router.disaggregation.prompt")
-        plugins += [{"type": "prefill-filter"}, {"type": "decode-filter"},
-                    {"type": DECIDER, "parameters": {"nonCachedTokens": split.uncached}},
-                    {"type": HANDLERS[1], "parameters": {"deciders": {"prefill": DECIDER}}}]
-        profiles = [{"name": name, "plugins": [{"pluginRef": f"{name}-filter"}, *rows]}
-                    for name in ("prefill", "decode")]
-    if gateway is None or gateway.orders is None:
-        return {"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
-                "plugins": plugins, "schedulingProfiles": profiles}
-    more, fields = flow_of(gateway)   # fields of llm-d's own version
-    return {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", "plugins": plugins + more,
-            "schedulingProfiles": profiles, **fields}
 
 
 def route_of(gateway: Any, beside: Sequence[str] = ()) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hermes.hardware.descriptions.names import type_of
 __all__ = ["described", "hub_name", "precision_of", "quantization_flag", "simulated"]
 
 _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
+_OLLAMA = re.compile(r"[a-z][\w.-]*:[\w.-]+")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "half": "bf16"}   # both have 16 bits and the same speed
 _ONLINE = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8", "fp8_per_block": "fp8-block"}
 """Values of `--quantization` that quantise 16-bit weights when vLLM loads them, as precisions of `hardware.dtype`."""
@@ -49,6 +50,10 @@ def described(name: str) -> tuple[str, Stored]:
     kind = type_of(base)
     if kind is not None and (what := lacking(kind)):
         raise InputError(Verbatim(f"{name} is of the type {kind}, which is not modelled: {what}"), field="command")
+    if _OLLAMA.fullmatch(name):
+        raise InputError(Verbatim(f"{name} is a name of Ollama, whose weights are GGUF in a precision that it leaves "
+                                  "open; write the model's name at Hugging Face"), field="command")
+    known = [one for one in known if type_of(one) == kind]   # another family's is no help
     raise InputError(
         Verbatim(f"no description of {name}: save its config.json (from its page at Hugging Face), add --model PATH"),
         field="command", suggestion=suggest(short, known))
@@ -56,6 +61,7 @@ def described(name: str) -> tuple[str, Stored]:
 
 def simulated(name: str) -> tuple[str, Stored, str | None]:
     """Return a client's `model` for a checkpoint, how it is stored, and a note on the part of its name that is lost."""
+    name = name.removeprefix("hf://")
     own, how = described(name)
     if name in (own, hub_name(own)):
         return own, how, None

@@ -4,11 +4,13 @@ CSV: columns `time_s`, `replica`, and of `waiting`, `running`, `kv_use` those th
 1). An empty cell is a value that is missing: the replica then has no sample at that time.
 
 Prometheus: the JSON that it answers to a range query, with the metrics of vLLM as its servers name them. A query that
-drops the name (`sum by (pod) (...)`) needs `waiting=FILE.json`. Several files are one dump.
+drops the name (`sum by (pod) (...)`) needs `waiting=FILE.json`. Several files are one dump. OpenMetrics with times
+(.om), as `hermes export metrics` writes it, says the same. SGLang's names are known as vLLM's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hermes.config.columns import Column
-from hermes.config.files import MAX_JSON_BYTES, read_json
+from hermes.config.files import MAX_JSON_BYTES, read_json, text_lines
 from hermes.config.tables import Table, csv_table
 from hermes.core.scraped import SCRAPED
 from hermes.errors import InputError, Verbatim, suggest
@@ -28,6 +30,10 @@ __all__ = ["VLLM", "read_dump"]
 VLLM = {"vllm:num_requests_waiting": "waiting", "vllm:num_requests_running": "running",
         "vllm:gpu_cache_usage_perc": "kv_use", "vllm:kv_cache_usage_perc": "kv_use"}
 """Metric of vLLM -> what it is here; of two with one meaning, the later one counts."""
+NAMES = VLLM | {"sglang:num_queue_reqs": "waiting", "sglang:num_running_reqs": "running",
+                "sglang:token_usage": "kv_use"}
+_SAMPLE = re.compile(r'([A-Za-z_:][\w:]*)\{(.*)\} +(\S+)(?: +(\S+))?')
+_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 _MOST_S = 1e10        # unix seconds of the year 2286
 _MOST_REPLICAS = 10_000
@@ -62,8 +68,9 @@ def read_dump(files: Sequence[str], label: str) -> Dump:
         metric, equals, name = text.partition("=")
         if not equals or metric not in SCRAPED:
             metric, name = "", text
-        if not name.lower().endswith(".json"):
-            raise InputError("the folder of a run, one .csv file, or .json files of Prometheus", text, field="RUN")
+        if not name.lower().endswith((".json", ".om")):
+            raise InputError("the folder of a run, one .csv file, .json files of Prometheus or .om files", text,
+                             field="RUN")
         _prometheus(Path(name), metric, label, found)
     return _dump((_Row(time, replica, values, True) for (replica, time), values in found.items()), files[0])
 
@@ -91,8 +98,8 @@ def _csv(path: Path) -> Iterator[_Row]:
         yield _Row(time, name, {metric: values[metric][row] for metric in metrics}, bool(ready[row]))
 
 
-def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, float], dict[str, float]]) -> None:
-    """Add the series of an answer to `found`: replica and time -> values. metric: Of a query that drops the name."""
+def _answer(path: Path) -> list[Any]:
+    """Return the series of an answer of Prometheus to a range query."""
     content = read_json(path, MAX_JSON_BYTES)
     whole = content if isinstance(content, dict) else {}
     inner = whole.get("data")
@@ -101,6 +108,29 @@ def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, floa
     if not isinstance(series, list) or data.get("resultType") != "matrix" or whole.get("status") != "success":
         raise InputError("an answer of Prometheus to a range query (`status: success`, `data.resultType: matrix`)",
                          file=str(path))
+    return series
+
+
+def _open_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the series of a file of OpenMetrics in the form of an answer; other metrics than those of `NAMES` not."""
+    found: dict[tuple[str, str], list[list[Any]]] = {}
+    for number, line in enumerate(text_lines(path, "a file of OpenMetrics"), start=1):
+        sample = _SAMPLE.fullmatch(line.strip())
+        if sample is None or sample[1] not in NAMES:
+            continue
+        try:
+            time = float(sample[4])
+        except (TypeError, ValueError):
+            raise InputError(Verbatim("a sample without a time is one scrape; give a file with times, as hermes export "
+                                      "metrics writes it"), file=str(path), line=number) from None
+        found.setdefault((sample[1], sample[2]), []).append([time, sample[3]])
+    return [{"metric": {"__name__": name, **dict(_LABEL.findall(labels))}, "values": values}
+            for (name, labels), values in found.items()]
+
+
+def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, float], dict[str, float]]) -> None:
+    """Add the series of a file to `found`: replica and time -> values. metric: Of a query that drops the name."""
+    series = _open_metrics(path) if path.suffix.lower() == ".om" else _answer(path)
     own: set[tuple[str, str, float]] = set()   # of this file: name, replica, time
     for number, one in enumerate(series):
         field = f"data.result.{number}"
@@ -108,7 +138,7 @@ def _prometheus(path: Path, metric: str, label: str, found: dict[tuple[str, floa
         if not isinstance(labels, dict) or not isinstance(values, list):
             raise InputError("a series with `metric` and `values`", file=str(path), field=field)
         name = labels.get("__name__", "")
-        ours = metric or (VLLM.get(name) if isinstance(name, str) else None)
+        ours = metric or (NAMES.get(name) if isinstance(name, str) else None)
         if ours is None:
             if name:
                 continue   # another metric

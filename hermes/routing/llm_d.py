@@ -15,7 +15,12 @@ a number from 0 to 1; the picker takes the highest weighted sum, ties at random.
 - session: 1 for the client to which the session is bound. A session without one goes with 1 to the client of the fewest
   sessions, and is bound to the client that is picked, for as long as it is used every 300 s. Nothing for a request
   without a session.
+- `session_pins` (session-affinity-filter): the client of the session's latest request alone, as long as it is there.
 - lora_affinity: 1 where the adapter runs, 0.8 where there is room for one more, 0.6 where it waits, else 0.
+- active_request: 1 for a client with at most `idle_requests` of the router's requests in flight, else `busy_score` x
+  (most - n) / most. A prefill client counts a request until its KV has left, a decode client from the choice on.
+- no_hit_lru: 0.5 for all if a candidate holds a block of the prompt (`no_hit_by`). Of other, cold prompts the clients
+  that never got one come first, then those that got one longest ago: 1 - rank / (candidates - 1).
 
 With `disaggregation` the decode client is chosen first, by all scorers; the prompt goes to a prefill client, chosen
 likewise, only if the tokens that the decode client does not hold and the prompt reach the thresholds.
@@ -42,7 +47,7 @@ from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.routing.caches import EventsView, RealView, view_of
 from hermes.routing.decisions import settled
-from hermes.routing.own import continues
+from hermes.routing.own import OwnBooks, continues
 from hermes.routing.prefixes import Hashed, Prompts, SentPrefixes
 from hermes.routing.ties import Draws
 from hermes.routing.views import EngineView, ScrapedTable, ScrapedView
@@ -73,12 +78,27 @@ class ScorersConfig(ConfigModel):
     """The client of the session."""
     lora_affinity: float = Field(default=0.0, ge=0, le=1e6)
     """The LoRA adapter of the request, or room for it."""
+    active_request: float = Field(default=0.0, ge=0, le=1e6)
+    """Few requests of this router in flight."""
+    no_hit_lru: float = Field(default=0.0, ge=0, le=1e6)
+    """For prompts of which no client holds a block: the client that got such a one longest ago."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not any(getattr(self, name) for name in type(self).model_fields):
             raise InputError(Verbatim("all weights are 0; give one of the scorers a weight"))
         return self
+
+
+class PrefixIndexConfig(ConfigModel):
+    """The index of prompts that the router has sent (llm-d's approx-prefix-cache-producer)."""
+
+    most_tokens: int | None = Field(default=MOST_TOKENS, ge=0, le=2**40)
+    """Tokens of a prompt that are hashed; null for all."""
+    block: int | None = Field(default=None, ge=1, le=2**20)
+    """Tokens of a block, at least 64. Left out, the engine's, at least 64."""
+    capacity: int | None = Field(default=None, ge=1, le=2**40)
+    """Blocks of the index for each client. Left out, as many as the client's GPU has."""
 
 
 class DisaggregationConfig(ConfigModel):
@@ -89,6 +109,10 @@ class DisaggregationConfig(ConfigModel):
     16). 0: never, as in llm-d's code."""
     prompt: int = Field(default=0, ge=0, le=2**40)
     """Tokens of a prompt below which the decode client computes it."""
+    always: bool = False
+    """A prefill client computes every prompt of at least `prompt` tokens, whatever the decode client holds."""
+    prefill: ScorersConfig | None = None
+    """Weights of the scorers that choose the prefill client. Left out, those of `scorers`."""
 
 
 class LlmDConfig(ConfigModel):
@@ -101,10 +125,28 @@ class LlmDConfig(ConfigModel):
     """What the scorers `queue`, `kv` and `load_aware` know of the clients: `exact`, or as last scraped."""
     caches: RealView = EventsView()
     """What the scorer `precise_prefix` knows of the prefix caches: `{kind: events}`, or `exact`."""
+    picker: Literal["max_score", "weighted_random", "random"] = "max_score"
+    """Of the clients the one with the highest sum, one drawn with a probability proportional to it, or any."""
+    prefix_index: PrefixIndexConfig = PrefixIndexConfig()
+    """What the scorer `prefix` remembers."""
+    precise_block: int | None = Field(default=None, ge=1, le=2**20)
+    """Tokens of a block in which `precise_prefix` counts. Left out, the engine's."""
     load_threshold: int = Field(default=128, ge=1, le=2**40)
     """Waiting requests from which on `load_aware` gives 0."""
+    idle_requests: int = Field(default=0, ge=0, le=2**40)
+    """Requests in flight up to which `active_request` gives 1."""
+    busy_score: float = Field(default=1.0, ge=0, le=1)
+    """What `active_request` gives a busy client at most."""
+    no_hit_by: Literal["sent", "caches"] = "sent"
+    """By which knowledge `no_hit_lru` decides that no client holds a block: that of `prefix` or of `precise_prefix`."""
+    session_algorithm: Literal["session_id_header", "encoded_endpoint_header"] = "session_id_header"
+    """How `session` binds: by the session's name, a new one to the client of the fewest sessions; or by a token of the
+    latest client that the caller sends back, so that a new session has no preference."""
     session_ttl: Duration = Field(default=300.0, gt=0)
-    """Time after which a session that sent nothing is bound no longer."""
+    """Time after which a session that sent nothing is bound no longer (`session_id_header`)."""
+    session_pins: list[Literal["decode", "prefill"]] = Field(default_factory=list, max_length=2)
+    """Phases in which a session goes to the client of its latest request, whatever the scores. Without
+    `disaggregation` `decode` is the client itself."""
     disaggregation: DisaggregationConfig | None = None
     """Choose decode and prefill clients together. Left out, each stage's clients are chosen when it is ready."""
 
@@ -126,18 +168,29 @@ class LlmD:
         self._place_of = {client.index: place for place, client in enumerate(self._candidates)}
         self._draws = Draws(context.rng)
         weights = config.scorers
-        self._loads = _loads(config, context) if weights.queue or weights.kv or weights.load_aware else None
+        split = config.disaggregation
+        self._prefill_weights = weights if split is None or split.prefill is None else split.prefill
+
+        def uses(*names: str) -> bool:
+            return config.picker != "random" and any(
+                getattr(one, name) for one in (weights, self._prefill_weights) for name in names)
+
+        self._loads = _loads(config, context) if uses("queue", "kv", "load_aware") else None
         views = [client.view() for client in self._candidates]
-        block = views[0].block_tokens
-        self.prompts = Prompts(max(LEAST_BLOCK, block), partial=True, most_tokens=MOST_TOKENS)
-        capacities = [view.kv_capacity_tokens // view.block_tokens if view.block_tokens else DEFAULT_CAPACITY
-                      for view in views]
+        block, index = views[0].block_tokens, config.prefix_index
+        self.prompts = Prompts(max(LEAST_BLOCK, index.block or block), partial=True, most_tokens=index.most_tokens)
+        capacities = [index.capacity or (view.kv_capacity_tokens // view.block_tokens if view.block_tokens
+                                         else DEFAULT_CAPACITY) for view in views]
         self.prefixes = SentPrefixes(capacities, context.now_ns)
-        self._precise_prompts = Prompts(block or LEAST_BLOCK)
-        self._precise = view_of(config.caches, context, self._precise_prompts) if weights.precise_prefix else None
-        self._knows = weights.prefix > 0 or self._precise is not None or config.disaggregation is not None
-        self._sessions = _Sessions(context, s_to_ns(config.session_ttl)) if weights.session else None
-        if weights.lora_affinity:
+        self._precise_prompts = Prompts(config.precise_block or block or LEAST_BLOCK)
+        sees = uses("precise_prefix") or (uses("no_hit_lru") and config.no_hit_by == "caches")
+        self._precise = view_of(config.caches, context, self._precise_prompts) if sees else None
+        self._knows = uses("prefix") or self._precise is not None or split is not None
+        self._sessions = _Sessions(context, config) if uses("session") else None
+        self._pins = {phase: _Sessions(context, config, follows=True) for phase in config.session_pins}
+        self._active = _Active(config, context, split is not None) if uses("active_request") else None
+        self._cold = _ColdPrompts() if uses("no_hit_lru") else None
+        if uses("lora_affinity"):
             for client in self._candidates:
                 if not isinstance(client, AdapterReadable):
                     raise InputError(Verbatim(f"{client.name} is no LLM engine and has no adapters; leave out "
@@ -177,17 +230,18 @@ class LlmD:
         self._sweep()
         held = self.held(stage)
         split = self._config.disaggregation
+        weights = self._config.scorers
         if split is None or not self._decode or not isinstance(stage, Generation):
-            place = self._pick(stage, held, self._all)
+            place = self._pick(stage, held, self._all, weights, "decode")
             return self._send(stage, held, place, place)
-        prefill = decode = self._pick(stage, held, self._decode)
+        prefill = decode = self._pick(stage, held, self._decode, weights, "decode")
         if continues(stage):
             return self._send(stage, held, decode, decode)
         client = self._candidates[decode]
         uncached = stage.prompt_tokens - self._tokens(held, decode)
-        wanted = 0 < split.uncached <= uncached and stage.prompt_tokens >= split.prompt
+        wanted = (split.always or 0 < split.uncached <= uncached) and stage.prompt_tokens >= split.prompt
         if self._prefill and (wanted or client.role == "decode"):
-            prefill = self._pick(stage, held, self._prefill)
+            prefill = self._pick(stage, held, self._prefill, self._prefill_weights, "prefill")
         stage.decode_on = client
         return self._send(stage, held, prefill, decode)
 
@@ -214,23 +268,48 @@ class LlmD:
             self.prefixes.sent(place, held.prompt)
         if self._sessions is not None:
             self._sessions.bind(stage.request.session, decode, self._members)
+        for phase, pins in self._pins.items():
+            pins.bind(stage.request.session, decode if phase == "decode" else place, self._members)
+        if self._active is not None:
+            self._active.sent(stage, place, decode)
+        if self._cold is not None:
+            self._cold.sent(place, decode)
         return self._candidates[place]
 
-    def _pick(self, stage: Stage, held: _Held, among: _Among) -> int:
-        """Return the place with the highest score, of several one at random."""
-        scores = self.scores(stage, held, among)
-        best = np.flatnonzero(scores == scores.max())
-        place = among.places[int(best[self._draws.below(len(best))])]
+    def observe(self, event: str, client: Client, stage: Stage) -> None:
+        """See `hermes.core.router.Router`."""
+        if self._active is not None:
+            self._active.observe(event, client, stage)
+
+    def _pick(self, stage: Stage, held: _Held, among: _Among, weights: ScorersConfig, phase: str) -> int:
+        """Return the place that the picker takes, of several with the same right one at random."""
+        pinned = self._pins[phase].bound(stage.request.session, among) if phase in self._pins else -1
+        if pinned >= 0:   # it is the only one among which there is a choice
+            place = among.places[pinned]
+            return place if self._context.decisions is None else settled(
+                self._context, stage, [place], place, lambda: {"pinned": [1.0]})
+        place = among.places[self._drawn(self.scores(stage, held, among, weights))]
         if self._context.decisions is None:
             return place
-        return settled(self._context, stage, among.places, place, lambda: self._told(stage, held, among))
+        return settled(self._context, stage, among.places, place, lambda: self._told(stage, held, among, weights))
+
+    def _drawn(self, scores: FloatArray) -> int:
+        """Return the position of the client that the picker takes."""
+        if self._config.picker == "random":
+            return self._draws.below(len(scores))
+        if self._config.picker == "weighted_random" and scores.any():
+            sums = scores.cumsum()
+            drawn = min(self._draws.number() * sums[-1], np.nextafter(sums[-1], 0.0))
+            return int(np.searchsorted(sums, drawn, side="right"))
+        best = np.flatnonzero(scores == scores.max())
+        return int(best[self._draws.below(len(best))])
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def _told(self, stage: Stage, held: _Held, among: _Among) -> dict[str, list[float]]:
+    def _told(self, stage: Stage, held: _Held, among: _Among, own: ScorersConfig) -> dict[str, list[float]]:
         """Return the sum, and what each scorer adds to it."""
-        sums = {"score": self._config.scorers}
-        for name, weight in self._config.scorers:
+        sums = {"score": own}
+        for name, weight in own:
             if weight:
                 none = dict.fromkeys(ScorersConfig.model_fields, 0.0)
                 sums[name] = ScorersConfig(**none | {name: weight})
@@ -256,10 +335,17 @@ class LlmD:
         if weights.precise_prefix and held.precise is not None and held.precise.blocks:
             among.add(total, held.in_caches, weights.precise_prefix / held.precise.blocks)
         if weights.session and self._sessions is not None and stage.request.session >= 0:
-            total[self._sessions.bound(stage.request.session, among)] += weights.session
+            bound = self._sessions.bound(stage.request.session, among)
+            if bound >= 0:
+                total[bound] += weights.session
         if weights.lora_affinity:
             adapter = adapter_of(stage.content)
             total += [weights.lora_affinity * _lora(self._candidates[place], adapter) for place in among.places]
+        if weights.active_request and self._active is not None:
+            total += self._active.scores(among) * weights.active_request
+        if weights.no_hit_lru and self._cold is not None:
+            known = held.sent if self._config.no_hit_by == "sent" else held.in_caches
+            total += self._cold.scores(known, among) * weights.no_hit_lru
         return total
 
 
@@ -324,16 +410,69 @@ def _lora(client: Client, adapter: int) -> float:
     return 0.6 if adapter in waiting else 0.0
 
 
+class _Active:
+    """The router's requests in flight, at the client of each phase."""
+
+    def __init__(self, config: LlmDConfig, context: RouterContext, phases: bool) -> None:
+        self._idle, self._busy = config.idle_requests, config.busy_score
+        self._decode = OwnBooks(context)
+        self._books = [self._decode, OwnBooks(context)] if phases else [self._decode]
+
+    def sent(self, stage: Stage, place: int, decode: int) -> None:
+        self._decode.sent(stage, decode)
+        if place != decode:
+            self._books[-1].sent(stage, place)
+
+    def observe(self, event: str, client: Client, stage: Stage) -> None:
+        for books in self._books:
+            books.observe(event, client, stage)
+
+    def scores(self, among: _Among) -> FloatArray:
+        counts = np.sum([books.in_flight[among.places] for books in self._books], axis=0).astype(np.float64)
+        busy = (counts.max() - counts) / max(counts.max(), 1.0) * self._busy
+        return np.where(counts <= self._idle, 1.0, busy)
+
+
+class _ColdPrompts:
+    """The clients that got a prompt of which no client held a block, by place; the latest last."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, None] = {}
+        self._is_cold = False   # the prompt that is being placed, as the latest candidates saw it
+
+    def scores(self, held: dict[int, int], among: _Among) -> FloatArray:
+        count = len(among.places)
+        self._is_cold = not any(blocks and among.place_in[place] >= 0 for place, blocks in held.items())
+        if not self._is_cold:
+            return np.full(count, 0.5)
+        if count == 1:
+            return np.ones(1)
+        fresh = [place for place in among.places if place not in self._latest]
+        rank = {place: position for position, place in enumerate(fresh)}
+        rank |= {place: len(fresh) + position for position, place in enumerate(self._latest)}
+        return np.maximum(1.0 - np.array([rank[place] for place in among.places]) / (count - 1), 0.0)
+
+    def sent(self, place: int, decode: int) -> None:
+        """Note where the prompt goes."""
+        if self._is_cold:
+            for one in (decode, place):
+                self._latest.pop(one, None)
+                self._latest[one] = None
+
+
 class _Sessions:
     """The client to which each session is bound, by place, and when it was used last."""
 
-    def __init__(self, context: RouterContext, ttl_ns: int) -> None:
-        self._now_ns, self._ttl_ns = context.now_ns, ttl_ns
+    def __init__(self, context: RouterContext, config: LlmDConfig, *, follows: bool = False) -> None:
+        """follows: Whether the latest client binds, and a new session has no preference, as by a token."""
+        self._now_ns, self._ttl_ns = context.now_ns, s_to_ns(config.session_ttl)
+        self._expires = config.session_algorithm != "encoded_endpoint_header"   # the caller keeps a token for any time
+        self._by_token = follows or not self._expires
         self._bound: dict[int, tuple[int, int]] = {}   # place, time; the one used longest ago first
         self._counts = [0] * len(context.candidates)
 
     def _expire(self, now: int) -> None:
-        while self._bound:
+        while self._bound and self._expires:
             session, (place, used) = next(iter(self._bound.items()))
             if now - used <= self._ttl_ns:
                 return
@@ -341,21 +480,22 @@ class _Sessions:
             self._counts[place] -= 1
 
     def bound(self, session: int, among: _Among) -> int:
-        """Return the position of the session's client, without one that of the client with the fewest sessions."""
+        """Return the position of the session's client, without one that of the client with the fewest sessions; -1 for
+        no preference."""
         self._expire(self._now_ns())
         place = self._bound[session][0] if session in self._bound else -1
-        if place >= 0 and among.place_in[place] >= 0:
-            return among.place_in[place]
+        if self._by_token or (place >= 0 and among.place_in[place] >= 0):
+            return among.place_in[place] if place >= 0 else -1
         counts = [self._counts[one] for one in among.places]
         return counts.index(min(counts))
 
     def bind(self, session: int, place: int, members: set[int]) -> None:
-        """Bind a session to a client, unless it is bound to another member."""
+        """Bind a session to a client, unless its name is bound to another member."""
         if session < 0:
             return
         now, known = self._now_ns(), self._bound.get(session)
         if known is not None:
-            if known[0] != place and known[0] in members:
+            if not self._by_token and known[0] != place and known[0] in members:
                 return
             del self._bound[session]
             self._counts[known[0]] -= 1

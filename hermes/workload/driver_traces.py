@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.config.bench_results import bench_table, one_of, results_in
 from hermes.config.columns import TOOLS
-from hermes.config.files import MAX_DOCUMENT_BYTES, json_lines, read_json, require_file
-from hermes.config.load_drivers import bench_table, driver_table
+from hermes.config.files import MAX_DOCUMENT_BYTES, read_json, require_file
+from hermes.config.load_drivers import driver_table
 from hermes.config.tables import Table, json_table
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.workload.base import MAX_TOKENS
@@ -86,19 +87,32 @@ class BlisTrace(_DriverTrace):
 
 
 class VllmBenchTrace(TraceImporter):
-    """Results of `vllm bench serve --save-result --save-detailed`: a JSON object with a list per column (start_times in
-    seconds of a clock with any origin, input_lens, output_lens, errors). A file with several results (--append-result)
-    is refused. Failed requests have zero output tokens (`zero_tokens`)."""
+    """Results of `vllm bench serve --save-result --save-detailed` or SGLang's `bench_serving --output-details`: a JSON
+    object with a list per column (start_times in seconds of a clock with any origin, input_lens, output_lens, errors).
+    Without start_times all requests arrive at 0, which is right for a request_rate of inf alone: other files are
+    refused. Failed requests have zero output tokens (`zero_tokens`)."""
 
     kind: Literal["vllm-bench"] = "vllm-bench"
+    part: Annotated[int, Field(ge=0)] | None = None
+    """Which result of the file, from 0. May be left out if there is one."""
 
     def read(self, path: Path) -> pd.DataFrame:
-        results = [row for _, row in json_lines(path)]
-        if len(results) != 1:
-            raise InputError("one result", Verbatim(f"{len(results)}"), file=str(path))
-        names = {"arrival_s": TOOLS["vllm-bench"]["arrival"]}
-        names |= {name: TOOLS["vllm-bench"][name] for name in ("prompt_tokens", "output_tokens")}
-        return self.finish(trace_columns(bench_table(results[0], path), names))
+        results = results_in(path)
+        if not results:
+            raise InputError("a result: a JSON object", Verbatim("none"), file=str(path))
+        result = one_of(results, self.part, path)
+        found = bench_table(result, path)
+        names = {name: TOOLS["vllm-bench"][name] for name in ("prompt_tokens", "output_tokens")}
+        arrival = TOOLS["vllm-bench"]["arrival"]
+        if arrival not in found:
+            rate = result.get("request_rate", "an unknown number of")
+            if rate is not None and str(rate) != "inf":   # an infinity is null
+                raise InputError(Verbatim(
+                    f"no start_times: the arrivals of {rate} requests a second were drawn and not written; measure "
+                    "with a vllm bench serve that writes them, or write `arrivals: {kind: poisson}` and the lengths"),
+                    file=str(path))
+            found.columns[arrival] = np.zeros(len(found))
+        return self.finish(trace_columns(found, {"arrival_s": arrival} | names))
 
 
 class ServeGenTrace(TraceImporter):

@@ -28,7 +28,8 @@ READERS = {
     "calibration": "steps", "cli.accuracy": "bars", "cli.advise": "dump", "cli.checks": "log", "cli.deploy": "manifest",
     "cli.profile_show": "shown", "cli.scenarios": "scenario",
     "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
-    "config.load_drivers": "driver", "config.plugin_files": "endless", "config.tables": "import",
+    "config.bench_results": "driver", "config.load_drivers": "driver", "config.plugin_files": "endless",
+    "config.tables": "import",
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.sweep.config": "sweep",
     "explore.optimize.space": "space", "explore.sweep.store": "store", "explore.sweep.results": "store",
     "fleet.dump": "dump", "hardware.descriptions.files": "described",
@@ -37,7 +38,7 @@ READERS = {
     "plugins.metis.measured": "rag",
     "plugins.telerag.overlap.files": "ranks",
     "results.compare.observed": "observed", "results.compare.reference": "reference",
-    "results.compare.regress": "golden",
+    "results.compare.regress": "golden", "results.compare.summaries": "driver",
     "results.files.stored": "run",
     "scenario.loading": "scenario", "study.loading": "study", "workload.driver_traces": "import",
     "workload.importers": "import", "workload.ragpulse": "import", "workload.token_traces": "import",
@@ -45,7 +46,9 @@ READERS = {
 }
 """Module that reads files -> the family that changes them; calibration's modules are one entry."""
 DRIVER_FILES = {"aiperf": "aiperf.jsonl", "guidellm": "guidellm.json", "inference-perf": "inference-perf.json",
-                "blis": "blis.csv", "vllm-bench": "vllm-bench.json"}
+                "blis": "blis.csv", "vllm-bench": "vllm-bench.json", "llmperf": "llmperf.json",
+                "summary": "summary.json"}
+NO_TRACES = ("vllm-bench", "llmperf", "summary")   # without a file of their own, or without arrivals
 
 
 def _csv(header: str, row: Callable[[int], str]) -> str:
@@ -97,7 +100,7 @@ SAMPLES: dict[str, dict[str, str | Callable[[Path], None] | Path]] = {
         "0_trace.jsonl", "1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl",
         "5_web_search.jsonl")},
     "vllm-bench": {"vllm-bench.json": _vllm_bench()},
-    **{kind: {name: DATA / "load-drivers" / name} for kind, name in DRIVER_FILES.items() if kind != "vllm-bench"},
+    **{kind: {name: DATA / "load-drivers" / name} for kind, name in DRIVER_FILES.items() if kind not in NO_TRACES},
 }
 """Trace format -> files of it."""
 

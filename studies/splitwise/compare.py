@@ -84,7 +84,7 @@ def run(case: SplitwiseCase, stepping: str = "runs", extra: Sequence[str] = ()) 
     off = np.maximum(np.abs(ours["ttft"] - theirs["ttft"]), np.abs(ours["e2e"] - theirs["e2e"]))
     lenders = sum(name.startswith("prompt") for name in results.clients["name"])
     return Outcome(
-        case.name, TOLERANCES[case.workload], table.reference, table.ours, rows, int(placed.sum()),
+        case.name, TOLERANCES[case.workload], table.reference or 0, table.ours, rows, int(placed.sum()),
         int((placed & (off <= CLOSE_S)).sum()), int((ours["token"] < lenders).sum()),
         int((theirs["token"] < lenders).sum()), wall_s,
     )

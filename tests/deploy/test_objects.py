@@ -9,7 +9,8 @@ from hermes.config.yaml_writer import to_yaml
 from hermes.deploy.objects import with_parts
 from hermes.deploy.objects_read import parts_of
 from hermes.deploy.objects_scale import hpa_of, keda_of
-from hermes.deploy.objects_write import objects_of, picker_of, route_of
+from hermes.deploy.objects_write import objects_of, route_of
+from hermes.deploy.picker_write import picker_of
 from hermes.errors import InputError, InputWarning
 from hermes.fleet.hpa import Hpa
 from hermes.fleet.keda import Keda
@@ -96,6 +97,29 @@ def test_a_router_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [
+    {"picker": "random"}, {"picker": "weighted_random", "scorers": {"queue": 1, "kv": 0, "prefix": 0}},
+    {"scorers": {"active_request": 1.5}, "idle_requests": 2, "busy_score": 0.5},
+    {"scorers": {"no_hit_lru": 1, "precise_prefix": 0}, "no_hit_by": "caches"},
+    {"scorers": {"no_hit_lru": 1, "precise_prefix": 2}, "no_hit_by": "caches", "precise_block": 32},
+    {"scorers": {"session": 1}, "session_algorithm": "encoded_endpoint_header"},
+    {"scorers": {"session": 1}, "session_ttl": 60}, {"session_pins": ["decode"], "session_ttl": 60},
+    {"session_pins": ["prefill", "decode"], "disaggregation": {"uncached": 8}},
+    {"prefix_index": {"block": 96, "capacity": 300, "most_tokens": None}}, {"prefix_index": {"most_tokens": 640}},
+    {"disaggregation": {"uncached": 0, "always": True, "prefill": {"queue": 5}}},
+])
+def test_a_router_with_other_keys_comes_back(keys: dict) -> None:
+    router = LlmDConfig.model_validate({"kind": "llm_d", **keys})
+    again = LlmDConfig.model_validate(parts_of(to_yaml(picker_of(router)), None)["router"])
+    assert again == (router if "precise_block" in keys or "no_hit_by" not in keys else router.model_copy(
+        update={"precise_block": again.precise_block}))
+
+
+def test_an_index_with_half_of_a_switch_has_no_picker() -> None:
+    with pytest.raises(InputError, match=r"router\.prefix_index: `block` and `capacity` are one switch"):
+        picker_of(LlmDConfig.model_validate({"kind": "llm_d", "prefix_index": {"block": 96}}))
+
+
+@pytest.mark.parametrize("keys", [
     {}, {"timeout": 0.25}, {"per_try": 61.5, "timeout": 90}, {"retries": 3},
     {"retries": 1, "backoff": 1, "max_backoff": 10}])
 def test_a_gateway_comes_back(keys: dict) -> None:
@@ -114,6 +138,21 @@ def test_what_says_what_is_simulated(name: str, old: str, new: str) -> None:
     text = (DATA / name).read_text()
     assert old in text
     assert parts_of(text.replace(old, new), name) == parts_of(text, name)
+
+
+@pytest.mark.parametrize(("given", "index"), [
+    ("autoTune: false", {"block": 64}), ("autoTune: false, blockSize: 65", {"block": 65}),
+    ("autoTune: false, lruCapacityPerServer: 41000", {"block": 64, "capacity": 41000}),
+    ("maxPrefixTokensToMatch: 16384", {"most_tokens": 16384}), ("maxPrefixBlocksToMatch: 256", None),
+    ("maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 0", {"most_tokens": None}),
+])
+def test_the_index_of_sent_prompts(given: str, index: dict | None) -> None:
+    text = (DATA / "pd.yaml").read_text().replace("autoTune: true", given)
+    router = parts_of(text, None)["router"]
+    assert router.get("prefix_index") == index
+    again = parts_of(to_yaml(picker_of(LlmDConfig.model_validate(router))), None)["router"] if not index or (
+        "block" in index) == ("capacity" in index) else router
+    assert again == {**router, "scorers": again["scorers"]}
 
 
 def test_a_service_can_be_described() -> None:
@@ -331,7 +370,7 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("epp.yaml", "plugins:\n  - type: queue", "flowControl: {maxBytes: 1}\nplugins:\n  - type: queue",
      "epp.yaml:3:15: flowControl.maxBytes: counts with the feature gate alone; add flowControl to featureGates"),
-    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, flowControl"),
+    ("pd.yaml", "[prepareDataPlugins]", "[tokenizer]", "featureGates: expected prepareDataPlugins, dataLayer"),
     ("epp.yaml", "plugins:\n  - type", "status:\n  - type",
      "schedulingProfiles.0.plugins.0.pluginRef: expected one of those that there are, none"),
     ("flow.yaml", "maxBytes: 10Gi", "maxQueues: 3", "flow.yaml:18:3: flowControl.maxQueues: is not modelled"),
@@ -380,23 +419,21 @@ def test_what_an_autoscaler_cannot_say_is_named(autoscaler: dict, told: str) -> 
     ("epp.yaml", "attempts: 2, ", "", "spec.rules.0.retry.attempts: is missing"),
     ("hpa.yaml", "autoscaling/v2", "autoscaling/v1", "hpa.yaml:1:13: apiVersion: expected one of autoscaling/v2"),
     ("keda.yaml", "apiVersion: keda.sh/v1alpha1\n", "", "apiVersion: is missing"),
-    ("epp.yaml", "kind: HTTPRoute", "kind: Service", "expected one of EndpointPickerConfig"),
-    ("pd.yaml", "autoTune: true", "autoTune: false", "plugins.0.parameters.autoTune"),
-    ("pd.yaml", "autoTune: true", "blockSize: 65", "plugins.0.parameters.blockSize: expected 1 to 64"),
-    ("pd.yaml", "autoTune: true", "lruCapacityPerServer: 41000",
-     "plugins.0.parameters.lruCapacityPerServer: expected 31250"),
-    ("pd.yaml", "autoTune: true", "maxPrefixBlocksToMatch: 256",
-     "plugins.0.parameters.maxPrefixBlocksToMatch: expected 2048"),
-    ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 16384",
-     "plugins.0.parameters.maxPrefixTokensToMatch: expected 131072"),
+    ("epp.yaml", "kind: HTTPRoute", "kind: InferenceObjective", "expected one of EndpointPickerConfig"),
+    ("hpa.yaml", "kind: HorizontalPodAutoscaler", "kind: Service", "expected one of EndpointPickerConfig"),
+    ("pd.yaml", "autoTune: true", "autoTune: 1", "plugins.0.parameters.autoTune: expected true or false"),
+    ("pd.yaml", "autoTune: true", "maxPrefixTokensToMatch: 1.5", "parameters.maxPrefixTokensToMatch: expected a whole"),
+    ("pd.yaml", "autoTune: true", "prefixLengthWeight: 0.3", "parameters.prefixLengthWeight: a weight of the matched"),
+    ("pd.yaml", "autoTune: true", "prefixMatchInfoProducerName: load",
+     "parameters.prefixMatchInfoProducerName: expected the name of a plugin approx-prefix-cache-producer or"),
+    ("pd.yaml", "{pluginRef: load}, {pluginRef: prefix-cache-scorer, weight: 2}]\n  - name", "]\n  - name",
+     "schedulingProfiles: prefill or decode has no scorer"),
     ("pd.yaml", "autoTune: true", "matchLengthWeight: 0.3", "parameters.matchLengthWeight: is not modelled"),
     ("pd.yaml", "{pluginRef: prefill-filter}, ", "",
      "schedulingProfiles.0.plugins: expected the plugin prefill-filter"),
     ("pd.yaml", "{pluginRef: decode-filter}", "{pluginRef: prefill-filter}",
      "schedulingProfiles.1.plugins: expected the plugin decode-filter"),
     ("pd.yaml", "type: max-score-picker", "type: single-profile-handler", "plugins: expected one profile handler"),
-    ("epp.yaml", "type: max-score-picker", "{type: decode-filter, name: max-score-picker}",
-     "schedulingProfiles.0.plugins.3.pluginRef: decode-filter without a handler"),
     ("epp.yaml", "name: chat}]\n", "name: chat}, {name: other, weight: 1}]\n",
      "spec.rules.0.backendRefs.1: a second backend"),
     ("epp.yaml", "name: chat}]\n", "name: chat, weight: 0}]\n", "spec.rules.0.backendRefs.0.weight"),
@@ -434,6 +471,24 @@ def test_what_is_refused(name: str, old: str, new: str, told: str) -> None:
         parts_of(text.replace(old, new, 1), name)
     assert told in str(caught.value)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(("plugin", "told"), [
+    ("{type: load-aware-scorer, parameters: {threshold: 0}}",
+     "f:4:53: plugins.0.parameters.threshold: expected a number of at least 1, found 0"),
+    ("{type: active-request-scorer, parameters: {idleThreshold: 1.5}}",
+     "plugins.0.parameters.idleThreshold: expected a whole number, found 1.5"),
+    ("{type: precise-prefix-cache-scorer, parameters: {tokenProcessorConfig: {blockSize: 0}}}",
+     "f:4:86: plugins.0.parameters.tokenProcessorConfig.blockSize: expected a number of at least 1, found 0"),
+    ("{type: session-affinity-scorer, parameters: {strategy: session_id, evictionTtlSeconds: 0}}",
+     "plugins.0.parameters.evictionTtlSeconds: expected a number greater than 0"),
+    ("{type: queue-scorer}\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 5000000}]}]",
+     "f:5:42: schedulingProfiles.0.plugins.0: expected a number of at most 1e+06"),
+])
+def test_a_value_that_the_router_does_not_take_is_named_by_the_file(plugin: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parts_of(f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- {plugin}\n", "f")
+    assert told in str(caught.value)
 
 
 def test_a_scenario_without_a_router_keeps_its_keys(tmp_path: Path) -> None:

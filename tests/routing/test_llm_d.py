@@ -95,6 +95,63 @@ def test_pick_max_score_picker() -> None:   # TestPickMaxScorePicker: "Single ma
     assert abs(counts[0] - 200) < 50
 
 
+def in_flight(made: Pool, *counts: int) -> None:
+    """Set the router's requests in flight at each pod."""
+    made.router._active._decode.in_flight[:] = counts
+
+
+@each("counts, config, expected", [   # TestActiveRequestScorer_Score, TestActiveRequest_IdleThresholdAndMaxBusyScore
+    ([0, 0, 0], {}, [1, 1, 1]), ([3, 0, 6], {}, [0.5, 1, 0]), ([4, 0, 1], {}, [0, 1, 0.75]),
+    ([1, 0], {"busy_score": 0}, [0, 1]), ([1, 2, 0], {"idle_requests": 1, "busy_score": 0.5}, [1, 0, 1]),
+    ([3, 11], {}, [round(8 / 11, 9), 0]),   # TestActiveRequest_DefaultParamsProduceContinuousScores
+])
+def test_active_request_scorer(counts: list[int], config: dict[str, Any], expected: list[float]) -> None:
+    made = pool(len(counts), scorers={"active_request": 1}, **config)
+    in_flight(made, *counts)
+    assert scores(made) == expected
+
+
+def test_active_request_scorer_uses_the_load_of_a_request() -> None:   # ..._UsesInFlightLoadProducerLifecycle
+    made = pool(2, scorers={"active_request": 1})
+    stage = made.stage()
+    pod = made.router.choose(stage)
+    assert scores(made) == [float(pod.index != index) for index in (0, 1)]
+    made.router.observe("done", pod, stage)
+    assert scores(made) == [1, 1]
+
+
+def test_no_hit_lru_scorer() -> None:   # TestNoHitLRUScorer, TestNoHitLRUPreferLeastRecentlyUsedAfterColdRequests
+    made = pool(3, scorers={"no_hit_lru": 1})
+    assert scores(made) == [1, 0.5, 0], "none has had a cold prompt"
+    assert scores(pool(1, scorers={"no_hit_lru": 1})) == [1]
+    assert made.send(text([1] * 64)) == 0
+    assert scores(made, content=text([2] * 64)) == [0, 1, 0.5], "the used one last, the others in their order"
+    assert scores(made, content=text([1] * 64)) == [0.5] * 3, "pod 0 holds it"
+    made.send(text([1] * 64))
+    assert scores(made, content=text([2] * 64)) == [0, 1, 0.5], "a warm prompt leaves the order"
+    assert [made.send(text([number] * 64)) for number in (3, 4, 5)] == [1, 2, 0], "and then the longest unused"
+
+
+def test_no_hit_lru_of_both_phases() -> None:   # TestNoHitLRUPrefillDecodeTracking
+    pods = [Pod(0, role="prefill"), Pod(1, role="prefill"), Pod(2), Pod(3)]
+    made = pool(pods, scorers={"no_hit_lru": 1}, disaggregation={"always": True})
+    for number, (prefill, decode) in enumerate([(0, 2), (1, 3), (0, 2)]):
+        stage = made.stage(text([number] * 64))
+        assert (made.router.choose(stage).index, stage.decode_on.index) == (prefill, decode)   # type: ignore[attr-defined]
+
+
+def test_random_pickers() -> None:   # TestPickWeightedRandomPicker: in proportion to the scores; never a score of 0
+    pods = [Pod(i, waiting=q) for i, q in enumerate([0, 15, 20])]   # queue: 1, 0.25, 0
+    weighted = pool(pods, scorers={"queue": 1}, picker="weighted_random")
+    counts = [[weighted.send() for _ in range(1000)].count(i) for i in range(3)]
+    assert counts[2] == 0
+    assert abs(counts[0] - 800) < 50
+    uniform = pool(pods, scorers={"queue": 1}, picker="random")
+    assert all(abs([uniform.send() for _ in range(900)].count(i) - 300) < 60 for i in range(3))
+    nothing = pool(2, scorers={"prefix": 1}, picker="weighted_random")
+    assert {nothing.send() for _ in range(20)} == {0, 1}, "all scores are 0: any"
+
+
 # -- by hand ------------------------------------------------------------
 
 
@@ -120,6 +177,73 @@ def test_a_block_has_at_least_64_tokens(engine: int, block: int) -> None:
     pod = Pod(0)
     pod.view = lambda: Pod.view(pod)._replace(block_tokens=engine)   # type: ignore[method-assign]
     assert pool([pod]).router.prompts.block_tokens == block
+
+
+def test_the_index_of_sent_prompts_has_limits() -> None:
+    made = pool(1, prefix_index={"most_tokens": 192, "block": 96, "capacity": 3})
+    assert made.router.prompts.hashed(made.stage(text([1] * 400))).blocks == 2, "192 / 96"
+    for number in range(4):
+        made.send(text([number] * 96))
+    assert made.router.prefixes.blocks(0) == 3
+    every = pool(1, prefix_index={"most_tokens": None})
+    assert every.router.prompts.hashed(every.stage(tokens=640_000)).blocks == 10_000
+
+
+def test_precise_blocks_need_not_be_the_engines() -> None:
+    made = pool([Pod(0, cached=100), Pod(1, cached=40)], caches="exact", precise_block=32,
+                scorers={"precise_prefix": 1})
+    assert scores(made, content=text([1] * 128)) == [0.75, 0.25], "3 and 1 of 4 blocks of 32"
+
+
+def test_sessions_by_the_callers_token() -> None:
+    """llm-d's default: a new session has no preference, and one goes to the client of its latest request, always."""
+    made = pool(3, scorers={"session": 1}, session_algorithm="encoded_endpoint_header")
+    homes = [made.send(session=number) for number in range(40)]
+    assert set(homes) == {0, 1, 2}
+    assert scores(made, session=99) == [0, 0, 0]
+    made.now_ns = 10**15
+    assert [made.send(session=number) for number in range(40)] == homes, "a token does not expire"
+    made.members(1, 2)
+    away = homes.index(0)
+    moved = made.send(session=away)
+    made.members(0, 1, 2)
+    assert made.send(session=away) == moved, "bound to the client of the latest request"
+
+
+def test_a_pinned_session_stays_whatever_the_scores() -> None:
+    """llm-d's session-affinity-filter: the client of the latest request alone; a new session is scored."""
+    pods = [Pod(0), Pod(1, waiting=1)]
+    made = pool(pods, scorers={"queue": 1}, session_pins=["decode"])
+    assert made.send(session=7) == 0
+    pods[0].waiting = 9
+    assert [made.send(session=7), made.send(session=8), made.send()] == [0, 1, 1]
+    made.members(1)
+    assert made.send(session=7) == 1
+    made.members(0, 1)
+    pods[0].waiting = 0
+    assert made.send(session=7) == 1, "it follows the client of its latest request"
+    made.now_ns = 301 * 10**9
+    assert made.send(session=7) == 0, "session_id: forgotten after 300 s"
+
+
+def test_both_phases_of_a_session_are_pinned() -> None:
+    pods = [Pod(0, role="prefill"), Pod(1, role="prefill"), Pod(2), Pod(3)]
+    made = pool(pods, picker="random", disaggregation={"always": True}, session_pins=["prefill", "decode"])
+    places = set()
+    for session in (1, 2, 3, 1, 2, 3, 1, 2, 3):
+        stage = made.stage(text([1] * 64), session=session)
+        places.add((session, made.router.choose(stage).index, stage.decode_on.index))   # type: ignore[attr-defined]
+    assert len(places) == 3
+
+
+def test_every_prompt_is_computed_elsewhere_with_other_weights() -> None:
+    """Decode by the queue, prefill by the KV in use."""
+    pods = [Pod(0, role="prefill", use=0.9), Pod(1, role="prefill", waiting=9), Pod(2, waiting=5), Pod(3)]
+    weights = {"queue": 0, "kv": 1, "prefix": 0}
+    made = pool(pods, scorers={"queue": 1}, disaggregation={"uncached": 0, "always": True, "prefill": weights})
+    stage = made.stage(text([1] * 64))
+    assert made.router.choose(stage).index == 1
+    assert stage.decode_on is pods[3]
 
 
 def test_it_believes_up_to_four_times_the_real_cache() -> None:
@@ -236,6 +360,30 @@ def test_prefill_and_decode_clients_are_placed_together() -> None:
     never = simulate(scenario(router={"disaggregation": {"uncached": 0}}, clients=clients, network=network)).stages
     assert set(never["client"].str[0]) == {"d"}
     assert set(never["kind"]) == {"generate"}
+
+
+def test_requests_in_flight_spread_over_the_clients_of_both_phases() -> None:
+    """By the router's own books: prefill until the KV has left, decode until the end."""
+    clients = [{"name": "p", "count": 2, "model": "llama-3.1-8b", "device": "h100-sxm", "role": "prefill"},
+               {"name": "d", "count": 2, "model": "llama-3.1-8b", "device": "h100-sxm"}]
+    router = {"scorers": ONLY | {"active_request": 1}, "disaggregation": {"uncached": 0, "always": True}}
+    results = simulate(scenario(router=router, clients=clients, network={"kind": "link", "bandwidth": "50 GB/s"}))
+    assert (results.record.status == 1).all()
+    stages = results.stages
+    assert set(stages["kind"]) == {"prefill", "decode"}
+    for kind in ("prefill", "decode"):
+        counts = stages.loc[stages["kind"] == kind, "client"].astype(str).value_counts()
+        assert len(counts) == 2
+        assert counts.min() > 40, "of 120"
+
+
+def test_pins_hold_in_a_simulation() -> None:
+    made = scenario(router={"session_pins": ["decode"], "picker": "random"})
+    made["workload"] |= {"sessions": {"count": 9}}
+    results = simulate(made)
+    places = {(session, client) for session, client in zip(
+        results.record.session[results.stages["request"]].tolist(), results.stages["client"], strict=True)}
+    assert len(places) == 9 < len({client for _, client in places}) * 9
 
 
 def test_fleets_change_its_members_of_both_phases() -> None:

@@ -53,7 +53,7 @@ def test_cases_are_the_same_every_time(fuzz, tmp_path):
 
 READING = re.compile(r"\b(csv_rows|json_lines|read_json|parquet_(?!metadata)\w+|npz_arrays|\w+_table|"
                      r"parse_json|read_text|read_bytes|load_yaml|text_lines)\b")
-IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|load_drivers|yaml_document)|config|"
+IMPORTS = re.compile(r"from hermes\.(?:config\.(?:files|tables|bench_results|load_drivers|yaml_document)|config|"
                      r"hardware\.descriptions\.files) import (\([^)]*\)|[^\n]*)")
 
 
@@ -68,7 +68,7 @@ def test_every_reader_has_a_family(fuzz):
     assert found == {*READERS}
     assert set(READERS.values()) <= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
     assert {*TRACE_IMPORTERS.names()} == {*SAMPLES}
-    assert {*DRIVERS, "blis", "vllm-bench"} == {*DRIVER_FILES}
+    assert {*DRIVERS, "blis", "vllm-bench", "summary"} == {*DRIVER_FILES}
 
 
 @pytest.mark.long

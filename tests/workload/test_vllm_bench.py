@@ -47,6 +47,24 @@ def test_a_reference(tmp_path, changes):
     assert found.ids.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("rate", ["inf", float("inf")])
+def test_without_start_times_all_arrive_at_once(tmp_path, rate):
+    """SGLang's bench_serving with --request-rate inf; its json writes Infinity."""
+    trace = import_trace("vllm-bench", written(tmp_path, start_times=None, request_rate=rate), zero_tokens="drop")
+    assert trace["arrival_s"].tolist() == [0.0, 0.0]
+    assert trace["prompt_tokens"].tolist() == [100, 200]
+
+
+def test_one_of_several_results(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    file.write_text("".join(json.dumps({**RESULT, "input_lens": [n, n, n]}) + "\n" for n in (7, 9)))
+    with pytest.raises(InputError, match="the file has 2 results; take one of them"):
+        import_trace("vllm-bench", file, zero_tokens="drop")
+    assert import_trace("vllm-bench", file, zero_tokens="drop", part=1)["prompt_tokens"].tolist() == [9, 9]
+    with pytest.raises(InputError, match="a part from 0 to 1, found 2"):
+        import_trace("vllm-bench", file, part=2)
+
+
 def test_beside_a_run(tmp_path, capsys):
     file = written(tmp_path, errors=["", "", ""], output_lens=[3, 2, 4], ttfts=[0.2, 0.3, 0.1],
                    latencies=[0.32, 0.34, 0.4])
@@ -63,7 +81,10 @@ def test_beside_a_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    ({"start_times": None}, "--save-detailed"), ({"ttfts": [0.1]}, "lists of equal length"),
+    ({"input_lens": None}, "no input_lens: run vllm bench serve with --save-result --save-detailed, SGLang's bench"),
+    ({"start_times": None}, "no start_times: the arrivals of an unknown number of requests a second"),
+    ({"start_times": None, "request_rate": 4.0}, "the arrivals of 4.0 requests a second were drawn and not written"),
+    ({"ttfts": [0.1]}, "lists of equal length"),
     ({"itls": [[10**400], [0.04], []], "latencies": None}, "list of numbers from 0 to 1e\\+24"),
     ({"itls": [[-0.1], [0.04], []], "latencies": None}, "list of numbers from 0 to 1e\\+24"),
 ])

@@ -91,6 +91,7 @@ on the tool or the cards of the publisher."""
 
 _REFUSED = (
     (r".*", r".*(gguf|mlx|exl[23]|hqq)(\W.*)?", r".*", "a format of other engines than vLLM and SGLang"),
+    (r"mlx-community|lmstudio-community|ollama", r".*", r".*", "a format of other engines than vLLM and SGLang"),
     (r".*", r".*(bnb|nf4)(\W.*)?", r".*", "bitsandbytes"),
     (r".*", r"(gptq-int8|.*w8a16)", r".*", "8-bit weights with 16-bit activations"),
     (r".*", r"nvfp4a16", r".*", "NVFP4 weights with 16-bit activations"),
@@ -105,6 +106,7 @@ _CONTEXTS = (
     (r".*/qwen3-(30b-a3b|235b-a22b|4b)-(instruct|thinking)-2507", 262_144),
     (r".*/qwen3-coder-30b-a3b(-instruct)?", 262_144), (r".*/kimi-k2-instruct-0905", 262_144),
     (r"(minimaxai)?/minimax-m2\.7", 204_800),
+    (r"deepseek-ai/deepseek-r1-(distill-qwen-(7b|14b|32b)|0528-qwen3-8b)", 131_072),
 )
 """`max_position_embeddings` of checkpoints that share the description of another one, by PUBLISHER/NAME."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hermes.errors import InputError, Verbatim
+from hermes.hardware.descriptions.machines import card_of
 from hermes.site import page_url
 
 __all__ = ["meant", "remark", "type_of", "unknown"]
@@ -38,6 +39,8 @@ _MODELS = {
     **{f"minimax-m2{minor}": "minimax-m2.5" for minor in ("", ".1", ".7")},
     **{f"qwen3-{size}-{kind}-2507": f"qwen3-{size}" for size in ("4b", "30b-a3b", "235b-a22b")
        for kind in ("instruct", "thinking")},
+    **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
+    "deepseek-r1-0528-qwen3-8b": "qwen3-8b", "hermes-3-llama-3.1-8b": "llama-3.1-8b",
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b", "deepseek-r1-distill-llama-70b": "llama-3.1-70b",
     "mixtral-8x7b-v0.1": "mixtral-8x7b", "mistral-7b-v0.1": "mistral-7b",
     "phi-3-mini": "phi-3.5-mini", "phi-3-mini-128k": "phi-3.5-mini", "phi-3-medium-128k": "phi-3-medium",
@@ -61,6 +64,7 @@ _BANDWIDTHS = {   # GB/s of cards that do not ship, from their data sheets
 
 _TYPES = tuple((re.compile(pattern), kind) for pattern, kind in (   # model_type by name, the first that matches
     (r"deepseek-v3\.2|deepseek-v32", "deepseek_v32"), (r"deepseek-v4", "deepseek_v4"),
+    (r"deepseek-r1.*-qwen-?3", "qwen3"), (r"deepseek-r1.*-qwen", "qwen2"), (r"deepseek-r1.*-llama", "llama"),
     (r"deepseek-(v3|r1)", "deepseek_v3"), (r"deepseek-(coder-)?v2", "deepseek_v2"), (r"kimi-k2", "kimi_k2"),
     (r"llama-?4", "llama4"), (r"llama-3\.2-(11|90)b", "mllama"), (r"(code)?llama", "llama"),
     (r"qwen-?3-next", "qwen3_next"), (r"qwen-?3\.5", "qwen3_5"), (r"qwen-?3-vl", "qwen3_vl"),
@@ -79,6 +83,8 @@ def meant(folder: str, text: str, names: Sequence[str]) -> str | None:
     if folder not in ALIASES:
         return None
     plain = _plain(folder, text)
+    if folder == "devices":
+        plain = card_of(text) or plain
     tight = {name.replace("-", ""): name for name in (*ALIASES[folder], *names)}
     for name in (plain, _VARIANT.sub("", plain)):
         name = tight.get(name.replace("-", ""), name)
@@ -111,6 +117,8 @@ def remark(folder: str, text: str, names: Sequence[str], base_dir: Path | None =
     found = meant(folder, text, names)
     if found is None:
         return None
+    if card_of(text) is not None:
+        return f"device {text} is a machine, of which a device is one card: {found}"
     others = [name for name in names if name != found and name.split("-")[0] == found.split("-")[0]]
     return f"device {text} is {found}; other cards: {', '.join(others)}" if others else None
 
@@ -140,6 +148,9 @@ def unknown(folder: str, text: str, names: Sequence[str]) -> InputError:
     is known; a model of another type never is.
     """
     plain, known, said = _plain(folder, text), list(names), ""
+    card = card_of(text) if folder == "devices" else None
+    if card is not None:
+        plain = card
     if folder == "models":
         kind = _type(plain)
         if kind is not None:
@@ -148,7 +159,7 @@ def unknown(folder: str, text: str, names: Sequence[str]) -> InputError:
                 return _not_modelled(text, kind)
     elif (own := _BANDWIDTHS.get(re.sub(r"-\d+gb$", "", plain))) is not None:
         known = [name for name in names if 1 / ALIKE < _bandwidth(name) / own < ALIKE]
-        said = f" (a card of {own} GB/s)"
+        said = f" (a card of {own} GB/s)" if card is None else f" (a machine with cards {card} of {own} GB/s)"
     if folder == "devices" and not plain.startswith("cpu"):
         known = [name for name in known if not name.startswith("cpu")]
     figure = _bandwidth_text if folder == "devices" else _type_text

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import FloatArray
+from hermes.config.bench_results import bench_of
+from hermes.config.load_drivers import driver_of
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
 from hermes.results.compare.compare_verdict import FIGURES, TotalRow, named, slo_rows, totals, verdict
@@ -26,6 +28,7 @@ from hermes.results.compare.observed import observed_report
 from hermes.results.compare.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.compare.repetitions import beyond_noise, over_repetitions
 from hermes.results.compare.same_requests import ServedRequests, check_same, served_requests
+from hermes.results.compare.summaries import Summary, read_summary
 from hermes.results.compare.trust import cannot_rank
 from hermes.results.distribution import Distribution
 from hermes.results.figures.steady import mean_stay
@@ -101,7 +104,7 @@ class CompareTable:
     rows: Sequence[CompareRow]
     per_request: Sequence[PerRequest]
     ours: int                  # completed requests of ours
-    reference: int             # requests of the reference
+    reference: int | None      # requests of the reference; None if a summary does not say
     joined: int | None         # in both; None if they were not joined
     usage: Mapping[str, float | None] = field(default_factory=dict)   # our joules and dollars, where there are any
     totals: Sequence[TotalRow] = ()                                   # beside those of another run
@@ -151,7 +154,8 @@ class CompareTable:
     def notes(self) -> list[str]:
         """Notes that a reader of the table needs."""
         ours, reference = _called(self.names)
-        notes = [f"{self.ours:,} completed requests of {ours}, {self.reference:,} of {reference}"]
+        theirs = "an unknown number" if self.reference is None else f"{self.reference:,}"
+        notes = [f"{self.ours:,} completed requests of {ours}, {theirs} of {reference}"]
         notes += [f"{name} was interrupted: these are the requests until then" for name in self.interrupted]
         if self.different_requests is not None:
             notes.append(f"NOT the same requests: {self.different_requests}")
@@ -256,12 +260,13 @@ def _size(error: float | None) -> str:
 def compare(
     run: str | os.PathLike[str] | Results, reference: str | os.PathLike[str] | Results,
     mapping: ReferenceMapping | str | None = None, *, allow_different_requests: bool = False,
-    names: tuple[str, str] | None = None,
+    names: tuple[str, str] | None = None, part: int | None = None,
 ) -> CompareTable:
     """Compare a run (its folder, or `Results`) with a reference: a file, an observation, or another run.
 
     mapping: Columns of the reference, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
     names: Of two runs; None takes those of their folders.
+    part: Which of several results in a file, from 0.
     Raises `InputError` for files that cannot be read (with file, line and column), if nothing can be compared, and if
     the two sides have different requests, unless these are allowed.
     """
@@ -276,14 +281,44 @@ def compare(
             raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")
         other = reference if isinstance(reference, Results) else open_run(reference)
         return _compare_runs(results, other, names or _names(run, reference), allow_different_requests)
+    summary = read_summary(Path(reference), part) if mapping is None and not _has_requests(Path(reference)) else None
+    if summary is not None:
+        return _compare_summary(results, summary, str(reference), allow_different_requests)
     if Path(reference).suffix in (".yaml", ".yml"):
         raise InputError(Verbatim(f"a scenario has no latencies; run it (`hermes run {reference} -o DIR`), then "
                                   "compare with DIR"), file=str(reference))
-    return _compare_file(results, os.fspath(reference), mapping, allow_different_requests)
+    return _compare_file(results, os.fspath(reference), mapping, allow_different_requests, part)
 
 
-def _compare_file(results: Results, name: str, mapping: ReferenceMapping | str | None, allowed: bool) -> CompareTable:
-    theirs, ours = load_reference(name, _mapping(mapping, name)), _our_columns(results)
+def _compare_summary(results: Results, theirs: Summary, name: str, allowed: bool) -> CompareTable:
+    """Compare with means and percentiles of a whole benchmark: those that the file has."""
+    ours, completed = _our_columns(results), results.record.status == STATUS_COMPLETED
+    samples = {metric: results.itl_s() if metric == "itl" else Distribution(ours[metric]) for metric in theirs.stats}
+    rows = []
+    for metric in _METRICS:
+        for stat in sorted(theirs.stats.get(metric, ()), key=lambda one: (one != "mean", float(one[1:])
+                                                                         if one != "mean" else 0.0)):
+            a = samples[metric].mean if stat == "mean" else float(samples[metric].percentiles([float(stat[1:])])[0])
+            b = theirs.stats[metric][stat]
+            mine = None if np.isnan(a) else a
+            rows.append(CompareRow(metric, stat, mine, b, _relative(mine, b)))
+    record = results.record
+    known = [("number", int(completed.sum()), theirs.requests, "completed requests"),
+             ("prompt tokens", int(record.prompt_tokens[completed].sum()), theirs.prompt_tokens, "prompt tokens"),
+             ("output tokens", int(record.output_tokens[completed].sum()), theirs.output_tokens, "output tokens")]
+    different = next((f"the run has {mine:,} {words}, the summary {their:,}" for _, mine, their, words in known
+                      if their is not None and mine != their), None)
+    _refuse(different, allowed, name)
+    return CompareTable(
+        rows, [], int(completed.sum()), theirs.requests, None, _usage(results.summary),
+        checked=[word for word, _, their, _ in known if their is not None], different_requests=different,
+        interrupted=["ours"] if results.meta.get("interrupted") else [],
+        remarks=[f"a summary of {theirs.tool}, without single requests: the statistics that it has"])
+
+
+def _compare_file(results: Results, name: str, mapping: ReferenceMapping | str | None, allowed: bool,
+                  part: int | None = None) -> CompareTable:
+    theirs, ours = load_reference(name, _mapping(mapping, name, part), part), _our_columns(results)
     shared = [metric for metric in _METRICS if metric in theirs.columns]
     rows: list[CompareRow] = []
     for metric in _METRICS:
@@ -304,10 +339,15 @@ def _compare_file(results: Results, name: str, mapping: ReferenceMapping | str |
     )
 
 
-def _mapping(mapping: ReferenceMapping | str | None, name: str) -> ReferenceMapping:
+def _mapping(mapping: ReferenceMapping | str | None, name: str, part: int | None) -> ReferenceMapping:
     if mapping is None:
-        return guess_mapping(name)
-    return preset(mapping, name) if isinstance(mapping, str) else mapping
+        return guess_mapping(name, part)
+    return preset(mapping, name, part) if isinstance(mapping, str) else mapping
+
+
+def _has_requests(path: Path) -> bool:
+    """Whether a file has requests of its own that are known to be such, beside what sums them up."""
+    return driver_of(path) is not None or bench_of(path, 0) is not None
 
 
 def _held(theirs: Reference) -> ServedRequests:

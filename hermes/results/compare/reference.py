@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,9 +19,10 @@ import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.config import ConfigModel
-from hermes.config.columns import LARGEST, PER_S, TIMES, TOKENS, TOOLS, Unit, source, tool_of
-from hermes.config.files import json_lines, parquet_schema
-from hermes.config.load_drivers import bench_table, driver_of, driver_table
+from hermes.config.bench_results import JSON, bench_of, bench_table, is_prometheus
+from hermes.config.columns import LARGEST, OPTIONAL, PER_S, TIMES, TOKENS, TOOLS, Unit, source, tool_of
+from hermes.config.files import MAX_DOCUMENT_BYTES, json_lines, open_file, parquet_schema, read_json
+from hermes.config.load_drivers import driver_of, driver_table
 from hermes.config.tables import Table, csv_table, json_table, parquet_columns
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
@@ -36,7 +36,7 @@ __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping"
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
 COUNTS = ("prompt_tokens", "output_tokens")
-_PARQUET, _JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")
+_PARQUET = (".parquet", ".pq")
 T = TypeVar("T")
 _REQUEST_ID = re.compile(r"(?:[A-Za-z][A-Za-z0-9_.:/# -]*[A-Za-z_.:/# -]|[A-Za-z])?([0-9]{1,30})")
 FIELDS = ("id", *INSTANTS, *DURATIONS, *COUNTS, "token_times")
@@ -149,60 +149,99 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
     return validate(ReferenceMapping, data)
 
 
-def preset(name: str, path: str | os.PathLike[str]) -> ReferenceMapping:
+def preset(name: str, path: str | os.PathLike[str], part: int | None = None) -> ReferenceMapping:
     """Return one of `PRESETS`, with the prompt tokens if `path` has them; `InputError` for another name."""
     if name not in PRESETS:
         raise InputError(f"one of {', '.join(PRESETS)}", name, field="mapping", suggestion=suggest(name, PRESETS))
-    return _with_prompts(name, _names(Path(path)))
+    return _of_tool(name, _names(Path(path), part))
 
 
-def _with_prompts(name: str, columns: Collection[str]) -> ReferenceMapping:
-    prompts = TOOLS[name]["prompt_tokens"]
-    return PRESETS[name].model_copy(update={"prompt_tokens": prompts} if prompts in columns else {})
+def _of_tool(name: str, columns: Collection[str]) -> ReferenceMapping:
+    """Return the mapping of a tool, of the columns that there are."""
+    theirs = TOOLS[name]
+    update = {ours: theirs[ours] if theirs[ours] in columns else None for ours in OPTIONAL[name] if ours != "id"}
+    return PRESETS[name].model_copy(update=update)
 
 
-def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
-    """Return the mapping that a file's column names suggest: of a preset, or of names such as `ttft_s`, `e2e_ms`."""
-    row = _names(Path(path))
+def guess_mapping(path: str | os.PathLike[str], part: int | None = None) -> ReferenceMapping:
+    """Return the mapping that a file's column names suggest: of a preset, or of names such as `ttft_s`, `e2e_ms`.
+
+    part: Which of several results in the file, from 0.
+    """
+    row = _names(Path(path), part)
     tool = tool_of(row)
     if tool is not None:
-        return _with_prompts(tool, row)
+        return _of_tool(tool, row)
     data: dict[str, Any] = {
         field: {"column": f"{field}_{unit}", "unit": unit}
         for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
     }
+    if not data:
+        raise InputError(Verbatim(_no_times(row)), file=os.fspath(path))
     data |= {name: name for name in COUNTS if name in row}
     named = [name for name in ("request", "request_id", "id") if name in row]
     data |= {"id": named[0]} if named else {}
     return validate(ReferenceMapping, data)
 
 
-def _names(path: Path) -> Collection[str]:
+def _no_times(columns: Collection[str]) -> str:
+    if "experiments" in columns:
+        return ("the raw export of GenAI-Perf counts no tokens; give the summary next to it "
+                "(profile_export_genai_perf.json)")
+    if {"status", "data"} <= {*columns}:
+        return "an answer of Prometheus' API has no single request; give what the load driver wrote"
+    named = f"its columns are {', '.join(map(str, columns))}"[:200] if columns else "it has no columns"
+    return f"no latencies: {named}; name them (--map ttft=COLUMN:ms), or give the result of a load driver"
+
+
+def _names(path: Path, part: int | None) -> Collection[str]:
     """Return the names of the columns: a CSV file's header, the keys of the first object."""
     if driver_of(path) is None and path.suffix.lower() in _PARQUET:
         names: list[str] = parquet_schema(path).names
         return names
-    if driver_of(path) is None and path.suffix.lower() in _JSON:
-        first: dict[str, Any] = next(json_lines(path), (0, {}))[1]
-        return bench_table(first, path).columns if isinstance(first.get("ttfts"), list) else first
-    return _read(path, []).columns
+    if driver_of(path) is None and bench_of(path, part) is None and path.suffix.lower() in JSON:
+        first = _array(path)[:1] if _is_array(path) else [next(json_lines(path), (0, {}))[1]]
+        return first[0] if first else {}
+    return _read(path, [], part).columns
 
 
-def _read(path: Path, names: Sequence[str]) -> Table:
+def _read(path: Path, names: Sequence[str], part: int | None) -> Table:
     """Return these columns of a file (of CSV files and of load drivers all). `InputError` if one is missing."""
     driver = driver_of(path)
     if driver is not None:
-        return driver_table(driver, path)
+        return driver_table(driver, path, **({} if driver != "guidellm" or part is None else {"benchmark": part}))
     if path.suffix.lower() in _PARQUET:
         return parquet_columns(path, names)
-    if path.suffix.lower() not in _JSON:
+    if path.suffix.lower() not in JSON:
+        if is_prometheus(path):
+            raise InputError(Verbatim(
+                "is a dump of Prometheus metrics: counters and histograms since the server's start, of no single "
+                "request; give what the load driver wrote (its per-request times, or its summary)"), file=str(path))
         return csv_table(path, unnamed=True)
-    first: dict[str, Any] = next(json_lines(path), (0, {}))[1]
-    if not isinstance(first.get("ttfts"), list):
+    result = bench_of(path, part)
+    if result is not None:
+        return bench_table(result, path)
+    if not _is_array(path):
         return json_table(path, names)
-    if len(list(islice(json_lines(path), 2))) > 1:
-        raise InputError("one result of vllm bench serve", Verbatim("several"), file=str(path))
-    return bench_table(first, path)
+    rows = _array(path)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return Table(path, columns, places=[f"{number}." for number in range(len(rows))])
+
+
+def _is_array(path: Path) -> bool:
+    if path.suffix.lower() != ".json":
+        return False
+    with open_file(path) as file:
+        return file.read(64).lstrip(b"\xef\xbb\xbf \n\r\t").startswith(b"[")
+
+
+def _array(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON array."""
+    found = read_json(path, MAX_DOCUMENT_BYTES, unknown=True)
+    for number, row in enumerate(found):
+        if not isinstance(row, dict):
+            raise InputError("an object for each request", row, file=str(path), field=f"{number}")
+    return list(found)
 
 
 def _times(value: Any) -> list[float]:
@@ -227,13 +266,16 @@ def _request_id(value: Any) -> int:
     return int(found[1])
 
 
-def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> Reference:
-    """Read a reference; `InputError` gives the file, line and column of an error."""
+def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping, part: int | None = None) -> Reference:
+    """Read a reference; `InputError` gives the file, line and column of an error.
+
+    part: Which of several results in the file, from 0.
+    """
     wanted = {field: spec for field in FIELDS if (spec := mapping.column(field)) is not None}
     if not wanted:
         raise InputError(f"a mapping of at least one of {', '.join(FIELDS)}", field="mapping")
     names = {field: column for field, (column, _) in wanted.items()}
-    table = _read(Path(path), list(dict.fromkeys(names.values()))).renamed(names)
+    table = _read(Path(path), list(dict.fromkeys(names.values())), part).renamed(names)
     if not len(table):
         raise InputError("at least one request", Verbatim("none"), file=table.file)
     ids = _ids(table, mapping)

@@ -1,0 +1,140 @@
+"""Plugins of an EndpointPickerConfig: what each is, which parameters it takes, and which are not modelled and why.
+
+Names and parameters are those of https://github.com/llm-d/llm-d-router (pkg/epp/framework/plugins, read, not run),
+older names included. Parameters without an effect on placements are in the second column of `KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from hermes.config.yaml_document import Node
+from hermes.deploy.objects_fields import fields_of, items_of, text_of
+from hermes.deploy.objects_flow import FLOW_PLUGINS
+from hermes.errors import Verbatim
+
+__all__ = ["APPROXIMATE", "DECIDER", "DECIDERS", "HANDLERS", "PHASES", "PICKERS", "PIN", "PRECISE", "SCORERS", "SINGLE",
+           "Plugin", "only", "plugins_of"]
+
+SCORERS = {
+    "queue-scorer": "queue", "kv-cache-utilization-scorer": "kv", "prefix-cache-scorer": "prefix",
+    "precise-prefix-cache-scorer": "precise_prefix", "load-aware-scorer": "load_aware",
+    "session-affinity-scorer": "session", "lora-affinity-scorer": "lora_affinity",
+    "active-request-scorer": "active_request", "no-hit-lru-scorer": "no_hit_lru"}
+RENAMED = {"kv-cache-scorer": "kv-cache-utilization-scorer", "single-profile": "single-profile-handler",
+           "max-score": "max-score-picker"}
+PICKERS = {"max-score-picker": "max_score", "random-picker": "random", "weighted-random-picker": "weighted_random"}
+HANDLERS = ("pd-profile-handler", "disagg-profile-handler")
+SINGLE = ("single-profile-handler", "data-parallel-profile-handler")
+PHASES = {"decode": "decode-filter", "prefill": "prefill-filter"}   # the filter that a profile of a phase needs
+APPROXIMATE, PRECISE = "approx-prefix-cache-producer", "precise-prefix-cache-producer"
+DECIDER = "prefix-based-pd-decider"
+PIN = "session-affinity-filter"
+DECIDERS = (DECIDER, "always-disagg-pd-decider")
+
+_INDEX = ("autoTune", "blockSize", "blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch",
+          "maxPrefixTokensToMatch", "prefixHashSource")
+_EVENTS = (("tokenProcessorConfig", "indexerConfig", "speculativeIndexing", "sessionManager"),
+           ("kvEventsConfig", "speculativeTTL"))
+_SESSION = (("algorithm", "strategy", "evictionTtlSeconds", "sessionIdConfig", "profileName"),
+            ("headerName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge", "secure",
+             "sameSite"))
+Keys = tuple[tuple[str, ...], tuple[str, ...]]
+KINDS: dict[str, Keys] = {
+    **dict.fromkeys(SCORERS, ((), ())), **dict.fromkeys(SINGLE, ((), ("primaryPort", "targetPort"))),
+    **dict.fromkeys(PICKERS, ((), ("maxNumOfEndpoints",))),
+    **dict.fromkeys((*PHASES.values(), "encode-filter", "always-disagg-multimodal-decider", *DECIDERS), ((), ())),
+    **FLOW_PLUGINS,
+    "prefix-cache-scorer": ((*_INDEX, "prefixMatchInfoProducerName", "prefixLengthWeight"), ("maxModelLen",)),
+    APPROXIMATE: (_INDEX, ()), PRECISE: _EVENTS, "precise-prefix-cache-scorer": _EVENTS,
+    "load-aware-scorer": (("threshold",), ()),
+    "session-affinity-scorer": _SESSION, PIN: _SESSION,
+    "active-request-scorer": (("idleThreshold", "maxBusyScore"), ("requestTimeout", "inFlightLoadProducerName")),
+    "no-hit-lru-scorer": (("lruSize", "prefixMatchInfoProducerName"), ("prefixPluginType", "prefixPluginName")),
+    "inflight-load-producer": ((), ("prefixMatchInfoProducerName", "addEstimatedOutputTokens",
+                                    "maxEstimatedOutputTokens", "outputRatio", "syncCrossReplicaState")),
+    DECIDER: (("nonCachedTokens",), ()),
+    HANDLERS[0]: (("deciderPluginName", "threshold"), ("primaryPort", "prefixPluginName", "hashBlockSize")),
+    HANDLERS[1]: (("deciders", "profiles"), ())}
+"""Plugin -> parameters that are read, and those without an effect."""
+
+BESIDE = frozenset((
+    # token counts are exact here, and bodies are read by nothing else
+    "token-producer", "tokenizer", "openai-parser", "vllmhttp-parser", "anthropic-parser", "passthrough-parser",
+    # where scorers get what they read
+    "endpoint-notification-source", "metrics-data-source", "core-metrics-extractor", "models-data-source",
+    "models-data-extractor", "dcgm-data-source", "dcgm-extractor", "session-id-producer",
+    # headers, and answers to other requests
+    "prefill-header-handler", "disagg-headers-handler", "models-responder", "agent-identity", "dp-rank-header-handler",
+    # of images, which requests do not have here: the scorer gives 0 to all
+    "mm-embeddings-cache-producer", "mm-embeddings-cache-scorer"))
+"""Plugins without an effect on placements, whatever their parameters."""
+
+REFUSED = {
+    "burst-prefix-cache-producer": "it holds requests back, and sends those with a common beginning to one client",
+    "prefix-cache-affinity-filter": "it leaves out clients that hold little of the prompt",
+    "endpoint-attribute-filter": "it leaves out clients by a metric of their devices or pods",
+    "endpoint-attribute-scorer": "it scores a metric of devices or pods",
+    "thunder-agent": "it binds programs of agents to clients by the tokens that they will hold",
+    "token-load-scorer": "it scores the tokens in flight",
+    "lmetric-scorer": "it scores uncached tokens times the batch size",
+    "latency-scorer": "it scores latencies that a trained model predicts",
+    "predicted-latency-producer": "it predicts latencies with a trained model",
+    "slo-headroom-tier-filter": "it leaves out clients by predicted latencies",
+    "latency-slo-admitter": "it refuses requests by predicted latencies",
+    "probabilistic-admitter": "it refuses requests at random as the clients fill up",
+    "pd-slo-pair-optimizer": "it scores pairs of clients by predicted latencies",
+    "by-label": "it leaves out clients by labels", "by-label-selector": "it leaves out clients by labels",
+    "label-selector-filter": "it leaves out clients by labels",
+    "running-requests-size-scorer": "it scores the running requests; active-request-scorer is modelled"}
+"""Plugins that change placements and are not modelled -> how."""
+
+
+class Plugin(NamedTuple):
+    """A plugin of a file.
+
+    Attributes:
+        name: By which profiles name it.
+        kind: Its type; names of older releases as they are now.
+        node: Its entry in `plugins`.
+        place: Its path in the file.
+        given: Its parameters.
+    """
+
+    name: str
+    kind: str
+    node: Node
+    place: str
+    given: Mapping[str, Node]
+
+    @property
+    def path(self) -> str:
+        """The path of its parameters."""
+        return f"{self.place}.parameters"
+
+
+def plugins_of(listed: Node | None) -> dict[str, Plugin]:
+    """Return the plugins of a file by name, in its order. Raises `InputError` for one that changes placements and is
+    not modelled."""
+    found: dict[str, Plugin] = {}
+    for place, node in enumerate(items_of(listed, "plugins")):
+        path = f"plugins.{place}"
+        own = fields_of(node, path, ("type", "name", "parameters"))
+        kind = text_of(own.get("type"), f"{path}.type", node)
+        name = text_of(own["name"], f"{path}.name", node) if "name" in own else kind
+        kind = RENAMED.get(kind, kind)
+        if kind not in KINDS and kind not in BESIDE:
+            why = f": {REFUSED[kind]}" if kind in REFUSED else ""
+            raise own["type"].mark.error(Verbatim(f"{kind!r} is not modelled{why}; remove the plugin"),
+                                         field=f"{path}.type")
+        if name in found:
+            raise node.mark.error(Verbatim(f"a second plugin {name!r}; give it another name"), field=path)
+        given = {} if kind in BESIDE else fields_of(own.get("parameters"), f"{path}.parameters", *KINDS[kind])
+        found[name] = Plugin(name, kind, node, path, given)
+    return found
+
+
+def only(plugins: Mapping[str, Plugin], kinds: Collection[str]) -> list[Plugin]:
+    """Return the plugins of some types."""
+    return [plugin for plugin in plugins.values() if plugin.kind in kinds]
