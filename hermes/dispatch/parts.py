@@ -7,7 +7,9 @@ scenario asks for no part. `PARTS` of `hermes.scenario.build_operations` lists t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hermes.compiled import mypyc_attr
 
 if TYPE_CHECKING:
     from hermes.core.client import Client
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DispatchPart", "Observers"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DispatchPart:
     """Hooks of a part, in the order of their calls; each does nothing here. A part changes its own state, and of
     requests and stages only what a hook names.
@@ -30,7 +33,7 @@ class DispatchPart:
     """
 
     coordinator: Coordinator
-    attempts = False
+    attempts: ClassVar[bool] = False
 
     def attach(self, coordinator: Coordinator) -> None:
         """Join a coordinator; called once, before anything else."""

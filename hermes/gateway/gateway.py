@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from hermes.core.client import Client
 from hermes.core.clock import ARRIVAL, Clock, Tick
@@ -71,7 +71,7 @@ class Gateway(DispatchPart):
         down: Indices of clients that cannot be reached.
     """
 
-    attempts = True
+    attempts: ClassVar[bool] = True
 
     def __init__(self, env: Clock, policy: GatewayPolicy, draw: Draw,
                  parts: Sequence[Callable[[Gateway], GatewayPart]] = ()) -> None:
