@@ -97,11 +97,12 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
     moving = [*handoff, *build_gateway(scenario, env, built, requested)]
     fleet = build_fleet(scenario, base_dir, env, clients, built, [network, *(kv_network() for _ in handoff)], moving,
                         goes_on)
+    parts = [*parts_of(scenario, env, built.routers.values(), streams), *fleet, *moving]
     coordinator = Coordinator(
         env, clients, events, built.routers, built.candidates, built.cells, streams,
-        StageRows(env, stage_kinds, attempts=any(part.attempts for part in moving)), notes,
+        StageRows(env, stage_kinds, attempts=any(part.attempts for part in parts)), notes,
         Inputs(env, network, transfers), prefill_gives=int(not handoff or scenario.first_token == "prefill"),
-        parts=[*parts_of(scenario, env, built.routers.values(), streams), *fleet, *moving],
+        parts=parts,
     )
     check_engines(scenario, pipelines, built.candidates)
     return Simulation(
