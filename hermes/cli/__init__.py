@@ -36,7 +36,7 @@ _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ i
 
 MODULES = {
     "scenarios": ("run", "validate", "schema", "scenarios"), "services": ("services",), "explain": ("explain",),
-    "checks": ("conform", "compare", "regress"), "accuracy": ("accuracy",), "traces": ("trace",),
+    "checks": ("conform", "compare", "regress"), "evidence": ("accuracy",), "traces": ("trace",),
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
     "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),

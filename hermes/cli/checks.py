@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hermes.cli.evidence import checkout
 from hermes.cli.output import Answer, Overrides, Plugins, answering, to_json
 from hermes.cli.paths import scenario_of
 from hermes.units import counted
@@ -47,9 +48,8 @@ def conform(
     """Compare schedules with an engine's, step by step; exit 1 unless every step is identical.
 
     Either recorded ones, replayed through the schedulers, or with --engine those of a scenario, for which the engine's
-    own scheduler runs without a model.
+    own scheduler runs without a model. Recorded schedules and SGLang's scheduler need a checkout.
     """
-    from hermes.clients.schedule_replay import conform_file, find_files
     from hermes.errors import InputError, Verbatim, suggest
     from hermes.results.layout import Section
 
@@ -63,6 +63,9 @@ def conform(
     if stepping not in (*MODES, "both"):
         raise InputError(f"one of {', '.join((*MODES, 'both'))}", stepping, field="--stepping",
                          suggestion=suggest(stepping, (*MODES, "both")))
+    with checkout("a replay of recorded schedules"):
+        from evidence.schedules.vllm_replay import conform_file, find_files
+
     results = [
         (mode, conform_file(path, every_step=mode == "every_step"))
         for path in find_files(paths) for mode in MODES if stepping in (mode, "both")
@@ -81,10 +84,14 @@ def conform(
 def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[str]) -> Answer:
     from dataclasses import asdict
 
-    from hermes.deploy import engine_conform, sglang_conform
     from hermes.results.layout import Section
 
-    conform_scenario = (engine_conform if engine == "vllm" else sglang_conform).conform_scenario
+    if engine == "vllm":
+        from hermes.deploy.engine_conform import conform_scenario
+    else:
+        with checkout("a comparison with SGLang's scheduler"):
+            from evidence.schedules.sglang_conform import conform_scenario
+
     results = conform_scenario(scenario, python, overrides)
     wrong = [result for result in results if not result.ok]
     rows = [[one.client, f"{engine} {one.version}", one.steps, one.theirs, one.identical] for one in results]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from outside import outside
 
-from hermes.calibration.accuracy.kv_lines import compared, summary
-from hermes.calibration.accuracy.table import Bars, measure, missed
+from evidence.accuracy.kv_lines import compared, summary
+from evidence.accuracy.table import Bars, measure, missed
 from hermes.config.validation import load
 from hermes.errors import InputError
 

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.peers import Fields, Setting, peer_errors
-from hermes.calibration.accuracy.served import (
+from evidence.accuracy.peers import Fields, Setting, peer_errors
+from evidence.accuracy.served import (
     LATENCIES,
     Case,
     Figures,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from evidence.accuracy.served import Case, Row, replay, trust_of_steps
 from hermes.arrays import FloatArray
-from hermes.calibration.accuracy.served import Case, Row, replay, trust_of_steps
 from hermes.calibration.fit.watts import ServedLoad, fit_watts
 from hermes.calibration.importers.base import known_model
 from hermes.clients.resources import power_model

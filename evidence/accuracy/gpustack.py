@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from evidence.accuracy.peers import Setting, peer_errors
+from evidence.accuracy.served import Case, Row, latencies, replay, rows_of, trust_of_steps
 from hermes.arrays import IntArray
-from hermes.calibration.accuracy.peers import Setting, peer_errors
-from hermes.calibration.accuracy.served import Case, Row, latencies, replay, rows_of, trust_of_steps
 from hermes.config.files import read_text
 from hermes.errors import InputError
 from hermes.workload.lengths import EmpiricalLengths

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.served import (
+from evidence.accuracy.served import (
     Case,
     Row,
     latencies,

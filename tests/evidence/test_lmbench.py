@@ -7,8 +7,8 @@ import pytest
 from outside import OUTSIDE
 from scripts_loaded import load
 
-from hermes.calibration.accuracy import lmbench as module
-from hermes.calibration.accuracy.lmbench import (
+from evidence.accuracy import lmbench as module
+from evidence.accuracy.lmbench import (
     BEHIND_SERVICE,
     H100,
     LIMITS,
@@ -32,7 +32,7 @@ from hermes.calibration.accuracy.lmbench import (
     timed_out,
     users_of,
 )
-from hermes.calibration.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, intervals, paired
+from evidence.accuracy.lmbench_router import HOP, HOP_S, PLAIN, effects, hops, intervals, paired
 
 FOLDER = OUTSIDE / "data" / "llm-d-lmbench"
 needs_data = pytest.mark.outside("data/llm-d-lmbench")

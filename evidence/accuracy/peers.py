@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from hermes.calibration.accuracy.served import Figures, read_rows
+from evidence.accuracy.served import Figures, read_rows
 from hermes.config.data_files import resource_dir
 
 __all__ = ["Fields", "Setting", "peer_errors", "read_peers"]

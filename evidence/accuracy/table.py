@@ -16,16 +16,16 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.calibration.accuracy.gpustack import gpustack
-from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
-from hermes.calibration.accuracy.inferencex import inferencex, inferencex_minimax, inferencex_more
-from hermes.calibration.accuracy.kv_lines import kv_lines
-from hermes.calibration.accuracy.llm_d import closed_loop
-from hermes.calibration.accuracy.lmbench import lmbench, lmbench_h100
-from hermes.calibration.accuracy.lmbench_router import lmbench_router
-from hermes.calibration.accuracy.recorded import cpu_runs, recorded_runs, schedules, splitwise
-from hermes.calibration.accuracy.served import Row
-from hermes.calibration.accuracy.steady import steady_decodes
+from evidence.accuracy.gpustack import gpustack
+from evidence.accuracy.h100_sets import blis_experiments, blis_training, residency
+from evidence.accuracy.inferencex import inferencex, inferencex_minimax, inferencex_more
+from evidence.accuracy.kv_lines import kv_lines
+from evidence.accuracy.llm_d import closed_loop
+from evidence.accuracy.lmbench import lmbench, lmbench_h100
+from evidence.accuracy.lmbench_router import lmbench_router
+from evidence.accuracy.recorded import cpu_runs, recorded_runs, schedules, splitwise
+from evidence.accuracy.served import Row
+from evidence.accuracy.steady import steady_decodes
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.result_ranges import FAMILIES, LEAST, family_of, range_by_power

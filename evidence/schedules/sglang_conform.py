@@ -1,10 +1,9 @@
 """Compare the schedule of a scenario with SGLang's own (`hermes conform SCENARIO --engine sglang`).
 
 The scenario is simulated step by step. The scheduler of every `kind: sglang` client notes which request it got before
-which plan, and its batches. SGLang's scheduler (`hermes.deploy.sglang_alone`, in an interpreter that has SGLang) then
-gets the same requests before the same plans, with prompts and answers that share the tokens that these share, and both
-schedules are compared: kinds, requests with new and cached tokens, retractions, free and evictable tokens, and the
-new-token ratio.
+which plan, and its batches. SGLang's scheduler (`sglang_alone`, in an interpreter that has SGLang) then gets the same
+requests before the same plans, with prompts and answers that share the tokens that these share, and both schedules are
+compared: kinds, requests with new and cached tokens, retractions, free and evictable tokens, and the new-token ratio.
 
 With overlap scheduling a batch is planned while the one before runs. Arrivals are given by the number of plans made
 before, so that both see them alike.
@@ -19,9 +18,8 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evidence.schedules.sglang_replay import COLUMNS, batches_of
 from hermes.clients.llm import LLMClient
-from hermes.clients.schedule_replay import Row, compared
-from hermes.clients.sglang_replay import COLUMNS, batches_of
 from hermes.core.block_hashes import name_runs
 from hermes.core.generation import Generation
 from hermes.deploy.engine_conform import ClientResult, Served, as_list
@@ -30,6 +28,7 @@ from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
 from hermes.schedulers.base import AT_REST
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.schedule_rows import Row, compared
 from hermes.schedulers.sglang import SglangScheduler
 from hermes.schedulers.sglang_config import SglangConfig
 

@@ -44,8 +44,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.arrays import IntArray
-from hermes.calibration.accuracy.served import (
+from evidence.accuracy.served import (
     Case,
     Figures,
     Row,
@@ -55,6 +54,7 @@ from hermes.calibration.accuracy.served import (
     statistics,
     trust_of_steps,
 )
+from hermes.arrays import IntArray
 from hermes.hardware.trust import Trust
 from hermes.results import Results
 

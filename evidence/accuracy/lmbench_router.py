@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.arrays import IntArray
-from hermes.calibration.accuracy.lmbench import (
+from evidence.accuracy.lmbench import (
     BLOCK_TOKENS,
     MAX_MODEL_LEN,
     NEVER_S,
@@ -31,7 +30,8 @@ from hermes.calibration.accuracy.lmbench import (
     send,
     users_of,
 )
-from hermes.calibration.accuracy.served import Case, Row
+from evidence.accuracy.served import Case, Row
+from hermes.arrays import IntArray
 from hermes.config.streams import stream
 
 __all__ = ["ALL", "CAUSES", "HOP_S", "PLAIN", "RATES", "effects", "hops", "intervals", "lmbench_router", "paired"]

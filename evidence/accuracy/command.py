@@ -1,60 +1,38 @@
-"""The command `hermes accuracy`: errors against all reference sets."""
+"""The command `hermes accuracy`: predictions compared with every reference set of a folder."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from evidence.accuracy.table import (
+    LEFT_OUT,
+    SETS,
+    Bars,
+    cells_of,
+    coverage,
+    lines,
+    measure,
+    missed,
+    outside,
+)
+from hermes.cli.output import Answer
+from hermes.config.files import read_json
+from hermes.config.validation import load
+from hermes.errors import InputError, suggest
+from hermes.results.layout import Part, Section, labelled
+from hermes.units import counted
 
-from hermes.cli.output import Answer, answering
-
-if TYPE_CHECKING:
-    from hermes.results.layout import Part
-
-__all__ = ["add_to"]
+__all__ = ["accuracy"]
 
 RISE = 0.02
 SHOWN = ("count", "mean", "p99")
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(answering(accuracy))
-
-
-def accuracy(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the reference sets.")],
-    only: Annotated[list[str], typer.Option("--only", metavar="NAME", help="Run this set only; repeat for more.")
-                    ] = [],  # noqa: B006  (typer copies it)
-    bars: Annotated[Path | None, typer.Option(metavar="FILE", help="Exit 1 if an error exceeds a bar.")] = None,
-    against: Annotated[Path | None, typer.Option(
-        metavar="OLD", help="An earlier --json output: exit 1 if a median error rose by 2 points.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every percentile.")] = False,
-) -> Answer:
-    """Compare predictions with every reference set there is: recorded schedules, and servers of others.
-
-    Nothing is fitted to a run. A set whose folder is missing is named and left out. A second table says how many
-    figures lie in the ranges that `run` prints for results of their class, each found without the figures of the same
-    campaign, site, card, engine or precision; -v prints each of these.
-    """
-    from hermes.calibration.accuracy.table import (
-        LEFT_OUT,
-        SETS,
-        Bars,
-        cells_of,
-        coverage,
-        lines,
-        measure,
-        missed,
-        outside,
-    )
-    from hermes.config.files import read_json
-    from hermes.config.validation import load
-    from hermes.errors import InputError, suggest
-    from hermes.results.layout import Section, labelled
-    from hermes.units import counted
-
+def accuracy(data: Path, only: Sequence[str], bars: Path | None, against: Path | None, *, verbose: bool) -> Answer:
+    """Return the tables of errors and ranges. Arguments are the command's options (`hermes/cli/evidence.py`)."""
     for name in only:
         if name not in SETS:
             raise InputError(f"one of {', '.join(SETS)}", name, field="--only", suggestion=suggest(name, SETS))
@@ -110,8 +88,6 @@ def accuracy(
 
 def _medians(found: Any, file: Path) -> dict[tuple[str, ...], float]:
     """Return the median error of each line of an earlier output."""
-    from hermes.errors import InputError
-
     try:
         return {tuple(line["about"]): float(line["median"]) for line in found["lines"]}
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.served import Case, Row, latencies, replay, rows_of, statistics, trust_of_steps
+from evidence.accuracy.served import Case, Row, latencies, replay, rows_of, statistics, trust_of_steps
 
 __all__ = ["blis_experiments", "blis_training", "residency"]
 

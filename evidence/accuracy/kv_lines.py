@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from hermes.calibration.accuracy.served import Case, Row
+from evidence.accuracy.served import Case, Row
 from hermes.clients.config import LLMClientConfig
 from hermes.config.tables import csv_table
 from hermes.errors import InputError

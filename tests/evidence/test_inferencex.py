@@ -9,7 +9,7 @@ import pytest
 from outside import OUTSIDE
 from scripts_loaded import load
 
-from hermes.calibration.accuracy.inferencex import (
+from evidence.accuracy.inferencex import (
     MINIMAX,
     MORE,
     SGLANG,
@@ -19,8 +19,8 @@ from hermes.calibration.accuracy.inferencex import (
     parallel_of,
     sweep,
 )
-from hermes.calibration.accuracy.peers import Setting, peer_errors, read_peers
-from hermes.calibration.accuracy.served import Row
+from evidence.accuracy.peers import Setting, peer_errors, read_peers
+from evidence.accuracy.served import Row
 from hermes.errors import InputError
 
 Reader = Callable[[Path], Iterator[Row]]

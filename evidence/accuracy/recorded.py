@@ -28,8 +28,7 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.api import simulate
-from hermes.calibration.accuracy.served import (
+from evidence.accuracy.served import (
     LATENCIES,
     Case,
     Row,
@@ -41,7 +40,8 @@ from hermes.calibration.accuracy.served import (
     statistics,
     trust_of_steps,
 )
-from hermes.clients.schedule_replay import conform_file, find_files
+from evidence.schedules.vllm_replay import conform_file, find_files
+from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError, suggest
 from hermes.results import Results

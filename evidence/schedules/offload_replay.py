@@ -1,7 +1,7 @@
 """Replay of schedules recorded from vLLM with its OffloadingConnector (KV offload to host memory).
 
 Format: docs/reference/schedules.md. The replay plays the workers by the same rules as the recording: every job is
-complete a given number of steps after it was started (`hermes.deploy.vllm_offload_alone`).
+complete a given number of steps after it was started (`evidence.schedules.vllm_offload_alone`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes.clients.schedule_replay import (
+from evidence.schedules.vllm_replay import (
     MOST_IDLE,
     Count,
     RecordedSchedule,
     RecordedStep,
-    Row,
     config_of,
-    row_of,
-    rows_of,
     sequences_of,
     set_interval,
 )
@@ -30,6 +27,7 @@ from hermes.memory.host_cache import HostCache
 from hermes.schedulers.host_offload import HostOffload, Job
 from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.schedule_rows import Row, row_of, rows_of
 
 __all__ = ["RecordedOffload", "replay_offload"]
 

@@ -9,11 +9,11 @@ import stat
 
 import pytest
 
+from evidence.schedules.sglang_alone import OWN, ending, text, token
+from evidence.schedules.sglang_conform import ENGINE_ROW, conform_scenario, served_of
+from evidence.schedules.sglang_replay import COLUMNS
 from hermes.api import simulate
 from hermes.cli import main
-from hermes.clients.sglang_replay import COLUMNS
-from hermes.deploy.sglang_alone import OWN, ending, text, token
-from hermes.deploy.sglang_conform import ENGINE_ROW, conform_scenario, served_of
 from hermes.errors import HermesError, InputError
 
 ENGINE = os.environ.get("HERMES_SGLANG_PYTHON")

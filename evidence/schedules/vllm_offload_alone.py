@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 GROUP = 2**16   # tokens of one group's text
+ALONE = Path(__file__).resolve().parents[2] / "hermes" / "deploy" / "vllm_alone.py"
 OWN = 2**30     # tokens from here on belong to one request
 
 
@@ -208,10 +209,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
 
 
 def main() -> None:
-    folder = Path(__file__).resolve().parent   # has a module `vllm` of its own
-    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    found = importlib.util.spec_from_file_location("vllm_alone", folder / "vllm_alone.py")
+    found = importlib.util.spec_from_file_location("vllm_alone", ALONE)
     assert found is not None
     assert found.loader is not None
     alone = importlib.util.module_from_spec(found)

@@ -8,9 +8,9 @@ import pytest
 from outside import OUTSIDE
 from scripts_loaded import load
 
-from hermes.calibration.accuracy import table
-from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, closed_loop, figures, served
-from hermes.calibration.accuracy.recorded import cpu_runs
+from evidence.accuracy import table
+from evidence.accuracy.llm_d import all_reduce_of_one_user, client_of, closed_loop, figures, served
+from evidence.accuracy.recorded import cpu_runs
 from hermes.cli import main
 from hermes.errors import InputError
 

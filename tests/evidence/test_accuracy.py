@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from outside import OUTSIDE
 
-from hermes.calibration.accuracy import table
-from hermes.calibration.accuracy.served import Case, Row
-from hermes.calibration.accuracy.table import SETS, Bars, lines, missed
+from evidence.accuracy import table
+from evidence.accuracy.served import Case, Row
+from evidence.accuracy.table import SETS, Bars, lines, missed
 from hermes.cli import main
 from hermes.config.validation import load
 

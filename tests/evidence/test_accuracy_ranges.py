@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hermes.calibration.accuracy.served import Case, Row
-from hermes.calibration.accuracy.table import SETS, Bars, Cell, cells_of, coverage, found_power, missed, outside
+from evidence.accuracy.served import Case, Row
+from evidence.accuracy.table import SETS, Bars, Cell, cells_of, coverage, found_power, missed, outside
 from hermes.hardware.trust import Trust
 
 STEPS = Trust("near", 0.85, 1.15)

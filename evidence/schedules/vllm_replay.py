@@ -10,11 +10,8 @@ through a client, on a clock that ticks once per step.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -43,15 +40,15 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.schedule_rows import Row, compared, row_of, rows_of
 
 __all__ = [
-    "FileResult", "RecordedSchedule", "Row", "compared", "config_of", "conform_file", "find_files", "load_schedule",
-    "replay", "rows_of", "sequences_of",
+    "FileResult", "RecordedSchedule", "config_of", "conform_file", "find_files", "load_schedule", "replay",
+    "sequences_of", "set_interval",
 ]
 
 MOST_IDLE = 50   # steps without results
 Count = Field(ge=0, le=2**31)
-Row = dict[str, Any]   # Any: JSON
 
 
 class RecordedRequest(ConfigModel):
@@ -184,7 +181,7 @@ def load_schedule(path: Path) -> RecordedSchedule:
 def _schedule_of(data: Any, path: Path) -> RecordedSchedule:   # Any: JSON
     kind: type[RecordedSchedule] = RecordedSchedule
     if isinstance(data, dict) and "host_chunks" in data:
-        from hermes.clients.offload_replay import RecordedOffload
+        from evidence.schedules.offload_replay import RecordedOffload
 
         kind = RecordedOffload
     try:
@@ -252,7 +249,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
     engine: Whose rules it follows; left out, those of the first version that the recording names.
     """
     if recorded.offloads:
-        from hermes.clients.offload_replay import RecordedOffload, replay_offload
+        from evidence.schedules.offload_replay import RecordedOffload, replay_offload
 
         assert isinstance(recorded, RecordedOffload)
         return replay_offload(recorded, engine, every_step=every_step)
@@ -335,34 +332,6 @@ def _given_up(
     return between, {seq: one.abort_in_step for seq, one in asked if one.abort_in_step is not None}
 
 
-def rows_of(
-    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Generation], free_blocks: int, returned: int = 0,
-    name: Callable[[Generation], Any] = attrgetter("request"),
-) -> list[Row]:
-    """Return the rows of a planned run. In a run, every member of the decode group advances by one token a step.
-
-    Args:
-        free_blocks: Free blocks after the first step took its own.
-        returned: Blocks that come back between the first step and the next.
-        name: Returns what stands for a sequence.
-    """
-    chunks = dict(plan.prefills)
-    group = scheduler.group
-    rows: list[Row] = []
-    for j in range(plan.num_steps):
-        scheduled = []
-        for seq in scheduler.running:
-            if seq in chunks:
-                scheduled.append([name(seq), chunks[seq], seq.num_computed - chunks[seq]])
-            elif seq.grouped and plan.decodes:
-                scheduled.append([name(seq), 1, group.clock + seq.base + j])
-        rows.append({
-            "scheduled": scheduled, "preempted": [name(seq) for seq in preempted],
-            "free_blocks_after": free_blocks + (returned + group.blocks_for(1) - group.blocks_for(j + 1) if j else 0),
-        })
-    return [row for row in rows if row["scheduled"]]
-
-
 def _recorder(kind: type[ChunkedScheduler]) -> type[_Recorder]:
     """Return a scheduler class that records what it does."""
     if kind is AsyncChunkedScheduler:
@@ -425,12 +394,6 @@ class _BatchRecorder(InFlightScheduler):
         if batch.shares:
             self.rows.append(row_of(batch, self.pool.free_blocks))
         return batch
-
-
-def row_of(batch: Batch, free_blocks: int, name: Callable[[Generation], Any] = attrgetter("request")) -> Row:
-    """Return the row of a batch that was just scheduled. name: Returns what stands for a sequence."""
-    return {"scheduled": [[name(share.seq), share.num_tokens, share.past] for share in batch.shares.values()],
-            "preempted": [name(seq) for seq in batch.plan.preempted], "free_blocks_after": free_blocks}
 
 
 def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> list[Row]:
@@ -517,7 +480,7 @@ def conform_file(path: Path, *, every_step: bool) -> FileResult:
     """
     data = read_json(path)
     if isinstance(data, dict) and data.get("engine") == "sglang":
-        from hermes.clients.sglang_replay import both_schedules
+        from evidence.schedules.sglang_replay import both_schedules
 
         theirs, ours = both_schedules(data, path, every_step=every_step)
         return FileResult(str(path), len(theirs), *compared(theirs, ours, "recorded"))
@@ -528,17 +491,3 @@ def conform_file(path: Path, *, every_step: bool) -> FileResult:
         if first is not None:
             break
     return FileResult(str(path), len(theirs), identical, first)
-
-
-def compared(theirs: list[Row], ours: list[Row], source: str) -> tuple[int, Row | None]:
-    """Return how many steps of two schedules are identical, and the first that is not: its number and both rows.
-
-    source: Key of their row.
-    """
-    identical, first = 0, None
-    for index, (a, b) in enumerate(zip_longest(theirs, ours)):
-        if a == b:
-            identical += 1
-        elif first is None:
-            first = {"step": index, source: a, "hermes": b}
-    return identical, first

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from outside import OUTSIDE
 
-from hermes.calibration.accuracy import gpustack as module
-from hermes.calibration.accuracy.gpustack import gpustack, lengths
+from evidence.accuracy import gpustack as module
+from evidence.accuracy.gpustack import gpustack, lengths
 from hermes.errors import InputError
 
 HEAD = "Text.\n| precision, layout | tokens/s | TTFT | TPOT |\n| --- | --- | --- | --- |\n"
