@@ -10,10 +10,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -21,11 +22,12 @@ from hermes.cli import complete
 from hermes.cli.streams import terminal
 
 if TYPE_CHECKING:
+    from hermes.explore import Executor
     from hermes.results.layout import Part
 
 __all__ = [
-    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Plugins", "Quiet",
-    "Scenario", "Verbose", "Workers", "answering", "cores", "show", "to_json",
+    "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
+    "SearchOptions", "Verbose", "Workers", "answering", "cores", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -38,10 +40,6 @@ Overrides = Annotated[
 ]
 Workers = Annotated[int, typer.Option(
     "--workers", min=-1, max=4096, help="Worker processes; 0 simulates in this process, -1 takes all cores.")]
-ExecutorName = Annotated[str, typer.Option(
-    "--executor", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster. Or a plug-in's.")]
-Address = Annotated[str, typer.Option(
-    "--address", metavar="HOST:PORT", help="Cluster to use; left out, the one of this machine, or a new one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DiagramFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
@@ -71,11 +69,42 @@ class Answer:
     exit_code: int = 0
 
 
+class Options:
+    """Base of data classes whose fields are options with defaults: a command with such a parameter has an option for
+    each field (`answering`)."""
+
+
+@dataclass(frozen=True)
+class SearchOptions(Options):
+    """Where and how a command runs its simulations."""
+
+    workers: Workers = -1
+    executor: Annotated[str, typer.Option(
+        "--executor", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster. Or a plug-in's.")
+    ] = "local"
+    address: Annotated[str, typer.Option(
+        "--address", metavar="HOST:PORT", help="Cluster to use; left out, the one of this machine, or a new one.")] = ""
+    quiet: Quiet = False
+
+    def executor_of(self, modules: Sequence[str] = ()) -> AbstractContextManager[Executor]:
+        """Return the executor, closed at the end of a `with` block. modules: What its workers import first."""
+        from hermes.explore.executors import make_executor
+
+        return closing(make_executor(self.executor, self.workers, modules, self.address))
+
+
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Return a command with the option `--json`, which prints the answer of `command`."""
+    """Return a command with the option `--json`, which prints the answer of `command`. A parameter that is `Options`
+    becomes an option for each of its fields."""
+    signature = inspect.signature(command, eval_str=True)
+    grouped = {name: _fields(one) for name, one in signature.parameters.items()
+               if inspect.isclass(one.annotation) and issubclass(one.annotation, Options)}
+
     @wraps(command)
     def run(*arguments: Any, as_json: bool, **options: Any) -> None:
-        answer = command(*arguments, **options)
+        groups = {name: signature.parameters[name].annotation(**{one.name: options.pop(one.name) for one in fields})
+                  for name, fields in grouped.items()}
+        answer = command(*arguments, **options, **groups)
         if as_json:
             print(to_json(answer.data))
         else:
@@ -83,12 +112,18 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 
-    signature = inspect.signature(command, eval_str=True)
     as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    parameters = [*signature.parameters.values(), as_json]
+    parameters = [part for name, one in signature.parameters.items() for part in grouped.get(name, [one])] + [as_json]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _fields(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters that the fields of a parameter's `Options` are."""
+    hints = get_type_hints(parameter.annotation, include_extras=True)
+    return [one.replace(annotation=hints[one.name]) for one in
+            inspect.signature(parameter.annotation).parameters.values()]
 
 
 def to_json(data: Any) -> str:

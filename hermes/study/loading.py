@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -136,7 +135,7 @@ class Context:
         data: Folder of reference data that does not come with HERMES; None if the user named none.
         values: Value of each assumption.
         say: Reports progress to the user, one line per call.
-        engine: Worker processes of the whole study; None: each call of `run_points` starts its own.
+        executor: Worker processes of the whole study; None: each call of `run_points` starts its own.
     """
 
     study: Study
@@ -146,7 +145,7 @@ class Context:
     data: Path | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
     say: Callable[[str], None] = field(default=lambda text: None)
-    engine: Executor | None = None
+    executor: Executor | None = None
 
     def __getitem__(self, name: str) -> Any:   # Any: study.yaml declares the type, which `checked` has kept
         """The value of an assumption; `InputError` for one that study.yaml does not declare."""
@@ -224,11 +223,11 @@ class Study:
         """
         run = self._function("run")
         from hermes.config.registry import plugin_modules
-        from hermes.explore.sweep.executor import executor
+        from hermes.explore.sweep.executor import opened
         from hermes.explore.sweep.hashing import OTHER_REGISTRIES
 
-        with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
-            running = replace(context, engine=engine)
+        with opened(None, context.workers, plugin_modules(OTHER_REGISTRIES)) as executor:
+            running = replace(context, executor=executor)
             # the assumed values last: the folders of the points are then those of the study as it stands
             others = {} if context.quick else {
                 label: self._function("compare")(self._changed(running, label)) for label in self.config.what_if}
