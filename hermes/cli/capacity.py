@@ -40,7 +40,7 @@ def capacity(
     at every load tried.
     """
     from hermes.explore.capacity import capacity as find
-    from hermes.explore.capacity.text import lines, plain, trial_rows
+    from hermes.explore.capacity.text import lines, plain, trial_heads, trial_rows
     from hermes.explore.objective import limits_text, slo_overrides
     from hermes.results.layout import Section, labelled
     from hermes.results.progress import SearchProgress
@@ -51,7 +51,7 @@ def capacity(
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
                      executor=executor, progress=progress)
     files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
-    head = ["seed", found.unit, "requests", "offered/s", "served/s", "TTFT p99", "TPOT p99", ""]
     return Answer(plain(found), [
         labelled([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files]),
-        *([Section("simulations", head, trial_rows(found))] if verbose else [])], int(found.value is None))
+        *([Section("simulations", trial_heads(found), trial_rows(found))] if verbose else [])],
+        int(found.value is None))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hermes.errors import InputError, Verbatim, inside
+from hermes.results.figures.catalogue import LATENCIES, limit_name
 from hermes.results.layout import format_s
 from hermes.results.slo import METRICS, SloConfig, own_limits_missed
 from hermes.scenario import Scenario
@@ -121,10 +122,9 @@ def _limits_missed(row: Row) -> list[str]:
     for key, value in row.items():
         name = key.removeprefix("slo.").removesuffix(".pass")
         if value is False and key == f"slo.{name}.pass":
-            metric, _, percentile = name.partition("_")
-            at = percentile or f"p{row.get(f'slo.{name}.percentile', _USUAL):g}"
             seconds = row.get(f"slo.{name}.value_s")
-            out.append(f"{metric.upper()} {at} {'rejected' if seconds is None else format_s(seconds)}")
+            at = limit_name(name, row.get(f"slo.{name}.percentile", _USUAL))
+            out.append(f"{at} {'rejected' if seconds is None else format_s(seconds)}")
     return out
 
 
@@ -136,9 +136,9 @@ def limits_text(slo: SloConfig) -> str:
 
 
 def _own_text(slo: SloConfig) -> str:
-    parts = [f"{name.upper()} p{slo.percentile:g} <= {format_s(limit)}"
+    parts = [f"{limit_name(name, slo.percentile)} <= {format_s(limit)}"
              for name in METRICS if (limit := getattr(slo, name)) is not None]
-    parts += [f"{name.upper()} {percentile} <= {format_s(limit)}"
+    parts += [f"{LATENCIES[name]} {percentile} <= {format_s(limit)}"
               for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
     return ", ".join(parts)
 
@@ -151,4 +151,4 @@ def nearest_to_limit(row: Row) -> tuple[str, float] | None:
         return None
     share, name = max(shares)
     metric, _, percentile = name.partition("_")
-    return f"{metric.upper()} {percentile}".strip(), share
+    return f"{LATENCIES[metric]} {percentile}".strip(), share
