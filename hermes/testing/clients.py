@@ -1,9 +1,9 @@
 """Contract suite for clients other than LLM engines.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator, routers and results rely on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator, routers and results rely on:
 
     class TestMyClient(ClientContract):
-        def component(self):
+        def make(self):
             return MyClient(name="mine")
 """
 
@@ -28,7 +28,7 @@ __all__ = ["ClientContract"]
 
 
 class ClientContract(ABC):
-    """Properties of every such client. Inherit it and give `component()`."""
+    """Properties of every such client. Inherit it and give `make()`."""
 
     requests: ClassVar[int] = 40
     """Number of requests per simulation."""
@@ -36,7 +36,7 @@ class ClientContract(ABC):
     """Requests per second: one at a time, some at once, all at once."""
 
     @abstractmethod
-    def component(self) -> Any:
+    def make(self) -> Any:
         """Return the client's configuration as YAML would give it; equal at each call."""
 
     def options(self, kind: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class ClientContract(ABC):
 
     def built(self, events: ClientEvents | None = None, **changes: Any) -> list[Client]:
         """Return its clients, on a clock of their own."""
-        config = self.component().model_copy(update=changes)
+        config = self.make().model_copy(update=changes)
         clients: list[Client] = config.build(Clock(), 3, RowLog(RUN_FIELDS), events or ClientEvents(), every_step=False,
                                              base_dir=None, moves_kv="")
         return clients
@@ -58,7 +58,7 @@ class ClientContract(ABC):
             kind: {"kind": kind, "after": after, "options": self.options(kind), "tokens": "prompt"}
             for kind, after in zip(kinds, before, strict=False)
         }
-        config = self.component().model_copy(update={"count": count}).model_dump()
+        config = self.make().model_copy(update={"count": count}).model_dump()
         scenario = load_scenario({
             "workload": [{
                 "requests": self.requests, "arrivals": {"kind": "poisson", "rate": rate}, "pipeline": "all",
@@ -72,11 +72,11 @@ class ClientContract(ABC):
         return build(scenario).run()
 
     def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
+        component = self.make()
         assert CLIENTS.get(component.kind) is type(component)
 
     def test_a_written_component_is_read_back(self) -> None:
-        component = self.component()
+        component = self.make()
         assert type(component).model_validate(component.model_dump()) == component
 
     def test_a_group_has_names_and_numbers_of_its_own(self) -> None:

@@ -1,9 +1,9 @@
 """Contract suite for networks.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator relies on:
 
     class TestMyNetwork(NetworkContract):
-        def component(self):
+        def make(self):
             return MyNetwork(bandwidth=1e9)
 """
 
@@ -31,13 +31,13 @@ class NetworkContract:
 
     nodes: tuple[str, ...] = ("a-0", "a-1", "b-0", "b-1")
 
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         """Return the component to test, as YAML would give it."""
         raise NotImplementedError
 
     def build(self) -> tuple[Environment, Network]:
         env = Environment()
-        return env, self.component().build(env, self.nodes)
+        return env, self.make().build(env, self.nodes)
 
     def _schedule(self) -> list[tuple[int, str, str, int]]:
         """Return (start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
@@ -109,7 +109,7 @@ class NetworkContract:
         return network, log, left
 
     def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
+        component = self.make()
         assert NETWORKS.get(component.kind) is type(component)
 
     def test_everything_arrives_once(self) -> None:

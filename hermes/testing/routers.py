@@ -1,9 +1,9 @@
 """Contract suite for routers.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator relies on:
 
     class TestMyRouter(RouterContract):
-        def component(self):
+        def make(self):
             return MyRouter(load="tokens_left")
 
 The router works in simulations: it chooses for requests that arrive, among clients that are busy.
@@ -62,13 +62,13 @@ class _WatchedRouter(WrappedRouter):
 
 
 class RouterContract(ABC):
-    """Properties of every router. Inherit it and give `component()`."""
+    """Properties of every router. Inherit it and give `make()`."""
 
     counts: ClassVar[tuple[int, ...]] = (1, 2, 5, 20)
     """Number of clients to choose from."""
 
     @abstractmethod
-    def component(self) -> Any:
+    def make(self) -> Any:
         """Return the router as YAML would give it; equal at each call."""
 
     def scenario(self, count: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class RouterContract(ABC):
         """Return a simulation with the router in it, and the list that records its choices."""
         scenario: Scenario = load_scenario({**self.scenario(count), **changes})
         choices: list[Choice] = []
-        watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
+        watched = scenario.model_copy(update={"router": _Watched(self.make(), choices)})
         return build(watched, decisions), choices
 
     def chosen(self, count: int, **changes: Any) -> list[Choice]:
@@ -107,7 +107,7 @@ class RouterContract(ABC):
         yield from self.counts
 
     def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
+        component = self.make()
         assert ROUTERS.get(component.kind) is type(component)
 
     def test_every_stage_is_given_to_a_candidate(self) -> None:
@@ -155,7 +155,7 @@ class RouterContract(ABC):
 
     def test_a_router_with_changed_follows_clients_that_come_and_go(self) -> None:
         """Every client that is chosen is a member at that time, if the router has `changed`."""
-        component = self.component()
+        component = self.make()
         for count in [count for count in self.cases() if count > 1]:
             data = self.scenario(count)
             for group in data["clients"]:
@@ -172,5 +172,5 @@ class RouterContract(ABC):
             assert {request for request, *_ in choices} == set(range(60))
 
     def test_a_written_component_is_read_back(self) -> None:
-        component = self.component()
+        component = self.make()
         assert type(component).model_validate(component.model_dump()) == component

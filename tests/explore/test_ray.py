@@ -54,7 +54,7 @@ class TestOnRay(ExecutorContract):
     def _cluster(self, cluster: Any) -> None:
         self.address = cluster.address
 
-    def make_executor(self) -> Executor:
+    def make(self) -> Executor:
         return make_executor("ray", 0, address=self.address)
 
 
