@@ -122,14 +122,14 @@ class IvfEngine(Collector):
     def __init__(self, plan: dict[str, Any]) -> None:
         """Raises `CollectorError` for data that does not fit, or without faiss."""
         super().__init__(plan)
-        told = plan["settings"]
+        settings = plan["settings"]
         try:
-            data = of_file(Path(told["rewrites_file"])) if told["rewrites_file"] else embeddings(
-                told["vectors"], told["dim"], told["queries"], told["seed"])
-            if not 16 <= told["nlist"] <= len(data.vectors) // 16:
+            data = of_file(Path(settings["rewrites_file"])) if settings["rewrites_file"] else embeddings(
+                settings["vectors"], settings["dim"], settings["queries"], settings["seed"])
+            if not 16 <= settings["nlist"] <= len(data.vectors) // 16:
                 raise CollectorError(f"nlist: expected between 16 and a sixteenth of the {len(data.vectors)} vectors, "
-                                     f"found {told['nlist']}")
-            self.index = OverlapIndex(data, told["nlist"], told["threads"], told["seed"])
+                                     f"found {settings['nlist']}")
+            self.index = OverlapIndex(data, settings["nlist"], settings["threads"], settings["seed"])
         except ValueError as error:
             raise CollectorError(f"rewrites_file: {error}") from None
         except ImportError:

@@ -135,7 +135,7 @@ def overlap_of(journal: Path) -> IvfOverlap:
               for name, one in counted["curves"].items()}
     probed = counted["probed"][_FITTED[1]] * 4 * counted["dim"]
     candidates = [_candidate(Configuration(*one), sizes, probed, curves) for one in CONFIGURATIONS]
-    told = plan.settings
+    settings = plan.settings
     found: dict[str, list[dict[str, Any]]] = {"scan": [], "merge": []}
     for name, point in points.items():
         if point["kind"] in found and rows.get(name, {}).get("rows"):
@@ -146,8 +146,8 @@ def overlap_of(journal: Path) -> IvfOverlap:
                 "samples": times.samples,
                 **{key: point[key] for key in ("threads", "nprobe", "candidates", "top_k") if key in point}})
     return IvfOverlap(
-        index={"vectors": counted["vectors"], "dim": counted["dim"], "clusters": len(clusters), "seed": told["seed"],
-               "queries": counted["queries"], "source": Path(told["rewrites_file"]).name
+        index={"vectors": counted["vectors"], "dim": counted["dim"], "clusters": len(clusters),
+               "seed": settings["seed"], "queries": counted["queries"], "source": Path(settings["rewrites_file"]).name
                or "generated clustered embeddings", "build_s": round(counted["build_s"], 1),
                "empty_clusters": int((clusters == 0).sum())},
         size_sigma=round(float(filled.std()), 4),

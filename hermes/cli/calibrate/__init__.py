@@ -185,7 +185,7 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
 
     shown = -1
     with ProgressBar("starting", transient=False, counts=False) as bar:
-        def told(now: Progress) -> None:
+        def progress(now: Progress) -> None:
             nonlocal shown
             text = f"{now.done}/{now.points} points, {_left(now)}"
             bar.update(now.done, now.points, f"{text}; {now.last[:48] or 'warming up'}")
@@ -193,7 +193,7 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
                 shown = now.done * 10 // now.points
                 print(text, file=sys.stderr, flush=True)
 
-        yield told
+        yield progress
 
 
 def _left(progress: Progress) -> str:
