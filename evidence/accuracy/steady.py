@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from evidence.accuracy.served import Case, Row, replay, trust_of_steps
+from evidence.accuracy.watts import ServedLoad, fit_watts
 from hermes.arrays import FloatArray
-from hermes.calibration.fit.watts import ServedLoad, fit_watts
 from hermes.calibration.importers.base import known_model
 from hermes.clients.resources import power_model
 from hermes.errors import InputError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -189,6 +190,9 @@ class Study:
 
     def module(self, name: str) -> ModuleType:
         """Import a module of the study's folder once. Raises `InputError` with file and line if the import fails."""
+        checkout = str(self.folder.parents[1])   # with evidence/ beside studies/, which a study may import
+        if checkout not in sys.path:
+            sys.path.append(checkout)
         try:
             return importlib.import_module(f"{folder_package(self.folder)}.{name}")
         except InputError:

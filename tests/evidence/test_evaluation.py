@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.plugins.structures.evaluation import MEASURES, CorpusConfig, make_corpus, paired_test
-from hermes.plugins.structures.evaluation.measures import mrr, ndcg, recall
+from evidence.retrieval import MEASURES, CorpusConfig, make_corpus, paired_test
+from evidence.retrieval.measures import mrr, ndcg, recall
 
 SMALL = CorpusConfig(documents=400, queries=60, topics=10)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from evidence.retrieval.corpus import Corpus, Vectors
 from hermes.errors import InputError, Verbatim
-from hermes.plugins.structures.evaluation.corpus import Corpus, Vectors
 from hermes.plugins.structures.fusion import Ranking
 
 __all__ = ["Graph", "exact_rankings", "rankings_of", "sparse_rankings"]

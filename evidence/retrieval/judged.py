@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evidence.retrieval.corpus import Query
+from evidence.retrieval.measures import MEASURES, PairedTest, paired_test
 from hermes.arrays import FloatArray
 from hermes.errors import InputError
-from hermes.plugins.structures.evaluation.corpus import Query
-from hermes.plugins.structures.evaluation.measures import MEASURES, PairedTest, paired_test
 from hermes.plugins.structures.fusion import METHODS, Fusion, LearnedFusion, Ranking, fuse
 
 __all__ = ["Judged", "judge"]

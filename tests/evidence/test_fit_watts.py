@@ -6,7 +6,7 @@ import pytest
 from outside import OUTSIDE
 from scripts_loaded import load
 
-from hermes.calibration.fit.watts import ServedLoad, error, fit_watts, left_out
+from evidence.accuracy.watts import ServedLoad, error, fit_watts, left_out
 from hermes.errors import InputError
 from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.power import limited_compute, watts
