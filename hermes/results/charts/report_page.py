@@ -31,7 +31,8 @@ VEGA = Path(__file__).parent / "page" / "vega.js"   # made by scripts/build_vega
 Section = tuple[str, str]   # title, HTML
 Figures = tuple[str, Sequence[Panel], str]   # of a section with charts of its own: title, charts, HTML below them
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
-_LATENCIES = tuple(f"latency.{metric}_s.{at}" for metric in METRICS for at in ("p50", "p99"))
+ROWS = (*COMPARED, *(f"latency.{metric}_s.{at}" for metric in METRICS for at in ("p50", "p99")))
+"""Figures of several runs, side by side."""
 
 STYLE = """
 :root{--bg:#fff;--fg:#1c2128;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;--good:#11713f;--bad:#b3261e}
@@ -145,7 +146,7 @@ def _compared(runs: Runs) -> str:
     noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
               | {row.name: row.noise for row in table.totals} for table in tables]
     of_clients = [row.name for table in tables for row in table.totals if row.name.startswith("believed.balance.")]
-    for path in dict.fromkeys((*COMPARED, *_LATENCIES, *of_clients)):
+    for path in dict.fromkeys((*ROWS, *of_clients)):
         label, better = named(path)
         values = [figure(run.summary, path) for _, run in runs]
         if all(value is None for value in values):

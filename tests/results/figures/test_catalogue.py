@@ -13,7 +13,7 @@ from hermes.explore.size.text import GOOD, HOUR, MILLION, PER_J
 from hermes.explore.sweep.figures import figures
 from hermes.explore.sweep.table import COLUMNS, SOMETIMES
 from hermes.results.assumes import HEADLINES
-from hermes.results.charts.report_page import _LATENCIES
+from hermes.results.charts.report_page import ROWS
 from hermes.results.compare import _USAGE
 from hermes.results.compare.compare_verdict import COMPARED
 from hermes.results.figures.catalogue import FIGURES, LATENCIES, Figure, figure_at, limit_name
@@ -53,7 +53,7 @@ def test_a_figure_has_one_name() -> None:
 
 
 def test_what_names_figures_takes_them_from_the_catalogue() -> None:
-    for place in (*HEADLINES.values(), *COMPARED, *_USAGE, *_LATENCIES, *SHOWN, GOOD, HOUR, MILLION, PER_J,
+    for place in (*HEADLINES.values(), *COMPARED, *_USAGE, *ROWS, *SHOWN, GOOD, HOUR, MILLION, PER_J,
                   *(path for _, _, path, _ in (*COLUMNS, *SOMETIMES))):
         assert place in FIGURES
     words = [figure.words for figure in FIGURES.values() if " " in figure.words and len(figure.words) > 20]
