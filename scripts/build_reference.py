@@ -1,12 +1,14 @@
-"""Write pages of the reference: every key of a scenario, which options exclude or need each other, figures of papers.
+"""Write pages of the reference: every key of a scenario, which options exclude or need each other, figures of papers,
+names of figures.
 
-    python scripts/build_reference.py            writes docs/reference/scenario.md, compatibility.md and papers.md
+    python scripts/build_reference.py            writes docs/reference/{scenario,compatibility,papers}.md, figures.csv
     python scripts/build_reference.py --check    exits 1 if one is out of date
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import re
 import sys
 import types
@@ -23,6 +25,7 @@ from hermes.config import Component, Shorthand, field_docs
 from hermes.config.registry import Registry
 from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.engine.compatibility import ROWS, Option
+from hermes.results.figures.catalogue import FIGURES
 from hermes.results.layout import markdown_table
 from hermes.scenario import Scenario
 from hermes.study import known_studies, load_study
@@ -223,8 +226,20 @@ def papers() -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
+def figures() -> str:
+    """Return the table of figures of a summary, a row each."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(("figure", "name", "unit", "better", "in the verdict"))
+    for row in FIGURES.values():
+        better = {1: "more", -1: "less", 0: ""}[row.better]
+        rows.writerow((row.path, row.name, row.unit, better, "yes" if row.judged else ""))
+    return out.getvalue()
+
+
 def main() -> int:
-    texts = {"scenario.md": Reference().text(), "compatibility.md": compatibility(), "papers.md": papers()}
+    texts = {"scenario.md": Reference().text(), "compatibility.md": compatibility(), "papers.md": papers(),
+             "figures.csv": figures()}
     for name, text in texts.items():
         target = FOLDER / name
         if "--check" not in sys.argv[1:]:
