@@ -58,7 +58,8 @@ _TOKENS = {"answer_": ("tokens of answers", "answer tokens"), "output_": ("gener
            "": ("tokens with prompts", "tokens")}
 _ROWS = (
     *(Figure(f"latency.{key}_s.{stat}", f"{name} {stat}", "s", -1, stat == "p99" and key in ("ttft", "tpot", "e2e"))
-      for key, name in LATENCIES.items() if key not in _NOT_IN_LATENCY for stat in ("mean", "p50", "p90", "p95", "p99", "max")),
+      for key, name in LATENCIES.items() if key not in _NOT_IN_LATENCY
+      for stat in ("mean", "p50", "p90", "p95", "p99", "max")),
     Figure("headline.offered_per_s", "offered", "requests/s", short="offered rate", head="offered/s"),
     Figure("headline.served_per_s", "served", "requests/s", 1, judged=True, short="served rate", head="served/s"),
     Figure("headline.goodput_per_s", "goodput within the SLO", "requests/s", 1, short="goodput", head="good/s"),
