@@ -7,13 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, SearchOptions, Verbose, answering
+from hermes.cli.output import Answer, Overrides, Scenario, SearchOptions, Verbose
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("capacity")(answering(capacity))
+__all__ = ["capacity"]
 
 
 def capacity(

@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli.evidence import checkout
-from hermes.cli.output import Answer, Overrides, Plugins, answering, to_json
+from hermes.cli.output import Answer, Overrides, Plugins, command_group, to_json
 from hermes.cli.paths import scenario_of
 from hermes.units import counted
 
 if TYPE_CHECKING:
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["compare", "conform", "regress"]
 
 MODES = ("runs", "every_step")
 ENGINES = ("vllm", "sglang")
 Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The golden file, YAML or JSON.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(answering(conform))
-    app.command()(answering(compare))
-    regress = typer.Typer(help="Record golden predictions of scenarios and check them.",
-                          no_args_is_help=True)
-    regress.command("record")(answering(record))
-    regress.command("check")(answering(check))
-    app.add_typer(regress, name="regress")
 
 
 def conform(
@@ -239,3 +229,6 @@ def check(
     if junit is not None:
         write_text(junit, to_junit(report, recorded_scenarios(file)))
     return Answer(report.to_dict(), report.parts(), report.exit_code)
+
+
+regress = command_group("Record golden predictions of scenarios and check them.", {"record": record, "check": check})

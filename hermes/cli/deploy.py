@@ -8,30 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Scenario, command_group
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    imports = typer.Typer(help="Make a scenario from the launch command of an engine.", no_args_is_help=True)
-    imports.callback()(_nothing)
-    imports.command("vllm")(import_vllm)
-    imports.command("objects")(import_objects)
-    imports.command("router")(import_router)
-    imports.command("planner")(import_planner)
-    app.add_typer(imports, name="import")
-    exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
-    exports.callback()(_nothing)
-    exports.command("vllm")(answering(export_vllm))
-    exports.command("llm-d")(export_llm_d)
-    exports.command("dynamo")(export_dynamo)
-    exports.command("objects")(export_objects)
-    app.add_typer(exports, name="export")
-
-
-def _nothing() -> None:
-    """Keep `vllm` a command of its own: a group of one command would be that command."""
+__all__ = ["export", "import_"]
 
 
 Image = Annotated[str | None, typer.Option(metavar="NAME", help="Container image of the engines.")]
@@ -248,3 +227,9 @@ def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None,
     else:
         write_text(output, text)
         print(f"written to {output}; next: read its first lines, then kubectl apply -f {output}")
+
+
+import_ = command_group("Make a scenario from the launch command of an engine.", {
+    "vllm": import_vllm, "objects": import_objects, "router": import_router, "planner": import_planner})
+export = command_group("Print what launches a scenario's engines.", {
+    "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects})

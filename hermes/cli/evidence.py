@@ -9,13 +9,9 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer
 
-__all__ = ["add_to", "checkout"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(answering(accuracy))
+__all__ = ["accuracy", "checkout"]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Plugins, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Plugins, Scenario
 from hermes.cli.paths import of_run, scenario_of
 from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
@@ -17,17 +17,13 @@ from hermes.units import counted
 if TYPE_CHECKING:
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["explain"]
 
 ROUNDING_S = 1e-9
 FIRST = "first request"   # comes after a replica is ready
 STATISTICS = {"prefill_attn": "pairs of tokens in the attention of prompts",
               "decode_ctx": "cached tokens of all decodes"}
 """Statistics of a batch in words."""
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("explain")(answering(explain))
 
 
 def explain(

@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, SearchOptions, Verbose, answering
+from hermes.cli.output import Answer, Overrides, SearchOptions, Verbose
 from hermes.units import counted
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("optimize")(answering(optimize))
+__all__ = ["optimize"]
 
 
 def optimize(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
-    "SearchOptions", "Verbose", "Workers", "answering", "cores", "show", "to_json",
+    "SearchOptions", "Verbose", "Workers", "add_command", "command_group", "cores", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -71,7 +71,7 @@ class Answer:
 
 class Options:
     """Base of data classes whose fields are options with defaults: a command with such a parameter has an option for
-    each field (`answering`)."""
+    each field (`add_command`)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,25 @@ class SearchOptions(Options):
         return closing(make_executor(self.executor, self.workers, modules, self.address))
 
 
-def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+def add_command(app: typer.Typer, name: str, command: Callable[..., Any] | typer.Typer) -> None:
+    """Add a command, or a group of them, by name. One that returns an `Answer` has it printed, and the option `--json`.
+    """
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(_answering(command) if command.__annotations__.get("return") == "Answer" else command)
+
+
+def command_group(help_: str, commands: Mapping[str, Callable[..., Any]]) -> typer.Typer:
+    """Return a group of commands by name."""
+    group = typer.Typer(help=help_, no_args_is_help=True)
+    group.callback()(lambda: None)   # a group, also of one command
+    for name, command in commands.items():
+        add_command(group, name, command)
+    return group
+
+
+def _answering(command: Callable[..., Answer]) -> Callable[..., None]:
     """Return a command with the option `--json`, which prints the answer of `command`. A parameter that is `Options`
     becomes an option for each of its fields."""
     signature = inspect.signature(command, eval_str=True)

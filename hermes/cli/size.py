@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import Answer, Options, Overrides, SearchOptions, Verbose, answering, cores
+from hermes.cli.output import Answer, Options, Overrides, SearchOptions, Verbose, cores
 
 if TYPE_CHECKING:
     from hermes.explore.scale import Limit
     from hermes.explore.size.groups import Grouped
     from hermes.results.layout import Section
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("size")(answering(size))
+__all__ = ["size"]
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer
 
 if TYPE_CHECKING:
     from hermes.results.layout import Part
     from hermes.study import Report
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("study")(answering(study))
+__all__ = ["study"]
 
 
 def study(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import Answer, Overrides, SearchOptions, answering, cores
+from hermes.cli.output import Answer, Overrides, SearchOptions, cores
 from hermes.cli.paths import is_sweep
 from hermes.units import counted
 
@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["sweep"]
 
 SHOWN = 12   # failed points to print; the rest is counted
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("sweep")(answering(sweep))
 
 
 def sweep(
