@@ -14,8 +14,8 @@ from hermes.scenario import Scenario
 from hermes.units import parse_rate
 
 __all__ = [
-    "Row", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo", "own_missed",
-    "rate_option", "settled", "slo_overrides",
+    "Row", "binds_text", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo",
+    "own_missed", "rate_option", "settled", "slo_overrides",
 ]
 
 Row = Mapping[str, Any]
@@ -141,6 +141,12 @@ def _own_text(slo: SloConfig) -> str:
     parts += [f"{LATENCIES[name]} {percentile} <= {format_s(limit)}"
               for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
     return ", ".join(parts)
+
+
+def binds_text(row: Row) -> str:
+    """Return what binds in a simulation, in words."""
+    what, where = row.get("binds.what"), row.get("binds.where")
+    return f"{what} of {where}" if where else str(what)
 
 
 def nearest_to_limit(row: Row) -> tuple[str, float] | None:

@@ -12,7 +12,7 @@ from hermes.core.reasons import CAPACITY, DEAD, EARLY, FLOW_CONTROL, GAVE_UP, LA
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.figures.tenants import gateway_line
-from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, shortened, to_html
+from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, short_number, shortened, to_html
 from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
 from hermes.results.slo import METRICS, own_limits_missed
 
@@ -208,24 +208,19 @@ def _rate(summary: dict[str, Any]) -> str:
         return f"{offered}served: not stable, the queue grows"
     served = f"served {_per_s(found['served_per_s'])}"
     if found["served_low_per_s"] is not None:
-        served += f" ({_short(found['served_low_per_s'])} to {_short(found['served_high_per_s'])})"
+        served += f" ({short_number(found['served_low_per_s'])} to {short_number(found['served_high_per_s'])})"
     if found["window"] == "whole":
         why = str(found["why"]) + ("; the queue grows" if found["stable"] is False else "")
         of = f" of {format_s(found['over_s'])}" if "over_s" in found else ""
         return f"{offered}{served}, whole run{of} ({why})"
     if summary.get("settling", {}).get("settled") is False and summary["goodput"]["requests"] is None:
-        return f"{offered}{served}, unsettled {_short(found['start_s'])} to {_short(found['until_s'])} s"
+        return f"{offered}{served}, unsettled {short_number(found['start_s'])} to {short_number(found['until_s'])} s"
     word = {"steady": "steady", "measured": "measured"}[found["window"]]
-    return f"{offered}{served}, {word} {_short(found['start_s'])} to {_short(found['until_s'])} s"
+    return f"{offered}{served}, {word} {short_number(found['start_s'])} to {short_number(found['until_s'])} s"
 
 
 def _per_s(rate: float | None) -> str:
-    return "-" if rate is None else f"{_short(rate)}/s"
-
-
-def _short(value: float) -> str:
-    """Return a value with three significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "-" if rate is None else f"{short_number(rate)}/s"
 
 
 def _goodput(summary: dict[str, Any]) -> str:
@@ -382,12 +377,12 @@ def _cost(summary: dict[str, Any]) -> str:
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
         return "no figure per token: no output tokens"
-    each = [FIGURES[f"headline.{key}"].dollars(_short(found[key]), short=True) for key in (
+    each = [FIGURES[f"headline.{key}"].dollars(short_number(found[key]), short=True) for key in (
         "per_million_answer_tokens_dollars", "per_million_output_tokens_dollars") if found.get(key) is not None]
     parts = [", ".join(each)] if cost is not None and each else []
     rate, joules = found.get("output_tokens_per_s"), found.get("per_output_token_j")
-    each = [] if rate is None else [f"{_short(rate)}{'' if parts else ' tokens'}/s"]
-    each += [f"{_short(joules)} J each"] if energy is not None and joules is not None else []
+    each = [] if rate is None else [f"{short_number(rate)}{'' if parts else ' tokens'}/s"]
+    each += [f"{short_number(joules)} J each"] if energy is not None and joules is not None else []
     parts += [f"({', '.join(each)})" if parts else ", ".join(each)] if each else []
     missing = [word for word, part in (("price", cost), ("power", energy)) if part is None]
     text = " ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.explore.capacity import Answer, Capacity, Trial
-from hermes.explore.objective import settled
+from hermes.explore.objective import binds_text, settled
 from hermes.results.figures.catalogue import FIGURES
 from hermes.results.figures.limit_parts import limit_of_row
 from hermes.results.layout import format_s
@@ -93,14 +93,10 @@ def _figures(trial: Trial) -> str:
 
 def _binds(at: Trial, beyond: Trial | None) -> str:
     """What binds at the answer, and beyond it where the answer itself leaves room."""
-    def of(trial: Trial) -> str:
-        what, where = trial.row.get("binds.what"), trial.row.get("binds.where")
-        return f"{what} of {where}" if where else str(what)
-
-    first = of(at)
-    if beyond is None or of(beyond) == first:
+    first = binds_text(at.row)
+    if beyond is None or binds_text(beyond.row) == first:
         return first
-    return f"{first}; just beyond: {of(beyond)}"
+    return f"{first}; just beyond: {binds_text(beyond.row)}"
 
 
 def trial_heads(found: Capacity) -> list[str]:

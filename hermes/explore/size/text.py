@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hermes.explore.objective import limits_text, nearest_to_limit
+from hermes.explore.objective import binds_text, limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.explore.size.layouts import Kind, Left
 from hermes.explore.size.size_range import StepRange
@@ -15,7 +15,7 @@ from hermes.hardware.descriptions.devices import load_device
 from hermes.results.charts import Chart
 from hermes.results.figures.catalogue import FIGURES, LATENCIES, limit_name
 from hermes.results.figures.limit_parts import limit_of_row
-from hermes.results.layout import Section, format_s
+from hermes.results.layout import Section, format_s, short_number
 from hermes.units import counted
 
 __all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
@@ -55,7 +55,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         if sizing.headroom is not None:
             nearest = nearest_to_limit(best.row)
             limit = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
-            out.append(("headroom", f"{sizing.headroom:.0%} more load{limit}; binds: {_binds(best)}"))
+            out.append(("headroom", f"{sizing.headroom:.0%} more load{limit}; binds: {binds_text(best.row)}"))
         stops = limit_of_row(best.row)
         if stops is not None:
             out.append(("stops", stops))
@@ -216,11 +216,6 @@ def _kv_speed(network: Any) -> str:   # Any: networks of plug-ins have nothing i
     return "in no time" if network.kind == "ideal" else f"over the scenario's network ({network.kind})"
 
 
-def _binds(tried: Tried) -> str:
-    what, where = tried.row.get("binds.what"), tried.row.get("binds.where")
-    return f"{what} of {where}" if where else str(what)
-
-
 def _missing(found: Found) -> str:
     most = max(found.tried, key=lambda tried: (tried.devices, tried.label))
     return f"{found.kind.name} {found.layout}: {counted(most.devices, 'device')} as {most.label}: {most.misses}"
@@ -245,10 +240,10 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
         row, nearest, dollars = tried.row, nearest_to_limit(tried.row), hourly(tried)
         rows.append((
             " ".join([tried.label, *(known[text] for text in sizing.remarks.get(tried.kind, ()))]),
-            str(tried.devices), _short(dollars), _short(None if dollars is None else row.get(MILLION)),
-            _short(row.get(PER_J)),
+            str(tried.devices), short_number(dollars), short_number(None if dollars is None else row.get(MILLION)),
+            short_number(row.get(PER_J)),
             *(format_s(_at_percentile(row, metric, slo.percentile)) for metric in ("ttft", "tpot")),
-            _short(row.get(GOOD)), "-" if nearest is None else f"{nearest[1]:.0%}",
+            short_number(row.get(GOOD)), "-" if nearest is None else f"{nearest[1]:.0%}",
         ))
     head, devices = "layout", {tried.kind.device for tried in layouts}
     if max(len(row[0]) for row in rows) > WIDEST and len(devices) == 1:   # the device then stands in the head
@@ -259,10 +254,6 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
     return Section(title, (head, "dev.", *heads[:3], f"TTFT {at}", f"TPOT {at}", heads[3], "used"),
                    rows, f"{heads[1]}: {FIGURES[MILLION].name}; used: the latency nearest to its limit, as a share "
                          "of it; other seeds checked the answer, and layouts that might cost no more")
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _at_percentile(row: Any, metric: str, percentile: float) -> float | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hermes.explore.objective import Row, grows, own_missed
 from hermes.explore.sweep.best import GOOD, Mean, Setting, best_of
 from hermes.results.figures.catalogue import FIGURES
-from hermes.results.layout import WIDTH, shortened
+from hermes.results.layout import WIDTH, short_number, shortened
 
 if TYPE_CHECKING:
     from hermes.explore.sweep.results import SweepResults
@@ -133,7 +133,7 @@ def _over_seeds(head: str, settings: Sequence[Setting]) -> list[str]:
 def _interval(figure: Mean | None, factor: float) -> str:
     if figure is None:
         return "-"
-    return _number(figure.value * factor) + ("" if figure.half is None else f" +-{figure.half * factor:.2g}")
+    return short_number(figure.value * factor) + ("" if figure.half is None else f" +-{figure.half * factor:.2g}")
 
 
 def _cells(outcome: Row | None, figures: Figures) -> list[str]:
@@ -149,12 +149,8 @@ def _cells(outcome: Row | None, figures: Figures) -> list[str]:
         else:
             whole = column == "headline.served_per_s" and outcome.get("headline.window") == "whole"
             unsettled = column == "headline.goodput_per_s" and outcome.get("settling.settled") is False
-            cells.append("-" if value is None else _number(value * factor) + "*" * whole + "+" * unsettled)
+            cells.append("-" if value is None else short_number(value * factor) + "*" * whole + "+" * unsettled)
     return cells
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _laid_out(head: str, labels: list[str], rows: list[list[str]], figures: Figures) -> list[str]:
