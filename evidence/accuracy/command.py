@@ -72,7 +72,7 @@ def accuracy(data: Path, only: Sequence[str], bars: Path | None, against: Path |
               f"{100 * one.low - 100:+.0f} to {100 * one.high - 100:+.0f}", percent(one.inside)]
              for one in covered if verbose or one.family == one.value == "all"]))
     if stated:
-        parts += ["What the scenarios of a set give beside the model, the card and the load:",
+        parts += ["What the scenarios of a set give besides the model, the card and the load:",
                   labelled(list(stated.items()))]
     parts += [f"left out: {text}" for text in absent]
     parts += [f"missed: {json.dumps(miss)}" for miss in wrong]

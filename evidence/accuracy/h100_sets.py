@@ -106,7 +106,7 @@ def _latencies(requests: pd.DataFrame, output: int) -> dict[tuple[str, str], flo
 
 
 def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
-    """BLIS's experiments, stage by stage, with the best of six simulators' errors beside ours."""
+    """BLIS's experiments, stage by stage, with the best of six simulators' errors with ours."""
     table = pd.read_csv(data / "h100" / "sim-to-real-accuracy-validation" / "measured_and_peers.csv")
     for number, rows in table.groupby("exp_id"):
         model, workload = str(rows.model.iloc[0]), str(rows.workload.iloc[0])

@@ -45,7 +45,7 @@ _CARDS = (("4090", "rtx-4090"), ("3090", "rtx-4090"), ("24gb", "rtx-4090"), ("pr
 
 @dataclass
 class Compared:
-    """A row of the file beside its sum. GiB of one card; `why`: why there is none."""
+    """A row of the file with its sum. GiB of one card; `why`: why there is none."""
 
     row: str
     engine: str
@@ -144,7 +144,7 @@ def _engine(name: str, version: str) -> tuple[str, str]:
 
 
 def compared(path: Path) -> Iterator[Compared]:
-    """Yield each row of the file beside its sum. Raises `InputError` for a file without the columns."""
+    """Yield each row of the file with its sum. Raises `InputError` for a file without the columns."""
     table = csv_table(path)
     table.need(("id", "engine", "version", "model", "gpu", "gpu_gib", "utilization", "available_kv_gib", "confidence"))
     columns = {str(name): list(values) for name, values in table.columns.items()}

@@ -101,7 +101,7 @@ class Servers(NamedTuple):
         `router`.
     limits: Tokens and sequences of a step; None: those of so many A100 servers.
     client: Options of the client that replace `CLIENT`'s.
-    gateway: Options of the gateway beside `timeout` and `cancel_delay`; None: no gateway.
+    gateway: Options of the gateway besides `timeout` and `cancel_delay`; None: no gateway.
     """
 
     number: int = 2

@@ -1,4 +1,4 @@
-"""What llm-d's router does to first tokens in lmbench, beside the plain pair: request by request, and by cause.
+"""What llm-d's router does to first tokens in lmbench, against the plain pair: request by request, and by cause.
 
 Both pairs get the same prompts in the same order (`of_rates`), so that a request of one is that of the other at its
 place. What is compared is the median of TTFT over the requests that both have answered: llm-d's less the plain pair's.

@@ -48,7 +48,7 @@ SURVIVORS = "survivors"   # sets that hold only what was answered in time
 class _Set(NamedTuple):
     """A set's folder, or one file of a folder that several sets share, and its reader.
 
-    given: what its scenarios give, beside the model, the card and the load.
+    given: what its scenarios give, besides the model, the card and the load.
     site: who measured it; "": nobody measured anything else here.
     beside: whether the folder may also lie beside the data; the reader gets the folder that it is in.
     """

@@ -135,7 +135,7 @@ def compare(
 
 
 def _compare_log(scenario: str, log: Path) -> Answer:
-    """Return the terms of the memory of each group of LLM clients beside those of a start-up log."""
+    """Return the terms of the memory of each group of LLM clients with those of a start-up log."""
     from hermes.config.files import read_text
     from hermes.deploy.start_log import differing, read_log
     from hermes.results.layout import Section

@@ -39,7 +39,7 @@ def explain(
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
     memory: Annotated[bool, typer.Option(
-        "--memory", help="Print the sum of KV memory, term by term, beside the engine's own words.")] = False,
+        "--memory", help="Print the sum of KV memory, term by term, with the engine's own words.")] = False,
     alternatives: Annotated[int | None, typer.Option(
         min=1, max=1000, show_default=False, metavar="K", help="With --request: print what the router's K best other "
         "choices would have given instead, each simulated.")] = None,

@@ -459,7 +459,7 @@ class _Search:
                 return
             if static.fleet in missed:
                 self._one_more()
-                self._search(list(self._pairs.values()))   # some that were too dear beside fewer replicas
+                self._search(list(self._pairs.values()))   # some that were too dear next to fewer replicas
                 self._search_neighbours()
             if best is not None and best.fleet in missed:
                 self._search_below(best.fleet)

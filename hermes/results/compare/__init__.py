@@ -107,7 +107,7 @@ class CompareTable:
     reference: int             # requests of the reference
     joined: int | None         # in both; None if they were not joined
     usage: Mapping[str, float | None] = field(default_factory=dict)   # our joules and dollars, where there are any
-    totals: Sequence[TotalRow] = ()                                   # beside those of another run
+    totals: Sequence[TotalRow] = ()                                   # with those of another run
     checked: Sequence[str] = ()
     different_requests: str | None = None
     interrupted: Sequence[str] = ()
