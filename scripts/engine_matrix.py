@@ -24,10 +24,10 @@ from typing import Any
 from record_vllm_schedules import read_cases
 
 from evidence.schedules.vllm_replay import RecordedSchedule, load_schedule, replay
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask, served_of
 from hermes.errors import HermesError
 from hermes.hardware.descriptions.engines import load_engine
-from hermes.schedulers.schedule_rows import compared
 
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]

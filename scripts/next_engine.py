@@ -32,10 +32,10 @@ from record_vllm_schedules import read_cases
 from schedule_mixtures import DRAFTED, mixtures, talks
 
 from evidence.schedules.vllm_replay import RecordedSchedule, find_files, replay
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask
 from hermes.errors import HermesError
 from hermes.hardware.descriptions.engines import NEWEST_ENGINE, EngineDescription, load_engine
-from hermes.schedulers.schedule_rows import compared
 from hermes.schedulers.vllm_fields import ANSWERS
 
 Row = dict[str, Any]

@@ -20,6 +20,7 @@ from evidence.schedules.vllm_replay import (
     sequences_of,
     set_interval,
 )
+from hermes.clients.schedule_rows import Row, row_of, rows_of
 from hermes.core.generation import Generation
 from hermes.hardware.descriptions.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
@@ -27,7 +28,6 @@ from hermes.memory.host_cache import HostCache
 from hermes.schedulers.host_offload import HostOffload, Job
 from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.schedule_rows import Row, row_of, rows_of
 
 __all__ = ["RecordedOffload", "replay_offload"]
 

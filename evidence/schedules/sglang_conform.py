@@ -20,6 +20,7 @@ from typing import Any
 
 from evidence.schedules.sglang_replay import COLUMNS, batches_of
 from hermes.clients.llm import LLMClient
+from hermes.clients.schedule_rows import Row, compared
 from hermes.core.block_hashes import name_runs
 from hermes.core.generation import Generation
 from hermes.deploy.engine_conform import ClientResult, Served, as_list
@@ -28,7 +29,6 @@ from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
 from hermes.schedulers.base import AT_REST
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.schedule_rows import Row, compared
 from hermes.schedulers.sglang import SglangScheduler
 from hermes.schedulers.sglang_config import SglangConfig
 

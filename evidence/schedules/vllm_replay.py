@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from hermes.arrays import IntArray
 from hermes.clients.llm import LLMClient
+from hermes.clients.schedule_rows import Row, compared, row_of, rows_of
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
@@ -40,7 +41,6 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.schedule_rows import Row, compared, row_of, rows_of
 
 __all__ = [
     "FileResult", "RecordedSchedule", "config_of", "conform_file", "find_files", "load_schedule", "replay",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.clients.llm import LLMClient
+from hermes.clients.schedule_rows import Row, compared, row_of, rows_of
 from hermes.core.generation import Generation
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim
@@ -30,7 +31,6 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.schedule_rows import Row, compared, row_of, rows_of
 
 __all__ = ["ClientResult", "Served", "as_list", "ask", "conform_scenario", "served_of"]
 

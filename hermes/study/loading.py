@@ -20,7 +20,7 @@ from hermes.config.folder_packages import folder_package
 from hermes.config.own_code import check_own_code
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.study.report import Compared, Report, comparison
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ class StudyConfig(ConfigModel):
                 if name not in self.assumptions:
                     raise InputError(f"an assumption: {', '.join(self.assumptions) or 'there are none'}", name,
                                      field=f"what_if.{label}", suggestion=suggest(name, self.assumptions))
-                try:
+                with inside(f"what_if.{label}.{name}"):
                     changes[name] = self.assumptions[name].checked(value)
-                except InputError as error:
-                    raise InputError(error.expected, error.found, field=f"what_if.{label}.{name}") from None
         return self
 
 
@@ -190,8 +188,7 @@ class Study:
 
     def module(self, name: str) -> ModuleType:
         """Import a module of the study's folder once. Raises `InputError` with file and line if the import fails."""
-        checkout = str(self.folder.parents[1])   # with evidence/ beside studies/, which a study may import
-        if checkout not in sys.path:
+        if (checkout := str(self.folder.parents[1])) not in sys.path:   # has evidence/, which a study may import
             sys.path.append(checkout)
         try:
             return importlib.import_module(f"{folder_package(self.folder)}.{name}")

@@ -9,7 +9,6 @@ Inherit it in a test module, give `make()`, and pytest checks what the coordinat
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,21 +22,19 @@ from hermes.core.stage import ServiceStage
 from hermes.results import Results
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.testing.components import ComponentContract
 
 __all__ = ["ClientContract"]
 
 
-class ClientContract(ABC):
+class ClientContract(ComponentContract):
     """Properties of every such client. Inherit it and give `make()`."""
 
+    registry = CLIENTS
     requests: ClassVar[int] = 40
     """Number of requests per simulation."""
     rates: ClassVar[tuple[float, ...]] = (0.1, 5.0, 1000.0)
     """Requests per second: one at a time, some at once, all at once."""
-
-    @abstractmethod
-    def make(self) -> Any:
-        """Return the client's configuration as YAML would give it; equal at each call."""
 
     def options(self, kind: str) -> dict[str, Any]:
         """Return options of its stages (`nprobe`, ...), if it needs any."""
@@ -70,14 +67,6 @@ class ClientContract(ABC):
             "pipelines": {"all": {"stages": stages}}, "clients": [config], "stepping": stepping,
         })
         return build(scenario).run()
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.make()
-        assert CLIENTS.get(component.kind) is type(component)
-
-    def test_a_written_component_is_read_back(self) -> None:
-        component = self.make()
-        assert type(component).model_validate(component.model_dump()) == component
 
     def test_a_group_has_names_and_numbers_of_its_own(self) -> None:
         clients = self.built(count=3)

@@ -19,21 +19,19 @@ from simpy.core import Environment
 from hermes.core.clock import START, STEP_END, TRANSFER, at
 from hermes.core.network import Network, can_cancel
 from hermes.errors import InputError
-from hermes.network.base import NETWORKS, NetworkComponent
+from hermes.network.base import NETWORKS
+from hermes.testing.components import ComponentContract
 
 __all__ = ["NetworkContract"]
 
 _MEGABYTE = 1_000_000
 
 
-class NetworkContract:
+class NetworkContract(ComponentContract):
     """Properties of every network. `nodes` are at least three client names that can all reach each other."""
 
+    registry = NETWORKS
     nodes: tuple[str, ...] = ("a-0", "a-1", "b-0", "b-1")
-
-    def make(self) -> NetworkComponent:
-        """Return the component to test, as YAML would give it."""
-        raise NotImplementedError
 
     def build(self) -> tuple[Environment, Network]:
         env = Environment()
@@ -107,10 +105,6 @@ class NetworkContract:
             at(env, time, START, partial(start, index, src, dst, num_bytes))
         env.run()
         return network, log, left
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.make()
-        assert NETWORKS.get(component.kind) is type(component)
 
     def test_everything_arrives_once(self) -> None:
         network, log = self._run()

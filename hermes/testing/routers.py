@@ -11,7 +11,6 @@ The router works in simulations: it chooses for requests that arrive, among clie
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from hermes.routing.decisions import Decisions, WrappedRouter
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario
+from hermes.testing.components import ComponentContract
 
 __all__ = ["Choice", "RouterContract"]
 
@@ -61,15 +61,12 @@ class _WatchedRouter(WrappedRouter):
         return client
 
 
-class RouterContract(ABC):
+class RouterContract(ComponentContract):
     """Properties of every router. Inherit it and give `make()`."""
 
+    registry = ROUTERS
     counts: ClassVar[tuple[int, ...]] = (1, 2, 5, 20)
     """Number of clients to choose from."""
-
-    @abstractmethod
-    def make(self) -> Any:
-        """Return the router as YAML would give it; equal at each call."""
 
     def scenario(self, count: int) -> dict[str, Any]:
         """Return a scenario for `count` clients, without its router. Override it for a router that needs others."""
@@ -105,10 +102,6 @@ class RouterContract(ABC):
 
     def cases(self) -> Iterator[int]:
         yield from self.counts
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.make()
-        assert ROUTERS.get(component.kind) is type(component)
 
     def test_every_stage_is_given_to_a_candidate(self) -> None:
         for count in self.cases():
@@ -170,7 +163,3 @@ class RouterContract(ABC):
             record = build(watched).run()
             assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
             assert {request for request, *_ in choices} == set(range(60))
-
-    def test_a_written_component_is_read_back(self) -> None:
-        component = self.make()
-        assert type(component).model_validate(component.model_dump()) == component

@@ -10,36 +10,32 @@ Inherit it in a test module, give `make()`, and pytest checks what clients rely 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hermes.config.validation import validate
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.stage import ServiceStage
 from hermes.hardware.descriptions.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.services import SERVICES, MachineSpec, Service
+from hermes.testing.components import ComponentContract
 
 __all__ = ["ServiceContract"]
 
 
-class ServiceContract(ABC):
+class ServiceContract(ComponentContract):
     """Properties of every service. Inherit it and give `make()`."""
 
+    registry = SERVICES
     examples: ClassVar[int] = 60
     """Number of random batches per test."""
     device: ClassVar[str] = "cpu-large"
     """The machine that the service runs on."""
     cores: ClassVar[int] = 64
     """Cores of the machine."""
-
-    @abstractmethod
-    def make(self) -> Any:
-        """Return the component as it stands in YAML; its class is registered in `SERVICES`."""
 
     def options(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return options of a random stage. Override it for a service that reads any."""
@@ -65,15 +61,6 @@ class ServiceContract(ABC):
                 for _ in range(int(np.exp(rng.uniform(0, 4))))
             ])
         return out
-
-    def test_is_registered(self) -> None:
-        component = self.make()
-        assert SERVICES.get(component.kind) is type(component)
-
-    def test_a_written_component_is_read_back(self) -> None:
-        """A scenario written out in full contains the defaults."""
-        component = self.make()
-        assert validate(type(component), component.model_dump()) == component
 
     def test_memory_is_a_number_of_bytes_that_fits(self) -> None:
         spec = self.spec()

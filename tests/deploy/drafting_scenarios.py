@@ -18,8 +18,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask, served_of
-from hermes.schedulers.schedule_rows import compared
 
 __all__ = ["differences", "drawn"]
 
