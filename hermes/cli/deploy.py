@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, command_group
+from hermes.cli.output import Answer, Overrides, Scenario, command_group, print_or_write
 
 __all__ = ["export", "import_"]
 
@@ -46,9 +46,7 @@ def import_vllm(
 
     Flags and fields that are not modelled or unknown are named on stderr, one a line.
     """
-    from hermes.config.writing import write_text
     from hermes.config.yaml_document import read_text
-    from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.vllm_features import Told
     from hermes.deploy.vllm_scenario import read_source, together
     from hermes.explore.first_load import confirmed, fit, lone
@@ -77,12 +75,7 @@ def import_vllm(
         document = confirmed(document)
     for note in (*source.notes, *notes):
         print(f"hermes: note: {note}", file=sys.stderr)
-    text = to_yaml(document, "\n".join([*header, *source.warnings, *source.notes]), compact=True)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: hermes run {output}")
+    _scenario(document, "\n".join([*header, *source.warnings, *source.notes]), output)
 
 
 def import_objects(
@@ -148,15 +141,9 @@ def import_planner(
 
 
 def _scenario(document: dict[str, Any], header: str, output: Path | None) -> None:
-    from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
 
-    text = to_yaml(document, header, compact=True)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: hermes run {output}")
+    print_or_write(to_yaml(document, header, compact=True), output, f"hermes run {output}")
 
 
 def _standard_input() -> str:
@@ -202,31 +189,21 @@ def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
 
     They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
     """
-    from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.objects_write import objects_of
     from hermes.scenario import load_scenario
 
     found, notes = objects_of(load_scenario(scenario, overrides))
     text = "---\n".join(to_yaml(one, "" if place else "\n".join(notes)) for place, one in enumerate(found))
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: kubectl apply route and autoscalers, and give the picker its configuration")
+    print_or_write(text, output, "kubectl apply route and autoscalers, and give the picker its configuration")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:
-    from hermes.config.writing import write_text
     from hermes.deploy.manifests import manifest_text
     from hermes.scenario import load_scenario
 
     text = manifest_text(kind, load_scenario(scenario, overrides), image)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: read its first lines, then kubectl apply -f {output}")
+    print_or_write(text, output, f"read its first lines, then kubectl apply -f {output}")
 
 
 import_ = command_group("Make a scenario from the launch command of an engine.", {

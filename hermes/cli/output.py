@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
-    "SearchOptions", "Verbose", "Workers", "add_command", "command_group", "cores", "show", "to_json",
+    "SearchOptions", "Verbose", "Workers", "add_command", "command_group", "cores", "print_or_write", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -161,6 +161,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def print_or_write(text: str, output: Path | None, following: str = "") -> None:
+    """Print a text, or write it to a file and say where it is and what to do with it next."""
+    if output is None:
+        print(text, end="")
+        return
+    from hermes.config.writing import write_text
+
+    write_text(output, text)
+    print(f"written to {output}" + (f"; next: {following}" if following else ""))
 
 
 def cores() -> int:
