@@ -23,9 +23,9 @@ from evidence.retrieval import (
     make_corpus,
     rankings_of,
 )
-from hermes.calibration.retrieval import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread
+from hermes.plugins.retrieval.searches import load_searches
 from hermes.plugins.structures.fusion import fuse
 from hermes.services.retrieval_costs import Bm25, HnswGraph
 from hermes.services.retrieval_profile import load_retrieval_profile

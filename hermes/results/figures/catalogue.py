@@ -104,6 +104,6 @@ def figure_at(path: str) -> tuple[Figure, str]:
 
 
 def limit_name(key: str, percentile: float | None) -> str:
-    """Return the name of a limit of latency: `ttft` at 99 is "TTFT p99", `tpot_p50` (over a baseline) "TPOT p50"."""
+    """Return the name of a limit of latency: `ttft` at 99 is "TTFT p99", `ttft_p50` (over a baseline) "TTFT p50"."""
     metric, _, own = key.partition("_")
     return f"{LATENCIES[metric]} {own or f'p{percentile:g}'}"

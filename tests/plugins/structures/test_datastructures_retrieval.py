@@ -16,9 +16,9 @@ from evidence.retrieval import (
     rankings_of,
     retrievers,
 )
-from hermes.calibration.retrieval import load_searches
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
+from hermes.plugins.retrieval.searches import load_searches
 from hermes.services import MachineSpec, PerItem
 from hermes.services.hybrid import Hybrid, HybridService
 from hermes.study import load_study

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.arrays import IntArray
-from hermes.calibration.collect.retrieval_indices import Embeddings, IvfIndex, embeddings, unit
 from hermes.calibration.collect.session import Collector, CollectorError, machine, main
+from hermes.plugins.retrieval.indices import Embeddings, IvfIndex, embeddings, unit
 
 __all__ = ["IvfEngine", "OverlapIndex", "of_file"]
 

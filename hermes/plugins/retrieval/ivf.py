@@ -16,13 +16,19 @@ import numpy as np
 from pydantic import Field
 
 from hermes.arrays import IntArray
-from hermes.calibration.measurements.base import Measurement, Shown, again, existing
-from hermes.calibration.plan import PointPlan, read_records
-from hermes.calibration.session import Measured as Session
-from hermes.config import ConfigModel
-from hermes.config.validation import load
-from hermes.config.writing import write_text
-from hermes.config.yaml_writer import to_yaml
+from hermes.calibration.measurements import Measured as Session
+from hermes.calibration.measurements import (
+    Measurement,
+    Part,
+    PointPlan,
+    Section,
+    Shown,
+    again,
+    existing,
+    read_records,
+    write_text,
+)
+from hermes.config import ConfigModel, load, to_yaml
 from hermes.core.noise import spread
 from hermes.errors import InputError
 from hermes.plugins.telerag.overlap import (
@@ -33,7 +39,6 @@ from hermes.plugins.telerag.overlap import (
     make_family,
     overlap_curve,
 )
-from hermes.results.layout import Part, Section
 
 __all__ = ["CONFIGURATIONS", "IvfMeasurement", "IvfOverlap", "IvfPlan", "load_overlap", "overlap_of"]
 
@@ -55,7 +60,7 @@ class IvfPlan(PointPlan):
     row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64", "bytes": "int64"}
 
     engine: Literal["ivf"] = "ivf"
-    collector: str = "hermes.calibration.collect.ivf_overlap"
+    collector: str = "hermes.plugins.retrieval.ivf_collector"
     clock: Literal["wall"] = "wall"
     warmup_s: float = 0.0
     settings: dict[str, Any]

@@ -17,8 +17,7 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.counters import LIMIT, contended
-from hermes.calibration.plan import PointPlan, read_records
-from hermes.calibration.table_files import MeasuredHeader, MeasuredTable
+from hermes.calibration.measurements import MeasuredHeader, MeasuredTable, PointPlan, read_records
 from hermes.config import ConfigModel
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
@@ -75,7 +74,7 @@ class RetrievalPlan(PointPlan):
     point: ClassVar[type[ConfigModel] | None] = SearchPoint
 
     engine: Literal["retrieval"] = "retrieval"
-    collector: str = "hermes.calibration.collect.retrieval"
+    collector: str = "hermes.plugins.retrieval.collector"
     clock: Literal["wall", "cpu"] = "wall"
     warmup_s: float = 0.0
     repetition_s: Annotated[float, Field(gt=0)] = REPETITION_S

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.calibration.collect.counters import LIMIT, contended, steady, waited_s
-from hermes.calibration.collect.retrieval_indices import Embeddings, embeddings, exact_neighbours, recall, texts
-from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.measurements.retrieval import Retrieval, memory_bytes
 from hermes.calibration.plan import save_plan
-from hermes.calibration.retrieval import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.descriptions.files import names_in
+from hermes.plugins.retrieval.fit import fit_retrieval, index_of
+from hermes.plugins.retrieval.indices import Embeddings, embeddings, exact_neighbours, recall, texts
+from hermes.plugins.retrieval.measurement import Retrieval, memory_bytes
+from hermes.plugins.retrieval.searches import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.services.retrieval_costs import (
     CANDIDATES,
     Bm25,
@@ -447,7 +447,7 @@ def test_a_missing_library_is_one_line(tmp_path, capsys):
         "        if name.split('.')[0] in ('bm25s', 'pydantic', 'yaml', 'scipy', 'pandas'):\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Block())\n"
-        "from hermes.calibration.collect.retrieval import main, open_engine\n"
+        "from hermes.plugins.retrieval.collector import main, open_engine\n"
         "sys.exit(main(open_engine, sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "j.jsonl")],

@@ -22,9 +22,9 @@ import pandas as pd
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.calibration.comparison import compare_times, group_weights
 from hermes.calibration.fit.estimators import held_out, solve
-from hermes.calibration.retrieval import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
+from hermes.plugins.retrieval.searches import MeasuredSearches
 from hermes.services.retrieval_costs import (
     CANDIDATES,
     COARSE_FEATURES,

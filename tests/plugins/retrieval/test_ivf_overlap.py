@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 pytest.importorskip("faiss")
 
-from hermes.calibration.collect.ivf_overlap import OverlapIndex, of_file
-from hermes.calibration.collect.retrieval_indices import embeddings
-from hermes.calibration.measurements.ivf import load_overlap
 from hermes.cli import app
 from hermes.config.data_files import resource_dir
+from hermes.plugins.retrieval.indices import embeddings
+from hermes.plugins.retrieval.ivf import load_overlap
+from hermes.plugins.retrieval.ivf_collector import OverlapIndex, of_file
 from hermes.plugins.telerag.overlap.curves import shared
 
 

@@ -9,9 +9,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.calibration.measurements.base import FitOptions, Measurement, Shown, again, existing
-from hermes.calibration.plan import PointPlan
-from hermes.calibration.retrieval import (
+from hermes.calibration.measurements import (
+    FitOptions,
+    Measured,
+    Measurement,
+    Part,
+    PointPlan,
+    Section,
+    Shown,
+    again,
+    existing,
+)
+from hermes.config import validate
+from hermes.errors import InputError, Verbatim
+from hermes.plugins.retrieval.searches import (
     REPETITION_S,
     Count,
     Effort,
@@ -24,10 +35,6 @@ from hermes.calibration.retrieval import (
     pack_searches,
     save_searches,
 )
-from hermes.calibration.session import Measured
-from hermes.config.validation import validate
-from hermes.errors import InputError, Verbatim
-from hermes.results.layout import Part, Section
 from hermes.services.retrieval_profile import RetrievalProfile, save_retrieval_profile
 
 __all__ = ["Retrieval", "memory_bytes"]
@@ -245,7 +252,7 @@ def memory_bytes(plan: RetrievalPlan) -> int:
 def _fitted(searches: MeasuredSearches, profile: Path | None, name: str, command: str, written: Sequence[Path | None],
             measured: Measured | None) -> Shown:
     """Fit, write the cost model to `profile`, and return it with its errors."""
-    from hermes.calibration.fit.retrieval import fit_retrieval
+    from hermes.plugins.retrieval.fit import fit_retrieval
 
     fitted = fit_retrieval(searches, name, command)
     if profile is not None:

@@ -1,4 +1,4 @@
-"""Measure searches: `python -m hermes.calibration.collect.retrieval PLAN.json JOURNAL.jsonl`.
+"""Measure searches: `python -m hermes.plugins.retrieval.collector PLAN.json JOURNAL.jsonl`.
 
 A point is one index, one effort (lists probed, efSearch, words of a query), one batch size and one number of threads.
 Its rows are repetitions; each is the mean over as many calls as last 5 ms, walking through the queries, so that no two
@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from hermes.calibration.collect.counters import contended, steady, waited_s
-from hermes.calibration.collect.retrieval_indices import (
+from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main, noise_of
+from hermes.core.noise import peak_rss_bytes
+from hermes.plugins.retrieval.indices import (
     Index,
     build,
     embeddings,
@@ -32,8 +34,6 @@ from hermes.calibration.collect.retrieval_indices import (
     recall,
     texts,
 )
-from hermes.calibration.collect.session import Collector, CollectorError, PointFailed, machine, main, noise_of
-from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["RetrievalEngine", "open_engine"]
 
