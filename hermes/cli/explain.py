@@ -183,23 +183,23 @@ def _alternatives(scenario: str, overrides: list[str], request: int, most: int) 
         f"request {request}: {row['prompt_tokens']:,} prompt and {row['output_tokens']:,} output tokens, came at "
         f"{row['arrival_s']:.6g} s"]
     for number, choice in enumerate(choices, 1):
-        decision, told = choice.decision, choice.decision.told
-        by = f"the router compares {next(iter(told))}" if told else "fewest requests first"
+        decision, figures = choice.decision, choice.decision.figures
+        by = f"the router compares {next(iter(figures))}" if figures else "fewest requests first"
         rows = []
         for outcome in choice.outcomes:
             place = decision.among.index(outcome.client)
-            figures = [f"{values[place]:.4g}" for values in told.values()]
+            cells = [f"{values[place]:.4g}" for values in figures.values()]
             mark = " (chosen)" if outcome is choice.outcomes[0] else ""
             times = [outcome.reason, ""] if outcome.reason else [f"{outcome.ttft_s * 1e3:.4g}",
                                                                  f"{outcome.e2e_s * 1e3:.4g}"]
             rows.append([
-                outcome.client + mark, *figures, decision.waiting[place], decision.running[place],
+                outcome.client + mark, *cells, decision.waiting[place], decision.running[place],
                 f"{outcome.cached_tokens:,}", f"{outcome.queue_s * 1e3:.4g}", *times,
                 "" if mark else f"{outcome.others_ttft_s * 1e3:+.3g}"])
         parts.append(Section(
             f"decision {number} of {len(choices)} at {decision.time_ns / 1e9:.6g} s: {decision.stage}, among "
             f"{counted(len(decision.among), 'client')}, {by}",
-            ["client", *told, "waiting", "running", "cached", "queue ms", "TTFT ms", "E2E ms", "others ms"], rows))
+            ["client", *figures, "waiting", "running", "cached", "queue ms", "TTFT ms", "E2E ms", "others ms"], rows))
     parts.append("waiting, running: requests there at that instant, as the router may not see it\n"
                  "others: change of the mean TTFT of all others, of one run: small ones are noise")
     return Answer({"request": request, "choices": [asdict(choice) | {
