@@ -110,14 +110,14 @@ def bare(points: int) -> dict[str, float]:
 def ratio(_: int) -> dict[str, float]:
     """Return the seconds of a sweep on 1 and on 2 warm workers, and the share of two cores that the second had."""
     from hermes.explore import run_sweep
-    from hermes.explore.sweep.executor import executor
+    from hermes.explore.sweep.executor import of_workers
 
     found: dict[str, float] = {}
     for workers in (1, 2):
-        with TemporaryDirectory() as folder, closing(executor(workers)) as engine:
-            run_sweep(sweep(30, LONG // 5, first=1000), Path(folder) / "warm", engine=engine)
+        with TemporaryDirectory() as folder, closing(of_workers(workers)) as executor:
+            run_sweep(sweep(30, LONG // 5, first=1000), Path(folder) / "warm", executor=executor)
             begun = time.perf_counter()
-            done = run_sweep(sweep(POINTS, LONG), Path(folder) / "out", engine=engine)
+            done = run_sweep(sweep(POINTS, LONG), Path(folder) / "out", executor=executor)
             found[f"seconds_{workers}"] = time.perf_counter() - begun
             found[f"cpu_{workers}"] = float(done.journal()["cpu_s"].sum())
     return found | {"share": found["cpu_2"] / 2 / found["seconds_2"]}

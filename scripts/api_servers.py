@@ -11,7 +11,7 @@ Measured figures are those of public threads of vllm-project/vllm, `vllm bench s
 
 They ran versions that no engine file describes: `vllm-0.15` stands in, without asynchronous scheduling. The card of the
 second is not stated; an H100 is taken. Lengths are drawn as for GPUStack's runs
-(`hermes.calibration.accuracy.gpustack`).
+(`evidence.accuracy.gpustack`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from evidence.accuracy.gpustack import lengths
+from evidence.accuracy.served import replay
 from hermes import simulate
-from hermes.calibration.accuracy.gpustack import lengths
-from hermes.calibration.accuracy.served import replay
 
 REQUESTS, PROMPT = 1000, 215
 

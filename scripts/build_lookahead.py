@@ -20,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.calibration.measurements.ivf import Candidate, IvfOverlap, load_overlap
 from hermes.hardware.fitted.profile import dump_yaml
+from hermes.plugins.retrieval.ivf import Candidate, IvfOverlap, load_overlap
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import fit_bias, fit_strength, lognormal_sizes, make_family
 from hermes.plugins.telerag.profile import FittedFamily, FittedIndex, FittedRate, LookaheadProfile

@@ -19,7 +19,7 @@ from typing import Any
 
 from hermes.explore.capacity import RATIO, axis_of, capacity
 from hermes.explore.objective import missed, slo_overrides
-from hermes.explore.sweep.executor import executor
+from hermes.explore.sweep.executor import of_workers
 from hermes.explore.trials import Trials
 from hermes.scenario import load_scenario
 
@@ -62,8 +62,8 @@ def scanned(source: str | Mapping[str, Any], settings: list[str], over: str, ans
     axis = axis_of(checked, over)
     middle = axis.level(answer)
     around = range(middle - 30, middle + 31) if over == "rate" else range(2 * middle, 0)
-    with TemporaryDirectory() as folder, closing(executor(workers)) as engine:
-        trials = Trials("scan", checked, Path(folder), engine)
+    with TemporaryDirectory() as folder, closing(of_workers(workers)) as executor:
+        trials = Trials("scan", checked, Path(folder), executor)
         rows = trials.run({str(level): (axis.settings(axis.load(level)), checked.seed) for level in around})
     best: float | None = None
     for level in around:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.accuracy.inferencex import OUTPUT, Run, minimax_runs, sweep
+from evidence.accuracy.inferencex import OUTPUT, Run, minimax_runs, sweep
 from hermes.errors import HermesError
 
 SHOWN = {"TTFT p50": ("ttft", "p50"), "TTFT p99": ("ttft", "p99"), "TPOT p50": ("tpot", "p50"),

@@ -23,7 +23,8 @@ from typing import Any
 
 from record_vllm_schedules import read_cases
 
-from hermes.clients.schedule_replay import RecordedSchedule, compared, load_schedule, replay
+from evidence.schedules.vllm_replay import RecordedSchedule, load_schedule, replay
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask, served_of
 from hermes.errors import HermesError
 from hermes.hardware.descriptions.engines import load_engine

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.steady import FILES, FREE, served_load, steady_runs
-from hermes.calibration.fit.watts import LeftOut, ServedLoad, error, fit_watts, left_out
+from evidence.accuracy.steady import FILES, FREE, served_load, steady_runs
+from evidence.accuracy.watts import LeftOut, ServedLoad, error, fit_watts, left_out
 from hermes.hardware.descriptions.devices import DevicePower, load_device
 from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.operators import Work

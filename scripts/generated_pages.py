@@ -104,6 +104,17 @@ def compatibility() -> str:
     return "\n".join(parts)
 
 
+def figures() -> str:
+    """Return the figures of a summary, a row each."""
+    from hermes.results.figures.catalogue import FIGURES
+    from hermes.results.layout import markdown_table
+
+    better = {1: "more", -1: "less", 0: ""}
+    return markdown_table(("figure", "name", "unit", "better", "in the verdict"), [
+        (f"`{row.path}`", cell(row.name), row.unit, better[row.better], "yes" if row.judged else "")
+        for row in FIGURES.values()])
+
+
 def papers() -> str:
     """Return the papers' figures beside those of the studies, from `studies/NAME/paper.csv`."""
     from hermes.results.layout import markdown_table
@@ -253,7 +264,7 @@ def csv_table(path: Path) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "scenario": scenario, "compatibility": compatibility, "papers": papers, "vllm-fields": vllm_fields,
-    "commands": commands, "features": features,
+    "commands": commands, "features": features, "figures": figures,
 }
 
 

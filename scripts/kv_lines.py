@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hermes.calibration.accuracy.kv_lines import compared, summary
+from evidence.accuracy.kv_lines import compared, summary
 
 HERE = Path(__file__).resolve().parents[1]
 

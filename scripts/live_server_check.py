@@ -137,7 +137,8 @@ def main() -> int:
                 client = yaml.safe_load(path.read_text())["clients"][0]
                 keys = {f"clients.0.{key}": client[key] for key in ("adjust", "frontend")}
                 print(f"  fitted at {name}: " + ", ".join(
-                    f"{told.name} {told.value:.4g}" + ("" if told.told else " (kept)") for told in fitted.fit.told))
+                    f"{each.name} {each.value:.4g}{'' if each.identified else ' (kept)'}"
+                    for each in fitted.fit.ranges))
                 for at, predicted in ((name, document), (other, there)):
                     ours = simulate(predicted, overrides=keys).requests
                     rows.append({"attempt": attempt, "fitted at": name, "rate": at, **errors(ours, frames[at])})

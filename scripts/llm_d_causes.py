@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.accuracy.llm_d import all_reduce_of_one_user, client_of, deployments, figures, served
+from evidence.accuracy.llm_d import all_reduce_of_one_user, client_of, deployments, figures, served
 from hermes.errors import HermesError, InputError
 from hermes.hardware.composed import Composed
 from hermes.hardware.descriptions.engines import load_engine

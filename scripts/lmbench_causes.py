@@ -27,8 +27,7 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.arrays import IntArray
-from hermes.calibration.accuracy.lmbench import (
+from evidence.accuracy.lmbench import (
     BLOCK_TOKENS,
     MANY_PER_S,
     NEVER_S,
@@ -45,8 +44,9 @@ from hermes.calibration.accuracy.lmbench import (
     timed_out,
     users_of,
 )
-from hermes.calibration.accuracy.lmbench_router import RATES as QUIET
-from hermes.calibration.accuracy.lmbench_router import effects, hops, intervals
+from evidence.accuracy.lmbench_router import RATES as QUIET
+from evidence.accuracy.lmbench_router import effects, hops, intervals
+from hermes.arrays import IntArray
 from hermes.errors import HermesError, InputError
 
 WAIT_S = 2.0           # a first token later than this waited for memory

@@ -31,7 +31,8 @@ from engine_sources import package, report
 from record_vllm_schedules import read_cases
 from schedule_mixtures import DRAFTED, mixtures, talks
 
-from hermes.clients.schedule_replay import RecordedSchedule, compared, find_files, replay
+from evidence.schedules.vllm_replay import RecordedSchedule, find_files, replay
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask
 from hermes.errors import HermesError
 from hermes.hardware.descriptions.engines import NEWEST_ENGINE, EngineDescription, load_engine

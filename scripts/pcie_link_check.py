@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from hermes.calibration.accuracy.recorded import recorded_runs
+from evidence.accuracy.recorded import recorded_runs
 
 RUNS = {"32B TP2": "rtxpro6000-qwen3-32b-tp2", "30B-A3B DP2+EP2": "rtxpro6000-qwen3-30b-a3b-dp2-ep2"}
 START = (32e-6, 15e9)

@@ -3,7 +3,7 @@
     python scripts/record_sglang_schedules.py PYTHON FOLDER [ADD]
 
 PYTHON is an interpreter that has SGLang. ADD is added to the seeds: other requests for the same settings. One process
-serves all cases (`hermes/deploy/sglang_alone.py`). Each is written to FOLDER/NAME.json (format:
+serves all cases (`evidence/schedules/sglang_alone.py`). Each is written to FOLDER/NAME.json (format:
 docs/background/sglang.md).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-DRIVER = Path(__file__).resolve().parent.parent / "hermes" / "deploy" / "sglang_alone.py"
+DRIVER = Path(__file__).resolve().parent.parent / "evidence" / "schedules" / "sglang_alone.py"
 DEFAULTS: dict[str, Any] = {
     "page_size": 1, "max_total_num_tokens": 20_000, "max_running_requests": 64, "chunked_prefill_size": 512,
     "max_prefill_tokens": 2048, "schedule_policy": "fcfs", "schedule_conservativeness": 1.0,

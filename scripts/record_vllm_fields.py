@@ -22,7 +22,7 @@ from typing import Any
 
 from engine_matrix import packed
 
-from hermes.clients.schedule_replay import RecordedSchedule
+from evidence.schedules.vllm_replay import RecordedSchedule
 from hermes.deploy.engine_conform import ask
 
 SETTINGS: dict[str, Any] = {

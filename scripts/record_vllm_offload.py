@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).resolve().parents[1] / "hermes" / "deploy" / "vllm_offload_alone.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "evidence" / "schedules" / "vllm_offload_alone.py"
 DEFAULTS: dict[str, Any] = {
     "max_num_batched_tokens": 256, "max_num_seqs": 16, "num_blocks": 64, "block_size": 16, "prefix_caching": True,
     "scheduling_policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "chunked_prefill": True,

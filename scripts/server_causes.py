@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from hermes.calibration.accuracy import h100_sets, recorded
-from hermes.calibration.accuracy.served import Row
+from evidence.accuracy import h100_sets, recorded
+from evidence.accuracy.served import Row
 from hermes.config.data_files import resource_dir
 from hermes.results.layout import markdown_table
 

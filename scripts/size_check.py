@@ -22,7 +22,7 @@ from hermes.explore.objective import missed, slo_overrides
 from hermes.explore.size import Found, Sizing, changes, size
 from hermes.explore.size.files import from_options
 from hermes.explore.size.layouts import Kind
-from hermes.explore.sweep.executor import executor
+from hermes.explore.sweep.executor import of_workers
 from hermes.explore.trials import Trials
 
 
@@ -59,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     start = from_options(given.model, given.workload, given.rate, slo_overrides(given.slo))
     wrong = 0
-    with TemporaryDirectory() as folder, closing(executor(given.workers)) as engine:
+    with TemporaryDirectory() as folder, closing(of_workers(given.workers)) as executor:
         begun = time.perf_counter()
-        sizing = size(start.document, devices=given.device.split(","), max_devices=given.max_devices, engine=engine)
+        sizing = size(start.document, devices=given.device.split(","), max_devices=given.max_devices, executor=executor)
         print(f"hermes size: {len(sizing.tried)} simulations, {time.perf_counter() - begun:.1f} s")
         for place, found in enumerate(sizing.found):
-            trials = Trials(f"scan {place}", sizing.scenario, Path(folder) / str(place), engine)
+            trials = Trials(f"scan {place}", sizing.scenario, Path(folder) / str(place), executor)
             best, runs = scan(sizing, found, trials, given.max_devices // found.kind.devices, given.below)
             mine = None if found.best is None else sum(found.best.clients)
             worse = best is not None and (mine is None or mine - sum(best) > 1)

@@ -25,7 +25,7 @@ import numpy as np
 
 from hermes.errors import InputError
 from hermes.explore.size import Tried, size
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, of_workers
 from hermes.hardware.descriptions.devices import DeviceDescription, load_device
 from hermes.hardware.descriptions.models import ModelDescription, load_model
 from hermes.units import counted
@@ -242,14 +242,14 @@ def layouts(model: str, device: str) -> tuple[int, ...]:
     return SMALL[model].get(device, (1,)) if model in SMALL else (4, 8)
 
 
-def sized(model: str, dtype: str, device: str, engine: Executor | None = None) -> Row:
+def sized(model: str, dtype: str, device: str, executor: Executor | None = None) -> Row:
     """Size a model on a card, and count its bound in the layout of the answer; without one, in the largest layout."""
     hand, card = Hand.of(model, dtype), load_device(device)
     tps = layouts(model, device)
     best, why = None, ""
     try:
         found = size(scenario(model, dtype, device), devices=[device], tps=tps, pps=[1], dps=[1], eps=[False],
-                     layouts=["mixed"], max_devices=MOST_DEVICES, engine=engine)
+                     layouts=["mixed"], max_devices=MOST_DEVICES, executor=executor)
         best = found.ranked[0] if found.ranked else None
         why = "" if best else f"{MOST_DEVICES} devices miss: {found.found[0].tried[-1].misses}"
     except InputError:
@@ -282,11 +282,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(arguments)
     rows = []
-    with closing(executor(given.workers)) as engine:
+    with closing(of_workers(given.workers)) as executor:
         for model in given.only.split(","):
             for device in given.device.split(","):
                 for dtype in PRECISIONS[model]:
-                    rows.append(sized(model, dtype, device, engine))
+                    rows.append(sized(model, dtype, device, executor))
                     print("  ".join(f"{cell:>{len(name)}}" for cell, name in zip(rows[-1].cells(), HEAD, strict=True)),
                           flush=True)
     if given.csv is not None:

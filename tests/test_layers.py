@@ -27,8 +27,8 @@ ROOMS = {
 }
 """Folders in a folder: when imported, each may import those before it."""
 
-OTHER_TESTS = {"compiled", "docs", "data", "frozen", "golden"}
-"""Folders of tests/ that are no folder of hermes/: the compiled build, the pages, files that tests read."""
+OTHER_TESTS = {"compiled", "docs", "data", "evidence", "frozen", "golden"}
+"""Folders of tests/ that are no folder of hermes/: the compiled build, pages, files that tests read, `evidence/`."""
 
 
 def allowed() -> dict[str, set[str]]:
@@ -119,6 +119,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @each("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_are_allowed(path: Path) -> None:
     assert not violations(part_of(path), path.read_text(encoding="utf-8"))
+
+
+def test_commands_alone_import_the_evidence() -> None:
+    """A wheel does not contain it."""
+    line = re.compile(r"^\s*(?:from|import) evidence\b", re.M)
+    found = {path.relative_to(PACKAGE).as_posix() for path in FILES if line.search(path.read_text(encoding="utf-8"))}
+    assert found == {"cli/checks.py", "cli/evidence.py"}
+    assert line.search("def f():\n    from evidence.accuracy import table\n")
 
 
 @each("path", [path for path in FILES if part_of(path) in ROOMS], ids=lambda p: p.relative_to(PACKAGE).as_posix())

@@ -4,5 +4,5 @@ from hermes.testing.pipelines import PipelineContract
 
 
 class TestShorterWhenFull(PipelineContract):
-    def pipeline(self):
+    def make(self):
         return shorter_when_full

@@ -4,5 +4,5 @@ from hermes.testing.clients import ClientContract
 
 
 class TestWebSearch(ClientContract):
-    def component(self):
+    def make(self):
         return WebSearch(name="web")

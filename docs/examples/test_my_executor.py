@@ -4,5 +4,5 @@ from hermes.testing.executors import ExecutorContract
 
 
 class TestThreads(ExecutorContract):
-    def make_executor(self):
+    def make(self):
         return Threads(1)

@@ -4,7 +4,7 @@ from hermes.testing.pipelines import PipelineContract
 
 
 class TestDebate(PipelineContract):
-    def pipeline(self):
+    def make(self):
         return Debate
 
     def parameters(self):

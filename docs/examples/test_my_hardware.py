@@ -4,5 +4,5 @@ from hermes.testing.hardware import HardwareModelContract
 
 
 class TestLinear(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return Linear().build()

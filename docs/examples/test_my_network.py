@@ -4,5 +4,5 @@ from hermes.testing.network import NetworkContract
 
 
 class TestSites(NetworkContract):
-    def component(self):
+    def make(self):
         return Sites(bandwidth=2e9)

@@ -4,5 +4,5 @@ from hermes.testing.pipelines import PipelineContract
 
 
 class TestBestOfTwo(PipelineContract):
-    def pipeline(self):
+    def make(self):
         return best_of_two

@@ -5,7 +5,7 @@ from hermes.testing.clients import ClientContract
 
 
 class TestRefreshedIndex(ClientContract):
-    def component(self):
+    def make(self):
         return RefreshedIndex(name="index", search=0.02, refresh=0.5, every=2.0)
 
     def test_searches_wait_for_the_refresh(self):

@@ -4,5 +4,5 @@ from hermes.testing.routers import RouterContract
 
 
 class TestLeastWork(RouterContract):
-    def component(self):
+    def make(self):
         return LeastWork()

@@ -4,5 +4,5 @@ from hermes.testing.services import ServiceContract
 
 
 class TestBruteForce(ServiceContract):
-    def component(self):
+    def make(self):
         return BruteForce(vectors=10_000_000)

@@ -4,4 +4,4 @@ from hermes.plugins.orthrus.testing import SlotPolicyContract
 
 
 class TestSquareRoot(SlotPolicyContract):
-    slots = "square_root"
+    policy = "square_root"

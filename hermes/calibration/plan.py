@@ -45,7 +45,7 @@ _FIELDS: dict[str, str] = {
     "failed": "string", "at_s": "float64", "recall": "float64", "library": "string", "peak_rss_bytes": "int64",
     "contended": "int64", "work": "mapping", "index": "mapping",
 }
-"""Types of a record's values beside its rows."""
+"""Types of a record's values besides its rows."""
 _NEEDED = {"point": ("point", "rows"), "reference": ("at_s", "rows")}
 _TYPES = {"int64": f"an integer from 0 to {LARGEST}", "float64": "a finite number", "string": "text",
           "mapping": "a mapping"}
@@ -71,7 +71,7 @@ class PointPlan(ConfigModel):
     row_columns: ClassVar[dict[str, str]] = {"repetition": "int64", "time_s": "float64"}
     """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
     record_fields: ClassVar[tuple[str, ...]] = ()
-    """Keys that a journal must hold for a measured point beside its rows."""
+    """Keys that a journal must hold for a measured point besides its rows."""
     point: ClassVar[type[ConfigModel] | None] = None
     """What each of `points` has to be; None for a plan that checks them itself."""
 

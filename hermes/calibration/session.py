@@ -162,10 +162,10 @@ def collect(
         except OSError as error:
             raise InputError("an interpreter", Verbatim(f"{python} ({error.strerror})"), field="--python") from None
         try:
-            told = _watch(process, plan, journal, budget_s, on_progress)
+            stopped = _watch(process, plan, journal, budget_s, on_progress)
         finally:
             _stop(process)
-        if process.returncode not in (0, BUDGET_EXIT) and not told:
+        if process.returncode not in (0, BUDGET_EXIT) and not stopped:
             errors.seek(0)
             code, lines = process.returncode, errors.read().splitlines()
             said = [line.strip() for line in lines if line.strip()] or [
@@ -188,20 +188,20 @@ def _watch(
     process: Process, plan: PointPlan, journal: Path, budget_s: float | None, on_progress: OnProgress
 ) -> bool:
     """Wait for the collector and print its output. Return whether it exceeded its budget and was told to stop."""
-    began, size, told = time.monotonic(), -1, False
+    began, size, stopped = time.monotonic(), -1, False
     while process.poll() is None:
         over = time.monotonic() - began - budget_s if budget_s is not None else -1.0
         if over > GRACE_S:
             break
-        if over > PATIENCE_S and not told:
+        if over > PATIENCE_S and not stopped:
             process.terminate()   # the collector finishes its current point
-            told = True
+            stopped = True
         now = journal.stat().st_size if journal.exists() else 0
         if now != size and on_progress:
             size = now
             on_progress(progress_of(plan, journal))
         time.sleep(POLL_S)
-    return told
+    return stopped
 
 
 def _stop(process: Process) -> None:

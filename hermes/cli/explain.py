@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Plugins, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Plugins, Scenario
 from hermes.cli.paths import of_run, scenario_of
 from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
@@ -17,17 +17,13 @@ from hermes.units import counted
 if TYPE_CHECKING:
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["explain"]
 
 ROUNDING_S = 1e-9
 FIRST = "first request"   # comes after a replica is ready
 STATISTICS = {"prefill_attn": "pairs of tokens in the attention of prompts",
               "decode_ctx": "cached tokens of all decodes"}
 """Statistics of a batch in words."""
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("explain")(answering(explain))
 
 
 def explain(
@@ -43,7 +39,7 @@ def explain(
     request: Annotated[int | None, typer.Option(
         min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
     memory: Annotated[bool, typer.Option(
-        "--memory", help="Print the sum of KV memory, term by term, beside the engine's own words.")] = False,
+        "--memory", help="Print the sum of KV memory, term by term, with the engine's own words.")] = False,
     alternatives: Annotated[int | None, typer.Option(
         min=1, max=1000, show_default=False, metavar="K", help="With --request: print what the router's K best other "
         "choices would have given instead, each simulated.")] = None,
@@ -187,23 +183,23 @@ def _alternatives(scenario: str, overrides: list[str], request: int, most: int) 
         f"request {request}: {row['prompt_tokens']:,} prompt and {row['output_tokens']:,} output tokens, came at "
         f"{row['arrival_s']:.6g} s"]
     for number, choice in enumerate(choices, 1):
-        decision, told = choice.decision, choice.decision.told
-        by = f"the router compares {next(iter(told))}" if told else "fewest requests first"
+        decision, figures = choice.decision, choice.decision.figures
+        by = f"the router compares {next(iter(figures))}" if figures else "fewest requests first"
         rows = []
         for outcome in choice.outcomes:
             place = decision.among.index(outcome.client)
-            figures = [f"{values[place]:.4g}" for values in told.values()]
+            cells = [f"{values[place]:.4g}" for values in figures.values()]
             mark = " (chosen)" if outcome is choice.outcomes[0] else ""
             times = [outcome.reason, ""] if outcome.reason else [f"{outcome.ttft_s * 1e3:.4g}",
                                                                  f"{outcome.e2e_s * 1e3:.4g}"]
             rows.append([
-                outcome.client + mark, *figures, decision.waiting[place], decision.running[place],
+                outcome.client + mark, *cells, decision.waiting[place], decision.running[place],
                 f"{outcome.cached_tokens:,}", f"{outcome.queue_s * 1e3:.4g}", *times,
                 "" if mark else f"{outcome.others_ttft_s * 1e3:+.3g}"])
         parts.append(Section(
             f"decision {number} of {len(choices)} at {decision.time_ns / 1e9:.6g} s: {decision.stage}, among "
             f"{counted(len(decision.among), 'client')}, {by}",
-            ["client", *told, "waiting", "running", "cached", "queue ms", "TTFT ms", "E2E ms", "others ms"], rows))
+            ["client", *figures, "waiting", "running", "cached", "queue ms", "TTFT ms", "E2E ms", "others ms"], rows))
     parts.append("waiting, running: requests there at that instant, as the router may not see it\n"
                  "others: change of the mean TTFT of all others, of one run: small ones are noise")
     return Answer({"request": request, "choices": [asdict(choice) | {

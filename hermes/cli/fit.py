@@ -8,13 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("fit")(answering(fit))
+__all__ = ["fit"]
 
 
 def fit(

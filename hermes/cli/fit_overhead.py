@@ -8,15 +8,11 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Scenario
 
-__all__ = ["add_to"]
+__all__ = ["fit_overhead"]
 
 Rate = Annotated[float | None, typer.Option(min=1e-6, metavar="RATE", help="Measured requests per second.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("fit-overhead")(answering(fit_overhead))
 
 
 def fit_overhead(

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from hermes.explore.first_load import Lone
 
-__all__ = ["add_to"]
+__all__ = ["init"]
 
 TPS = (1, 2, 4, 8, 16)
 MACHINE = 8         # devices of a usual machine
@@ -41,10 +41,6 @@ router: {{kind: least_loaded, load: requests}}
 {why_slo}
 slo: {{ttft: {ttft}, tpot: {tpot}}}
 """
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(init)
 
 
 def init(

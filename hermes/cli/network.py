@@ -6,20 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Answer, DiagramFile, DiagramFormat, Overrides, Scenario, answering
+from hermes.cli.output import Answer, DiagramFile, DiagramFormat, Overrides, Scenario, command_group
 
 if TYPE_CHECKING:
     from hermes.cli.diagram import Diagram
     from hermes.network.topology import TopologyNetwork
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    network = typer.Typer(help="List and draw the links of a scenario.", no_args_is_help=True)
-    network.command("links")(answering(links))
-    network.command("draw")(draw)
-    app.add_typer(network, name="network")
+__all__ = ["network"]
 
 
 def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
@@ -82,3 +75,6 @@ def _diagram(network: TopologyNetwork) -> Diagram:
         edges.append(Edge(start, end, (*label, "half duplex") if link.duplex == "half" else label))
     boxes = {node: Box(data["label"].split("\n"), dashed=not data["client"]) for node, data in graph.nodes(data=True)}
     return Diagram(boxes, edges, arrows=False)
+
+
+network = command_group("List and draw the links of a scenario.", {"links": links, "draw": draw})

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Scenario
 
 if TYPE_CHECKING:
     from hermes.calibration.observe.session import Outcome
     from hermes.results.compare.observed import ObservedReport
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("observe")(answering(observe))
+__all__ = ["observe"]
 
 
 def observe(

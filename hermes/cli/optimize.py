@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hermes.cli.output import (
-    Address,
-    Answer,
-    ExecutorName,
-    Overrides,
-    Quiet,
-    Verbose,
-    Workers,
-    answering,
-)
+from hermes.cli.output import Answer, Overrides, SearchOptions, Verbose
 from hermes.units import counted
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("optimize")(answering(optimize))
+__all__ = ["optimize"]
 
 
 def optimize(
@@ -34,10 +20,7 @@ def optimize(
                                          "continues.")],
     overrides: Overrides = [],  # noqa: B006
     trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, instead of the file's.")] = None,
-    workers: Workers = -1,
-    executor: ExecutorName = "local",
-    address: Address = "",
-    quiet: Quiet = False,
+    search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
     verbose: Verbose = False,
 ) -> Answer:
     """Search for the settings of a scenario that no others beat in all objectives.
@@ -47,8 +30,7 @@ def optimize(
     """
     from dataclasses import replace
 
-    from hermes.explore.executors import make_executor
-    from hermes.explore.optimize import optimize as search
+    from hermes.explore.optimize import optimize as find
     from hermes.explore.optimize.files import failed_lines, front_rows, plain, write
     from hermes.explore.optimize.space import load_space
     from hermes.results.layout import Section, labelled
@@ -57,9 +39,8 @@ def optimize(
     space = load_space(source, overrides)
     if trials is not None:
         space = replace(space, config=space.config.model_copy(update={"trials": trials}))
-    with (closing(make_executor(executor, workers, (), address)) as engine,
-          SearchProgress(quiet=quiet, verbose=verbose) as told):
-        found = search(space, output, engine, told)
+    with search.executor_of() as executor, SearchProgress(quiet=search.quiet, verbose=verbose) as progress:
+        found = find(space, output, executor, progress)
     files = write(found, output)
     refused = sum(bool(one.refused) for one in found.tried)
     feasible = sum(one.feasible for one in found.tried)

@@ -10,10 +10,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -21,11 +22,12 @@ from hermes.cli import complete
 from hermes.cli.streams import terminal
 
 if TYPE_CHECKING:
+    from hermes.explore import Executor
     from hermes.results.layout import Part
 
 __all__ = [
-    "Address", "Answer", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Plugins", "Quiet",
-    "Scenario", "Verbose", "Workers", "answering", "cores", "show", "to_json",
+    "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
+    "SearchOptions", "Verbose", "Workers", "add_command", "command_group", "cores", "print_or_write", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -38,10 +40,6 @@ Overrides = Annotated[
 ]
 Workers = Annotated[int, typer.Option(
     "--workers", min=-1, max=4096, help="Worker processes; 0 simulates in this process, -1 takes all cores.")]
-ExecutorName = Annotated[str, typer.Option(
-    "--executor", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster. Or a plug-in's.")]
-Address = Annotated[str, typer.Option(
-    "--address", metavar="HOST:PORT", help="Cluster to use; left out, the one of this machine, or a new one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DiagramFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
@@ -71,11 +69,60 @@ class Answer:
     exit_code: int = 0
 
 
-def answering(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Return a command with the option `--json`, which prints the answer of `command`."""
+class Options:
+    """Base of data classes whose fields are options with defaults: a command with such a parameter has an option for
+    each field (`add_command`)."""
+
+
+@dataclass(frozen=True)
+class SearchOptions(Options):
+    """Where and how a command runs its simulations."""
+
+    workers: Workers = -1
+    executor: Annotated[str, typer.Option(
+        "--executor", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster. Or a plug-in's.")
+    ] = "local"
+    address: Annotated[str, typer.Option(
+        "--address", metavar="HOST:PORT", help="Cluster to use; left out, the one of this machine, or a new one.")] = ""
+    quiet: Quiet = False
+
+    def executor_of(self, modules: Sequence[str] = ()) -> AbstractContextManager[Executor]:
+        """Return the executor, closed at the end of a `with` block. modules: What its workers import first."""
+        from hermes.explore.executors import make_executor
+
+        return closing(make_executor(self.executor, self.workers, modules, self.address))
+
+
+def add_command(app: typer.Typer, name: str, command: Callable[..., Any] | typer.Typer) -> None:
+    """Add a command, or a group of them, by name. One that returns an `Answer` has it printed, and the option `--json`.
+    """
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(_answering(command) if command.__annotations__.get("return") == "Answer" else command)
+
+
+def command_group(help_: str, commands: Mapping[str, Callable[..., Any]]) -> typer.Typer:
+    """Return a group of commands by name."""
+    group = typer.Typer(help=help_, no_args_is_help=True)
+    group.callback()(lambda: None)   # a group, also of one command
+    for name, command in commands.items():
+        add_command(group, name, command)
+    return group
+
+
+def _answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Return a command with the option `--json`, which prints the answer of `command`. A parameter that is `Options`
+    becomes an option for each of its fields."""
+    signature = inspect.signature(command, eval_str=True)
+    grouped = {name: _fields(one) for name, one in signature.parameters.items()
+               if inspect.isclass(one.annotation) and issubclass(one.annotation, Options)}
+
     @wraps(command)
     def run(*arguments: Any, as_json: bool, **options: Any) -> None:
-        answer = command(*arguments, **options)
+        groups = {name: signature.parameters[name].annotation(**{one.name: options.pop(one.name) for one in fields})
+                  for name, fields in grouped.items()}
+        answer = command(*arguments, **options, **groups)
         if as_json:
             print(to_json(answer.data))
         else:
@@ -83,12 +130,18 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 
-    signature = inspect.signature(command, eval_str=True)
     as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    parameters = [*signature.parameters.values(), as_json]
+    parameters = [part for name, one in signature.parameters.items() for part in grouped.get(name, [one])] + [as_json]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _fields(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters that the fields of a parameter's `Options` are."""
+    hints = get_type_hints(parameter.annotation, include_extras=True)
+    return [one.replace(annotation=hints[one.name]) for one in
+            inspect.signature(parameter.annotation).parameters.values()]
 
 
 def to_json(data: Any) -> str:
@@ -108,6 +161,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def print_or_write(text: str, output: Path | None, following: str = "") -> None:
+    """Print a text, or write it to a file and say where it is and what to do with it next."""
+    if output is None:
+        print(text, end="")
+        return
+    from hermes.config.writing import write_text
+
+    write_text(output, text)
+    print(f"written to {output}" + (f"; next: {following}" if following else ""))
 
 
 def cores() -> int:

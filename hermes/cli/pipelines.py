@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, DiagramFile, DiagramFormat, answering
+from hermes.cli.output import Answer, DiagramFile, DiagramFormat, command_group
 from hermes.sums import float_sum
 
 if TYPE_CHECKING:
@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 Describe = Callable[[str, "Node"], list[str]]
 """The text of a node's box: (name of the node, node) -> lines."""
 
-__all__ = ["add_to"]
+__all__ = ["pipeline"]
 
 Name = Annotated[str, typer.Argument(help="A pipeline that comes with hermes or a plug-in.", show_default=False)]
 Parameters = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; repeatable."),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="List, show and draw pipelines of requests.", no_args_is_help=True)
-    group.command("list")(answering(list_pipelines))
-    group.command()(answering(show))
-    group.command()(draw)
-    app.add_typer(group, name="pipeline")
 
 
 def list_pipelines() -> Answer:
@@ -194,3 +186,7 @@ def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], 
         return [*lines, f"on {', '.join(on)}"]
 
     return say
+
+
+pipeline = command_group("List, show and draw pipelines of requests.",
+                         {"list": list_pipelines, "show": show, "draw": draw})

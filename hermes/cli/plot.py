@@ -11,14 +11,10 @@ import typer
 from hermes.cli import complete
 from hermes.cli.paths import is_sweep
 
-__all__ = ["add_to"]
+__all__ = ["plot"]
 
 # `hermes.results.charts.run_charts.KINDS`
 FIGURES = ("latency", "itl", "breakdown", "utilisation", "clients", "notes", "queue", "fleet", "gateway")
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(plot)
 
 
 def plot(

@@ -26,7 +26,7 @@ FOLDERS = {
     "times of a start": "start_up", "retrieval profiles": "retrieval", "lookahead profiles": "lookahead",
     "RAG data sets": "rag_datasets",
 }
-"""Kinds of description that `hermes profile list` prints beside hardware profiles -> folder of `hw_profiles`."""
+"""Kinds of description that `hermes profile list` prints besides hardware profiles -> folder of `hw_profiles`."""
 WORKLOADS = "workload profiles"
 YEARS = {range(14, 33): 2026}   # minor versions of vLLM 0.x -> year of their releases
 

@@ -6,22 +6,11 @@ from typing import Any
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer, command_group
 from hermes.cli.profile_import import ImportGroup
 from hermes.cli.profile_show import described_names, engine_of, kind_of, phases_of, show
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    profile = typer.Typer(help="List, show and import hardware profiles and models.", no_args_is_help=True)
-    profile.command("list")(answering(list_))
-    profile.command("show")(answering(show))
-    importers = typer.Typer(
-        cls=ImportGroup, help="Convert other tools' measurements to measured steps.", no_args_is_help=True
-    )
-    profile.add_typer(importers, name="import")
-    app.add_typer(profile, name="profile")
+__all__ = ["profile"]
 
 
 def _profiles() -> dict[str, dict[str, Any]]:
@@ -69,3 +58,8 @@ def _watts_of(device: str) -> str:
 
     described = load_device(device)
     return "" if device_power(described) is None else watts_trust(described).text()
+
+
+profile = command_group("List, show and import hardware profiles and models.", {"list": list_, "show": show})
+profile.add_typer(typer.Typer(cls=ImportGroup, help="Convert other tools' measurements to measured steps.",
+                              no_args_is_help=True), name="import")

@@ -9,11 +9,7 @@ import typer
 
 from hermes.cli.paths import is_sweep
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("report")(report)
+__all__ = ["report"]
 
 
 def report(

@@ -7,13 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("fit-roofline")(answering(fit_roofline))
+__all__ = ["fit_roofline"]
 
 
 def fit_roofline(

@@ -11,16 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Quiet, Scenario, Verbose, answering, to_json
+from hermes.cli.output import Answer, Overrides, Quiet, Scenario, Verbose, to_json
 from hermes.cli.paths import Overwrite, free_folder
 from hermes.site import page_url
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    for command in (answering(run), answering(validate), schema, answering(scenarios)):
-        app.command()(command)
+__all__ = ["run", "scenarios", "schema", "validate"]
 
 
 def run(

@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, Scenario, answering
+from hermes.cli.output import Answer, Overrides, Scenario
 
 if TYPE_CHECKING:
     from hermes.results.layout import Section
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("services")(answering(services))
+__all__ = ["services"]
 
 
 def services(

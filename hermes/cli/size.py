@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import (
-    Address,
-    Answer,
-    ExecutorName,
-    Overrides,
-    Quiet,
-    Verbose,
-    Workers,
-    answering,
-)
+from hermes.cli.output import Answer, Options, Overrides, SearchOptions, Verbose, cores
 
 if TYPE_CHECKING:
     from hermes.explore.scale import Limit
     from hermes.explore.size.groups import Grouped
     from hermes.results.layout import Section
 
-__all__ = ["add_to"]
+__all__ = ["size"]
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("size")(answering(size))
+@dataclass(frozen=True)
+class LayoutOptions(Options):
+    """The layouts to try."""
+
+    device: Annotated[str, typer.Option(metavar="NAMES", help="Devices to try, separated by commas.")] = "h100-sxm"
+    tp: Annotated[str, typer.Option(metavar="NUMBERS", help="Devices that share every layer, to try.")] = "1,2,4,8"
+    pp: Annotated[str | None, typer.Option(
+        metavar="NUMBERS", help="Pipeline stages of a client to try. Left out, 1 and 2, within the largest --tp.")
+    ] = None
+    dp: Annotated[str | None, typer.Option(
+        metavar="NUMBERS", help="Data-parallel ranks of a client to try. Left out, 1; of a mixture of experts also 2, "
+                                "4 and 8 with --ep, within the largest --tp.")] = None
+    ep: Annotated[str | None, typer.Option(
+        metavar="off,on", help="Whether each device has whole experts (expert parallelism). Left out, off; of a "
+                               "mixture both.")] = None
+    layout: Annotated[str, typer.Option(
+        metavar="NAMES", help="mixed: each client serves prompts and answers. pd: some prefill, the others decode.")
+    ] = "mixed,pd"
+    price: Annotated[str, typer.Option(
+        metavar="PRICES", help="Dollars per hour of one device, such as gb200=10.5,h200=4, instead of the "
+                               "description's.")] = ""
+    max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `hermes.explore.size.size`. Raises `InputError`."""
+        return {"devices": _names(self.device, "--device"), "tps": _numbers(self.tp, "--tp"),
+                "pps": None if self.pp is None else _numbers(self.pp, "--pp"),
+                "dps": None if self.dp is None else _numbers(self.dp, "--dp"),
+                "eps": None if self.ep is None else _experts(self.ep), "layouts": _layouts(self.layout),
+                "max_devices": self.max_devices, "prices": _prices(self.price)}
+
+
+@dataclass(frozen=True)
+class ScaleOptions(Options):
+    """The search for a fleet."""
+
+    scale: Annotated[bool, typer.Option(
+        "--scale", help="Of a scenario with a fleet: the autoscaler's target, min and start that need the fewest "
+                        "device-hours within --minutes.")] = False
+    minutes: Annotated[str | None, typer.Option(
+        metavar="LIMIT", help="With --scale: how many minutes may be out of the SLO, such as 10 or 1%.")] = None
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="With --scale: seeds of the search.")] = 3
+    least: Annotated[str | None, typer.Option(
+        "--min", metavar="NUMBERS", help="With --scale: values of the autoscaler's min to try.")] = None
+    start: Annotated[str | None, typer.Option(
+        metavar="NUMBERS", help="With --scale: replicas at the start to try.")] = None
+
+    def check(self) -> None:
+        """Raise `InputError` for options of `--scale` without it."""
+        from hermes.errors import InputError, Verbatim
+
+        for option, value in (("--minutes", self.minutes), ("--min", self.least), ("--start", self.start)):
+            if value is not None and not self.scale:
+                raise InputError(Verbatim("it belongs to --scale; give both or none"), field=option)
 
 
 def size(
@@ -44,43 +86,14 @@ def size(
     rate: Annotated[str | None, typer.Option(metavar="RATE", help="Requests per second, such as 50/s.")] = None,
     slo: Annotated[str | None, typer.Option(
         metavar="LIMITS", help="Limits such as ttft_p99=1s,tpot_p99=50ms.")] = None,
-    device: Annotated[str, typer.Option(metavar="NAMES", help="Devices to try, separated by commas.")] = "h100-sxm",
-    tp: Annotated[str, typer.Option(metavar="NUMBERS", help="Devices that share every layer, to try.")] = "1,2,4,8",
-    pp: Annotated[str | None, typer.Option(
-        metavar="NUMBERS", help="Pipeline stages of a client to try. Left out, 1 and 2, within the largest --tp.")]
-    = None,
-    dp: Annotated[str | None, typer.Option(
-        metavar="NUMBERS", help="Data-parallel ranks of a client to try. Left out, 1; of a mixture of experts also 2, "
-                                "4 and 8 with --ep, within the largest --tp.")] = None,
-    ep: Annotated[str | None, typer.Option(
-        metavar="off,on", help="Whether each device has whole experts (expert parallelism). Left out, off; of a "
-                               "mixture both.")] = None,
-    layout: Annotated[str, typer.Option(
-        metavar="NAMES", help="mixed: each client serves prompts and answers. pd: some prefill, the others decode.")]
-    = "mixed,pd",
-    price: Annotated[str, typer.Option(
-        metavar="PRICES", help="Dollars per hour of one device, such as gb200=10.5,h200=4, instead of the "
-                               "description's.")] = "",
-    max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64,
+    layouts: LayoutOptions = LayoutOptions(),
     group: Annotated[str | None, typer.Option(
         metavar="NAME", help="Size this group of LLM clients alone; the others stay as the scenario has them.")] = None,
-    scale: Annotated[bool, typer.Option(
-        "--scale", help="Of a scenario with a fleet: the autoscaler's target, min and start that need the fewest "
-                        "device-hours within --minutes.")] = False,
-    minutes: Annotated[str | None, typer.Option(
-        metavar="LIMIT", help="With --scale: how many minutes may be out of the SLO, such as 10 or 1%.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=20, help="With --scale: seeds of the search.")] = 3,
-    least: Annotated[str | None, typer.Option(
-        "--min", metavar="NUMBERS", help="With --scale: values of the autoscaler's min to try.")] = None,
-    start_with: Annotated[str | None, typer.Option(
-        "--start", metavar="NUMBERS", help="With --scale: replicas at the start to try.")] = None,
+    fleet: ScaleOptions = ScaleOptions(),
     overrides: Overrides = [],  # noqa: B006
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR", help="Write the best scenario, a figure and all simulations here.")] = None,
-    workers: Workers = -1,
-    executor: ExecutorName = "local",
-    address: Address = "",
-    quiet: Quiet = False,
+    search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
     verbose: Verbose = False,
 ) -> Answer:
     """Find the fewest devices that serve a load within an SLO, by device, parallelism and layout.
@@ -89,7 +102,6 @@ def size(
     With --scale: the fleet with the fewest device-hours. Exit code 1 if none keeps the limit.
     """
     from hermes.explore.assumed import assumes_of_best
-    from hermes.explore.executors import make_executor
     from hermes.explore.objective import slo_overrides
     from hermes.explore.size import size as find
     from hermes.explore.size.files import from_options, from_scenario, write
@@ -98,26 +110,20 @@ def size(
     from hermes.results.progress import SearchProgress
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
-    _check_scale(scale=scale, minutes=minutes, least=least, start=start_with)
-    if scale:
-        given = {"--model": model, "--workload": workload, "--rate": rate, "--pp": pp, "--dp": dp, "--ep": ep,
-                 "--price": price or None}
-        return _scaled(scenario, given, _Search(
-            minutes, seeds, group, least, start_with, settings, output, workers, executor, address, quiet, verbose))
+    fleet.check()
+    if fleet.scale:
+        given = {"--model": model, "--workload": workload, "--rate": rate, "--pp": layouts.pp, "--dp": layouts.dp,
+                 "--ep": layouts.ep, "--price": layouts.price or None}
+        return _scaled(scenario, given, fleet, group, settings, output, search, verbose)
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
-    options: dict[str, Any] = {
-        "base_dir": start.base_dir, "devices": _names(device, "--device"), "tps": _numbers(tp, "--tp"),
-        "pps": None if pp is None else _numbers(pp, "--pp"), "dps": None if dp is None else _numbers(dp, "--dp"),
-        "eps": None if ep is None else _experts(ep), "layouts": _layouts(layout),
-        "max_devices": max_devices, "prices": _prices(price),
-        "out": None if output is None else output / "simulations"}
-    with (closing(make_executor(executor, workers, (), address)) as engine,
-          SearchProgress(quiet=quiet, verbose=verbose) as told):
+    options: dict[str, Any] = layouts.arguments() | {
+        "base_dir": start.base_dir, "out": None if output is None else output / "simulations"}
+    with search.executor_of() as executor, SearchProgress(quiet=search.quiet, verbose=verbose) as progress:
         if group is None and len(groups_in(start.document)) > 1:
-            groups = size_groups(start.document, engine=engine, told=told, **options)
+            groups = size_groups(start.document, executor=executor, progress=progress, **options)
             return _of_groups(groups, start.base_dir, output, verbose)
-        found = find(start.document, engine=engine, told=told, **options)
+        found = find(start.document, executor=executor, progress=progress, **options)
     if output is not None:
         write(found, output)
         if found.meets:
@@ -127,37 +133,10 @@ def size(
                    verbose, int(not found.meets))
 
 
-class _Search(NamedTuple):
-    """Options of `--scale`."""
-
-    minutes: str | None
-    seeds: int
-    group: str | None
-    least: str | None
-    start: str | None
-    settings: list[str]
-    output: Path | None
-    workers: int
-    executor: str
-    address: str
-    quiet: bool
-    verbose: bool
-
-
-def _check_scale(*, scale: bool, **options: str | None) -> None:
-    """Raise `InputError` for options of `--scale` without it."""
+def _scaled(scenario: str | None, given: dict[str, str | None], fleet: ScaleOptions, group: str | None,
+            settings: list[str], output: Path | None, search: SearchOptions, verbose: bool) -> Answer:
+    """Return the answer of `--scale`. given: Options that do not go with it, with their values."""
     from hermes.errors import InputError, Verbatim
-
-    for name, value in options.items():
-        if value is not None and not scale:
-            raise InputError(Verbatim("it belongs to --scale; give both or none"),
-                             field={"least": "--min"}.get(name, f"--{name}"))
-
-
-def _scaled(scenario: str | None, given: dict[str, str | None], options: _Search) -> Answer:
-    """Return the answer of `--scale`."""
-    from hermes.errors import InputError, Verbatim
-    from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text
     from hermes.explore.scale import scale
     from hermes.explore.scale.text import lines, plain, points_table
@@ -171,29 +150,28 @@ def _scaled(scenario: str | None, given: dict[str, str | None], options: _Search
     if wrong is not None:
         raise InputError(Verbatim("--scale keeps the scenario's clients and workload; change them with --set"),
                          field=wrong)
-    limit, output = _limit(options.minutes), options.output
-    count = options.workers if options.workers >= 0 else os.cpu_count() or 1
+    limit = _limit(fleet.minutes)
+    count = search.workers if search.workers >= 0 else cores()
 
     def estimated(usual: int, seconds: float) -> None:
-        if seconds and not options.quiet:
+        if seconds and not search.quiet:
             took = usual * seconds / max(count, 1)
             print(f"{seconds:.0f} s: of one simulation; about {usual} of them, "
                   f"{f'{took:.0f} s' if took < 120 else f'{took / 60:.0f} min'} with "
                   f"{'1 process' if count <= 1 else f'{count} processes'}", file=sys.stderr, flush=True)
 
-    with (closing(make_executor(options.executor, options.workers, (), options.address)) as engine,
-          SearchProgress(quiet=options.quiet, verbose=options.verbose) as told):
-        found = scale(scenario, limit, group=options.group, overrides=options.settings, seeds=options.seeds,
-                      least=None if options.least is None else _replicas(options.least, "--min"),
-                      starts=None if options.start is None else _replicas(options.start, "--start"),
-                      out=None if output is None else output / "simulations", engine=engine, told=told,
+    with search.executor_of() as executor, SearchProgress(quiet=search.quiet, verbose=verbose) as progress:
+        found = scale(scenario, limit, group=group, overrides=settings, seeds=fleet.seeds,
+                      least=None if fleet.least is None else _replicas(fleet.least, "--min"),
+                      starts=None if fleet.start is None else _replicas(fleet.start, "--start"),
+                      out=None if output is None else output / "simulations", executor=executor, progress=progress,
                       estimated=estimated)
     text = lines(found, limits_text(found.scenario.slo))
     best = found.cheapest
     if output is not None and best is not None:
         write_best(found.document(best), found.scenario.source.base_dir, best.fleet.label, output)
         text.append(("files", f"{output}; next: hermes run {output / 'best.yaml'}"))
-    return Answer(plain(found), [labelled(text), points_table(found, verbose=options.verbose)], int(best is None))
+    return Answer(plain(found), [labelled(text), points_table(found, verbose=verbose)], int(best is None))
 
 
 def _limit(text: str | None) -> Limit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -10,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Answer, answering
+from hermes.cli.output import Answer, cores
 
 if TYPE_CHECKING:
     from hermes.results.layout import Part
     from hermes.study import Report
 
-__all__ = ["add_to"]
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("study")(answering(study))
+__all__ = ["study"]
 
 
 def study(
@@ -32,7 +27,7 @@ def study(
     quick: Annotated[bool, typer.Option("--quick", help="Run a version of under two minutes on two cores.")] = False,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR", help="Folder of points and report [runs/studies/NAME].")] = None,
-    workers: Annotated[int, typer.Option(min=1, max=4096, help="Processes.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(min=1, max=4096, help="Processes.")] = cores(),
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Reference data that does not come with hermes.")] = None,
 ) -> Answer:

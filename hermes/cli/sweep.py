@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import (
-    Address,
-    Answer,
-    ExecutorName,
-    Overrides,
-    Quiet,
-    Workers,
-    answering,
-    cores,
-)
+from hermes.cli.output import Answer, Overrides, SearchOptions, cores
 from hermes.cli.paths import is_sweep
 from hermes.units import counted
 
@@ -28,13 +18,9 @@ if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
     from hermes.results.layout import Part
 
-__all__ = ["add_to"]
+__all__ = ["sweep"]
 
 SHOWN = 12   # failed points to print; the rest is counted
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("sweep")(answering(sweep))
 
 
 def sweep(
@@ -44,11 +30,8 @@ def sweep(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps its points.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    workers: Workers = -1,
-    executor: ExecutorName = "local",
-    address: Address = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
-    quiet: Quiet = False,
+    search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
 ) -> Answer:
     """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit 1 if a point failed.
 
@@ -58,7 +41,6 @@ def sweep(
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
     from hermes.explore.assumed import assumes_of_first_point
-    from hermes.explore.executors import make_executor
     from hermes.explore.sweep.hashing import OTHER_REGISTRIES
     from hermes.results.layout import labelled
     from hermes.results.progress import ProgressBar
@@ -67,22 +49,22 @@ def sweep(
         opened = open_sweep(source)
         return Answer(opened.frame().to_dict("records"), [opened.to_text().rstrip("\n"), *_failed(opened)])
     ran: list[int] = []   # number of points with an outcome, at the start and after each run
-    with ProgressBar("points", show=not quiet) as bar:
+    with ProgressBar("points", show=not search.quiet) as bar:
         def progress(what: str, done: int, total: int) -> None:
             bar.update(done, total, what)
             if what == "run":
                 ran.append(done)
 
         if dry_run:
-            plan = plan_sweep(source, output, overrides=overrides, workers=workers if workers >= 0 else cores(),
-                              progress=progress)
+            plan = plan_sweep(source, output, overrides=overrides, progress=progress,
+                              workers=search.workers if search.workers >= 0 else cores())
         elif output is None:
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
             try:
-                with closing(make_executor(executor, workers, plugin_modules(OTHER_REGISTRIES), address)) as engine:
-                    results = run_sweep(source, output, overrides=overrides, progress=progress, engine=engine)
+                with search.executor_of(plugin_modules(OTHER_REGISTRIES)) as executor:
+                    results = run_sweep(source, output, overrides=overrides, progress=progress, executor=executor)
             except KeyboardInterrupt:
                 print(f"{output} keeps {counted(ran[-1] if ran else 0, 'finished point')}; the same command continues",
                       file=sys.stderr)

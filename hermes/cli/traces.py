@@ -9,20 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Answer, Overrides, answering
+from hermes.cli.output import Answer, Overrides, command_group
 
-__all__ = ["add_to"]
+__all__ = ["trace"]
 
 TraceFile = Annotated[Path, typer.Argument(help="The trace file.", show_default=False)]
-
-
-def add_to(app: typer.Typer) -> None:
-    trace = typer.Typer(help="Import and describe request traces.", no_args_is_help=True)
-    trace.command("import")(answering(import_))
-    trace.command("get")(answering(get))
-    trace.command("describe")(answering(describe))
-    trace.command("cache")(answering(cache))
-    app.add_typer(trace, name="trace")
 
 
 def get(
@@ -161,3 +152,7 @@ def _flat(data: dict[str, Any], prefix: str = "") -> list[list[Any]]:
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             rows.append([prefix + key, f"{text:.6g}" if isinstance(text, float) else text])
     return rows
+
+
+trace = command_group("Import and describe request traces.",
+                      {"import": import_, "get": get, "describe": describe, "cache": cache})

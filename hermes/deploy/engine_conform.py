@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.clients.llm import LLMClient
-from hermes.clients.schedule_replay import Row, compared, row_of, rows_of
+from hermes.clients.schedule_rows import Row, compared, row_of, rows_of
 from hermes.core.generation import Generation
 from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames, asked_tokens
 from hermes.errors import HermesError, InputError, Verbatim

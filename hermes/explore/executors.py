@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, of_workers
 from hermes.explore.sweep.jobs import Job, Outcome, perform
 
 __all__ = ["EXECUTORS", "Executor", "Job", "MakeExecutor", "Outcome", "local", "make_executor", "on_ray", "perform"]
@@ -34,7 +34,7 @@ def local(workers: int, modules: Sequence[str], address: str) -> Executor:
     """Worker processes of this machine; 0 for none."""
     if address:
         raise InputError(Verbatim("an address is of a cluster; add --executor ray"), field="--address")
-    return executor(workers, modules)
+    return of_workers(workers, modules)
 
 
 def on_ray(workers: int, modules: Sequence[str], address: str) -> Executor:

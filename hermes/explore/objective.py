@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hermes.errors import InputError, Verbatim, inside
+from hermes.results.figures.catalogue import LATENCIES, limit_name
 from hermes.results.layout import format_s
 from hermes.results.slo import METRICS, SloConfig, own_limits_missed
 from hermes.scenario import Scenario
 from hermes.units import parse_rate
 
 __all__ = [
-    "Row", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo", "own_missed",
-    "rate_option", "settled", "slo_overrides",
+    "Row", "binds_text", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo",
+    "own_missed", "rate_option", "settled", "slo_overrides",
 ]
 
 Row = Mapping[str, Any]
@@ -121,10 +122,9 @@ def _limits_missed(row: Row) -> list[str]:
     for key, value in row.items():
         name = key.removeprefix("slo.").removesuffix(".pass")
         if value is False and key == f"slo.{name}.pass":
-            metric, _, percentile = name.partition("_")
-            at = percentile or f"p{row.get(f'slo.{name}.percentile', _USUAL):g}"
             seconds = row.get(f"slo.{name}.value_s")
-            out.append(f"{metric.upper()} {at} {'rejected' if seconds is None else format_s(seconds)}")
+            at = limit_name(name, row.get(f"slo.{name}.percentile", _USUAL))
+            out.append(f"{at} {'rejected' if seconds is None else format_s(seconds)}")
     return out
 
 
@@ -136,11 +136,17 @@ def limits_text(slo: SloConfig) -> str:
 
 
 def _own_text(slo: SloConfig) -> str:
-    parts = [f"{name.upper()} p{slo.percentile:g} <= {format_s(limit)}"
+    parts = [f"{limit_name(name, slo.percentile)} <= {format_s(limit)}"
              for name in METRICS if (limit := getattr(slo, name)) is not None]
-    parts += [f"{name.upper()} {percentile} <= {format_s(limit)}"
+    parts += [f"{LATENCIES[name]} {percentile} <= {format_s(limit)}"
               for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
     return ", ".join(parts)
+
+
+def binds_text(row: Row) -> str:
+    """Return what binds in a simulation, in words."""
+    what, where = row.get("binds.what"), row.get("binds.where")
+    return f"{what} of {where}" if where else str(what)
 
 
 def nearest_to_limit(row: Row) -> tuple[str, float] | None:
@@ -151,4 +157,4 @@ def nearest_to_limit(row: Row) -> tuple[str, float] | None:
         return None
     share, name = max(shares)
     metric, _, percentile = name.partition("_")
-    return f"{metric.upper()} {percentile}".strip(), share
+    return f"{LATENCIES[metric]} {percentile}".strip(), share

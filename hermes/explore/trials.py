@@ -14,7 +14,7 @@ from hermes.explore.sweep.config import load_sweep
 from hermes.explore.sweep.executor import Executor
 from hermes.explore.sweep.planning import Progress
 from hermes.explore.sweep.runner import run_sweep
-from hermes.results.progress import Told
+from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario
 
 __all__ = ["MOST_TIMES", "Trials", "Wanted"]
@@ -29,7 +29,7 @@ class Trials:
     """See the module's docstring.
 
     Attributes:
-        left: About how many further simulations there will be, for `told`; the search sets it. Repetitions with
+        left: About how many further simulations there will be, for `progress`; the search sets it. Repetitions with
             longer arrivals are not counted.
         most: So many simulations in all, by `left`.
         length: How many times as long as the scenario's own the arrivals are at first. It grows with what the
@@ -41,8 +41,8 @@ class Trials:
     name: str
     scenario: Scenario
     folder: Path
-    engine: Executor
-    told: Told | None = None
+    executor: Executor
+    progress: OnProgress | None = None
     left: int = 0
     most: int = 0
     length: float = 1.0
@@ -94,8 +94,8 @@ class Trials:
         before = len(self.rows)
 
         def report(stage: str, done: int, of: int) -> None:
-            if self.told is not None and stage == "run":
-                self.told(what, before + (done if fresh else 0), self.most)
+            if self.progress is not None and stage == "run":
+                self.progress(what, before + (done if fresh else 0), self.most)
 
         report("run", 0, 0)
         return report
@@ -106,7 +106,7 @@ class Trials:
         source = self.scenario.source   # with the overrides, which a case may set again
         assert source.node is not None
         sweep = replace(sweep, base=source.node, base_dir=source.base_dir)
-        done = run_sweep(sweep, self.folder, progress=progress, engine=self.engine)
+        done = run_sweep(sweep, self.folder, progress=progress, executor=self.executor)
         rows: dict[str, Row] = {}
         for number, label in enumerate(cases):
             row = done.outcome(number)

@@ -54,7 +54,7 @@ class StepStats:
         embed_tokens: The prefill tokens that belong to embeddings (they pass an adapter, if any, and are pooled).
         embedded: Embeddings whose prompt ends in this step.
         prefill_max: New tokens of the longest prefill; 0 if unknown.
-        drafts: Draft tokens that decodes verify beside their own one (speculative decoding): tokens of the linear
+        drafts: Draft tokens that decodes verify besides their own one (speculative decoding): tokens of the linear
             layers and rows of logits, while attention reads a sequence's KV once for all. Only models that have
             `prices_drafts` see them.
         lora_tokens: Of all these tokens, those of sequences with a LoRA adapter.

@@ -5,7 +5,7 @@
   vllm/v1/worker/gpu_worker.py).
 - SGLang: `mem_fraction_static` x what was free before the weights came - weights; the rest of the memory is for
   activations and graphs.
-- TensorRT-LLM: `free_gpu_memory_fraction` x what is free beside weights, activations and engine.
+- TensorRT-LLM: `free_gpu_memory_fraction` x what is free besides weights, activations and engine.
 
 Without a measurement this module estimates the peak from the shapes of that step. All bytes are of one device; tensor
 parallelism and pipeline stages divide the model over devices.
@@ -67,7 +67,7 @@ def activation_peak(
     The peak is the largest of three: one layer (residual, and the widest pair of an operator's input and output; of a
     mixture what `fused_experts` of vllm/model_executor/layers/fused_moe/fused_moe.py holds for all ranks' tokens; of
     latent attention keys and values of `latent` tokens), sampling of `seqs` rows (with tensor parallelism every device
-    gathers all words) beside the final hidden states, and the vision tower's pictures.
+    gathers all words) besides the final hidden states, and the vision tower's pictures.
     """
     act, hidden = precision(dtype).other_bytes, model.hidden_size
     heads = (model.num_heads + 2 * model.num_kv_heads) / tp * model.head_dim
@@ -180,7 +180,7 @@ def cut_blocks(
     activations: Part, engine: Part, weights_total: float | None = None, rules: MemoryRules = NEWEST_RULES,
     terms: Mapping[str, Part] | None = None,
 ) -> KvBudget:
-    """Return the blocks that fit beside weights, activations and engine in all devices' memory.
+    """Return the blocks that fit besides weights, activations and engine in all devices' memory.
 
     weights_total: Weights of the whole client if they are not `devices` times those of one. Raises `InputError` if not
     a single block fits; its message states what does not fit, and what to change.

@@ -1,4 +1,4 @@
-"""Base of hardware models' configurations, and what a hardware model may offer beside step times."""
+"""Base of hardware models' configurations, and what a hardware model may offer besides step times."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ _DECODES = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512), (math.inf
 
 def sglang_share(memory: int, tokens: int, devices: int) -> float:
     """Return SGLang's default `mem_fraction_static` (`handle_gpu_memory_settings` of srt/arg_groups/memory_hook.py,
-    0.5.23): what is left beside 1.5 MiB for each token of a chunk, 2 MiB for each captured decode, and constants."""
+    0.5.23): what is left besides 1.5 MiB for each token of a chunk, 2 MiB for each captured decode, and constants."""
     mib = memory / MIB
     decodes = next(few if devices < 4 else many for least, few, many in _DECODES if mib < least * 1024)
     reserved = 512 + 1.5 * max(tokens, 2048) + devices / 8 * 1024 + 2 * decodes
@@ -150,7 +150,7 @@ CONNECTOR = Part(0, "buffers of a KV connector: none with LMCache on 0.10.2, up 
 
 
 class Around(NamedTuple):
-    """What a client's memory depends on beside its model, device and step.
+    """What a client's memory depends on besides its model, device and step.
 
     Args:
         connected: Whether a KV connector runs.
@@ -177,7 +177,7 @@ def latent_workspace(rules: MemoryRules, model: ModelDescription, longest: int |
 def engine_terms(rules: MemoryRules, model: ModelDescription | None, *, dtype: str, tp: int, ranks: int, machines: int,
                  over_pcie: bool, layers: int, max_num_seqs: int, graphs: bool, cuda: bool, around: Around,
                  ) -> dict[str, Part]:
-    """Return what the engine takes beside weights and activations, by name.
+    """Return what the engine takes besides weights and activations, by name.
 
     Args:
         tp: Devices that share a layer. ranks: Devices that join in collectives. machines: That they stand in.
@@ -242,7 +242,7 @@ BLACKWELL_SINCE = (0, 17)   # 256 until then
 
 
 class Held(NamedTuple):
-    """Bytes that a device holds beside those of the checkpoint, and why ("" for none)."""
+    """Bytes that a device holds besides those of the checkpoint, and why ("" for none)."""
 
     bytes: int
     why: str
@@ -259,7 +259,7 @@ def tiles(capability: str, engine: str, version: tuple[int, int], cuda: bool) ->
 
 def held_beside(model: ModelDescription, dtype: str, layers: int, tp: int, dp: int, ep: bool, used: Tiles,
                 engine: str) -> Held:
-    """Return what kernels hold beside the checkpoint's bytes on one device with so many layers of the model."""
+    """Return what kernels hold besides the checkpoint's bytes on one device with so many layers of the model."""
     extra, why = 0.0, []
     if precision(model.expert_dtype or dtype).layer_bytes < 1 and (model.expert_dtype or dtype) == "mxfp4":
         own = 1 if ep else tp * dp

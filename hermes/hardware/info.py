@@ -1,4 +1,4 @@
-"""Properties of a hardware model beside step times: devices, parallelism, precision, memory, watts.
+"""Properties of a hardware model besides step times: devices, parallelism, precision, memory, watts.
 
 A model that knows any of them has a property `info`. Analytical models know their device. Fitted profiles know what was
 measured beside the steps. Memory sizing and energy accounting read these properties.

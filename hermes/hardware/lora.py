@@ -15,7 +15,7 @@ The buffer between the two holds 32-bit values. Each kernel takes its launch plu
 traffic. With tensor parallelism the inputs of o and down and the outputs of the others are divided by the devices, as
 vLLM does without `fully_sharded_loras`: matrices A of q, k, v, gate and up, and B of o and down, are whole on each.
 
-`Adapter` is what embedding tokens take beside the transformer: an adapter on all seven projections, as e5-mistral's
+`Adapter` is what embedding tokens take besides the transformer: an adapter on all seven projections, as e5-mistral's
 has, and pooling, which reads each token's last hidden state once and keeps one vector per embedding. Unmerged, in a
 batch with tokens without an adapter, shrink and expand are separate kernels, too.
 """

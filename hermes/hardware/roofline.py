@@ -54,7 +54,7 @@ Reference = Annotated[str, Field(max_length=4096)]
 
 
 class RooflineOptions(NamedTuple):
-    """Options of a roofline model, beside its model, device and factors; the defaults of `Roofline`.
+    """Options of a roofline model, besides its model, device and factors; the defaults of `Roofline`.
 
     model: The name or path of the model's description, "" if the description itself was given.
     """

@@ -5,7 +5,7 @@ times and clocks are known (`compared` of a device), else 15%: as tables of a re
 another host, version or card of the same architecture. Data sheets and generic factors are 40 to 60%. All-reduces of
 four devices and more differ from site to site by factors (llm-d's eight H100: four times the tables'). How many cells
 of the accuracy page lie inside what follows for results is printed by `hermes accuracy`
-(`hermes.calibration.accuracy.table`).
+(`evidence.accuracy.table`).
 """
 
 from __future__ import annotations

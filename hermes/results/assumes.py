@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes.results.figures.catalogue import FIGURES
 from hermes.site import page_url
 
 __all__ = ["HEADLINES", "LISTED", "MOST", "NOT_MODELLED", "RATES", "Assumed", "assumed_lines", "changes_between",
@@ -21,20 +22,15 @@ MOST = 6        # lines without -v
 SHOWN = 2       # changes in one line
 NOT_MODELLED = f"what is not modelled at all: {page_url('background/not-modelled')}"
 HEADLINES = {
-    "ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99", "e2e_p99": "E2E p99", "served_per_s": "served rate",
-    "goodput_per_s": "goodput", "dollars_per_million": "$/M tokens", "tokens_per_j": "tokens/J",
-    "hits": "cached prompt tokens",
-}
-"""Headlines that an alternative may move, with their names in the lines."""
-RATES = ("served_per_s", "goodput_per_s", "dollars_per_million", "tokens_per_j")
-"""Headlines that are counted in a window of the run: its steady state, or the whole run with warm-up and drain."""
-_PATHS = {
     "ttft_p99": "latency.ttft_s.p99", "tpot_p99": "latency.tpot_s.p99", "e2e_p99": "latency.e2e_s.p99",
     "served_per_s": "headline.served_per_s", "goodput_per_s": "headline.goodput_per_s",
     "dollars_per_million": "headline.per_million_answer_tokens_dollars",
     "tokens_per_j": "headline.output_tokens_per_j",
     "hits": "believed.cached_tokens",   # only where a router goes by them
 }
+"""Headlines that an alternative may move, with their places in the summary."""
+RATES = ("served_per_s", "goodput_per_s", "dollars_per_million", "tokens_per_j")
+"""Headlines that are counted in a window of the run: its steady state, or the whole run with warm-up and drain."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class Assumed:
 def headlines(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the headlines of a summary, or of a row of a sweep, whose keys are joined by dots."""
     found: dict[str, float | None] = {}
-    for name, path in _PATHS.items():
+    for name, path in HEADLINES.items():
         value: Any = row.get(path)
         if value is None:
             value = row
@@ -150,7 +146,7 @@ def _effect_text(entry: Mapping[str, Any]) -> str:
     if method == "not simulated":
         return "was not simulated"
     word = {"batches": "by ", "first order": "about ", "rough": "about "}.get(str(method), "")
-    parts = [f"{HEADLINES.get(name, name)} {word}{_signed(change, either=method == 'batches')}"
+    parts = [f"{FIGURES[HEADLINES[name]].words} {word}{_signed(change, either=method == 'batches')}"
              for name, change in shown]
     text = ("may move " if method == "batches" else "would make ") + " and ".join(parts)
     text += {"simulated": " (simulated)", "rough": " before queues change"}.get(str(method), "")

@@ -10,10 +10,11 @@ from typing import Any
 
 from hermes.core.reasons import CAPACITY, DEAD, EARLY, FLOW_CONTROL, GAVE_UP, LATE, NO_REPLICA
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
+from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.figures.tenants import gateway_line
-from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, shortened, to_html
+from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, short_number, shortened, to_html
 from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
-from hermes.results.slo import own_limits_missed
+from hermes.results.slo import METRICS, own_limits_missed
 
 __all__ = ["brief", "grows", "headline", "html", "parts"]
 
@@ -28,7 +29,6 @@ OPTIONS = {"slots": "max_num_seqs", "token budget": "max_num_batched_tokens"}
 LATENESS = {"patience": "of the requests are given up", LATE: "of the requests have no answer in time"}
 LONGER = {"the trace": "give a longer trace"}
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
-_LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 Line = tuple[str, str]   # the first word of a line, and the rest
 
@@ -37,7 +37,7 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
     """Return one line: the number of requests, their time, and the median latencies."""
     requests, latency = summary["requests"], summary["latency"]
     parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
-    parts += [f"{label} p50 {format_s(latency[metric]['p50'])}" for metric, label in _LATENCIES.items()]
+    parts += [f"{LATENCIES[metric]} p50 {format_s(latency[f'{metric}_s']['p50'])}" for metric in METRICS]
     parts += ["interrupted"] if meta.get("interrupted") else []
     name = meta.get("name")
     return (f"{name}: " if name else "") + ", ".join(parts)
@@ -48,8 +48,9 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     notes. `meta` may give the files and the next command (`files`). verbose: List all defaults."""
     latency = summary["latency"]
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
-    out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}"
-             f"{_of_prefill(latency) if metric == 'ttft_s' else ''}") for metric, label in _LATENCIES.items()]
+    out += [(LATENCIES[metric], f"p50 {format_s(of['p50']):<10}  p99 {format_s(of['p99'])}"
+             f"{_of_prefill(latency) if metric == 'ttft' else ''}")
+            for metric in METRICS for of in (latency[f"{metric}_s"],)]
     notes = summary.get("notes", {})
     f1, measured = (notes.get(name, {}).get("mean") for name in ("f1", "f1_measured"))
     if f1 is not None:
@@ -207,24 +208,19 @@ def _rate(summary: dict[str, Any]) -> str:
         return f"{offered}served: not stable, the queue grows"
     served = f"served {_per_s(found['served_per_s'])}"
     if found["served_low_per_s"] is not None:
-        served += f" ({_short(found['served_low_per_s'])} to {_short(found['served_high_per_s'])})"
+        served += f" ({short_number(found['served_low_per_s'])} to {short_number(found['served_high_per_s'])})"
     if found["window"] == "whole":
         why = str(found["why"]) + ("; the queue grows" if found["stable"] is False else "")
         of = f" of {format_s(found['over_s'])}" if "over_s" in found else ""
         return f"{offered}{served}, whole run{of} ({why})"
     if summary.get("settling", {}).get("settled") is False and summary["goodput"]["requests"] is None:
-        return f"{offered}{served}, unsettled {_short(found['start_s'])} to {_short(found['until_s'])} s"
+        return f"{offered}{served}, unsettled {short_number(found['start_s'])} to {short_number(found['until_s'])} s"
     word = {"steady": "steady", "measured": "measured"}[found["window"]]
-    return f"{offered}{served}, {word} {_short(found['start_s'])} to {_short(found['until_s'])} s"
+    return f"{offered}{served}, {word} {short_number(found['start_s'])} to {short_number(found['until_s'])} s"
 
 
 def _per_s(rate: float | None) -> str:
-    return "-" if rate is None else f"{_short(rate)}/s"
-
-
-def _short(value: float) -> str:
-    """Return a value with three significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "-" if rate is None else f"{short_number(rate)}/s"
 
 
 def _goodput(summary: dict[str, Any]) -> str:
@@ -381,15 +377,12 @@ def _cost(summary: dict[str, Any]) -> str:
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
         return "no figure per token: no output tokens"
-    answers, output = (found.get(f"per_million_{what}_tokens_dollars") for what in ("answer", "output"))
-    parts = []
-    if cost is not None and answers is not None and output is not None:
-        parts.append(f"${_short(answers)}/M answer tokens, ${_short(output)}/M generated")
-    elif cost is not None and output is not None:   # no token is an answer's
-        parts.append(f"${_short(output)}/M generated tokens")
+    each = [FIGURES[f"headline.{key}"].dollars(short_number(found[key]), short=True) for key in (
+        "per_million_answer_tokens_dollars", "per_million_output_tokens_dollars") if found.get(key) is not None]
+    parts = [", ".join(each)] if cost is not None and each else []
     rate, joules = found.get("output_tokens_per_s"), found.get("per_output_token_j")
-    each = [] if rate is None else [f"{_short(rate)}{'' if parts else ' tokens'}/s"]
-    each += [f"{_short(joules)} J each"] if energy is not None and joules is not None else []
+    each = [] if rate is None else [f"{short_number(rate)}{'' if parts else ' tokens'}/s"]
+    each += [f"{short_number(joules)} J each"] if energy is not None and joules is not None else []
     parts += [f"({', '.join(each)})" if parts else ", ".join(each)] if each else []
     missing = [word for word, part in (("price", cost), ("power", energy)) if part is None]
     text = " ".join(parts)

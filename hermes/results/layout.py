@@ -20,7 +20,7 @@ from rich.text import Text
 from hermes.errors import printable
 
 __all__ = ["WIDTH", "Marked", "Part", "Section", "fitted", "format_number", "format_s", "gibibytes", "labelled",
-           "markdown_table", "percent", "share_text", "shortened", "to_html", "to_rich", "to_text"]
+           "markdown_table", "percent", "share_text", "short_number", "shortened", "to_html", "to_rich", "to_text"]
 
 WIDTH = 80
 LONGEST_NAME, SHORTEST_NAME = 32, 14
@@ -83,6 +83,13 @@ def format_number(value: float | None) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def short_number(value: float | None) -> str:
+    """Format a number with three significant digits; from 100 on as an integer."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["SELDOM_S", "ProgressBar", "SearchProgress", "Told"]
+__all__ = ["SELDOM_S", "OnProgress", "ProgressBar", "SearchProgress"]
 
 SELDOM_S = 10.0
 """Seconds between two lines about a search that is still at work."""
 
 BAR_WIDTH = 16   # beside a text with counts
 FEW_DONE = 5     # simulations before the time left is said
-Told = Callable[[str, int, int], None]   # what is simulated, simulations done, and about how many there will be
+OnProgress = Callable[[str, int, int], None]   # what is simulated, simulations done, and about how many there will be
 
 
 class ProgressBar:
@@ -54,7 +54,7 @@ class ProgressBar:
 class SearchProgress:
     """Shows how far a search is, on standard error: simulations done of about so many, and the time left.
 
-    A bar on a terminal, elsewhere a line now and then. Used in a `with` statement, and called as `Told`.
+    A bar on a terminal, elsewhere a line now and then. Used in a `with` statement, and called as `OnProgress`.
 
     verbose: Print a line for each round, in full. quiet: Print nothing.
     """

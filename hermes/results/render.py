@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.results.figures.catalogue import FIGURES, LATENCIES, limit_name
 from hermes.results.figures.tenants import gateway_sections
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
 from hermes.sums import float_sum
@@ -14,19 +15,10 @@ __all__ = ["grouped_clients", "kv_size", "limits_text", "mean_of", "most_of", "s
 MAX_CLIENTS = 16
 MAX_BOTTLENECKS = 12
 _STATS = ("mean", "p50", "p90", "p95", "p99", "max")
-_LATENCIES = {
-    "ttft_s": "TTFT", "prefill_ttft_s": "prefill's own", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E",
-    "queue_s": "queueing", "communication_s": "communication",
-}
-
-
+_SHOWN = ("ttft", "prefill_ttft", "tpot", "itl", "e2e", "queue", "communication")
 _GATEWAY_CAUSES = {"gateway": "its hop, with the wait for its capacity", "held": "unplaced at the gateway",
                    "lost": "attempts that came to nothing, and their back-off"}
-_PER_MILLION = (
-    ("per_million_answer_tokens_dollars", "tokens of answers"),
-    ("per_million_output_tokens_dollars", "generated tokens (all stages)"),
-    ("per_million_tokens_dollars", "tokens with prompts"),
-)
+_PER_MILLION = tuple(f"per_million_{of}_dollars" for of in ("answer_tokens", "output_tokens", "tokens"))
 
 
 def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
@@ -114,7 +106,7 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         rows.append(("watts from", _sources(summary["clients"], "power_source")))
     cost = summary.get("cost")
     if cost is not None:
-        each = [f"${format_number(cost[key])} per million {what}" for key, what in _PER_MILLION if key in cost]
+        each = [FIGURES[f"cost.{key}"].dollars(format_number(cost[key])) for key in _PER_MILLION if key in cost]
         rows.append(("cost", ", ".join([f"${format_number(cost['total_dollars'])}", *each])))
         rows.append(("prices from", _sources(summary["clients"], "price_source")))
     if meta.get("interrupted"):
@@ -127,7 +119,7 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
 def limits_text(good: dict[str, Any]) -> str:
     """Return the per-request limits in words."""
     return ", ".join(
-        f"{name.removesuffix('_s').upper()} <= {format_s(limit)}"
+        f"{LATENCIES[name.removesuffix('_s')]} <= {format_s(limit)}"
         for name, limit in good["limits"].items() if limit is not None
     ) + (f"; others for {', '.join(good['limits_of'])}" if "limits_of" in good else "")
 
@@ -157,8 +149,8 @@ def _sources(clients: dict[str, Any], key: str) -> str:
 def _latency(summary: dict[str, Any]) -> Section:
     latency = summary["latency"]
     rows = [
-        (label, *(format_s(latency[name][stat]) for stat in _STATS))
-        for name, label in _LATENCIES.items() if name in latency and (latency[name]["max"] or name == "queue_s")
+        (LATENCIES[name], *(format_s(of[stat]) for stat in _STATS)) for name in _SHOWN
+        if (of := latency.get(f"{name}_s")) is not None and (of["max"] or name == "queue")
     ]
     return Section("latency", ("", *_STATS), rows, note="of completed requests")
 
@@ -220,17 +212,12 @@ def _slo(summary: dict[str, Any]) -> Section:
             continue   # every request has limits of its group
         for name, row in table.items():
             if name != "pass":
-                label = _slo_name(name, row)
+                label = limit_name(name, row.get("percentile"))
                 rows.append((f"{whose}: {label}" if whose else label, format_s(row["value_s"]),
                              format_s(row["limit_s"]), words[row["pass"]]))
     if len(rows) > 1:
         rows.append(("all of them", "", "", words[own["pass"]]))
     return Section("SLO", ("", "value", "limit", ""), rows)
-
-
-def _slo_name(name: str, row: dict[str, Any]) -> str:
-    metric, _, percentile = name.partition("_")
-    return f"{metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])}"
 
 
 def _binds(binds: dict[str, Any], headline: dict[str, Any]) -> Section:

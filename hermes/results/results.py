@@ -103,11 +103,11 @@ class Results:
             columns["slo_ok"] = within_slo(groups, self.metrics, self.record.status == STATUS_COMPLETED)
         return columns
 
-    def _frame(self, table: str) -> pd.DataFrame:
+    def _frame(self, table: str, columns: Callable[[], Columns] | None = None) -> pd.DataFrame:
         from hermes.results.files.frames import to_frame
 
         if table not in self._frames:
-            self._frames[table] = to_frame(self.columns(table))
+            self._frames[table] = to_frame(self.columns(table) if columns is None else columns())
         return self._frames[table]
 
     @property
@@ -139,39 +139,31 @@ class Results:
     @property
     def branches(self) -> pd.DataFrame:
         """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
-        from hermes.results.files.frames import branch_columns, to_frame
+        from hermes.results.files.frames import branch_columns
 
-        if "branches" not in self._frames:
-            self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
-        return self._frames["branches"]
+        return self._frame("branches", lambda: branch_columns(self.record, branch_metrics(self.record, self.answer)))
 
     @property
     def membership(self) -> pd.DataFrame:
         """One row per change of a client that comes and goes (`fleet`): time, state, reason."""
-        from hermes.results.files.frames import membership_columns, to_frame
+        from hermes.results.files.frames import membership_columns
 
-        if "membership" not in self._frames:
-            self._frames["membership"] = to_frame(membership_columns(self.record))
-        return self._frames["membership"]
+        return self._frame("membership", lambda: membership_columns(self.record))
 
     @property
     def attempts(self) -> pd.DataFrame:
         """One row per attempt of a gateway: its request, call, client, times and outcome. Empty without one."""
-        from hermes.results.files.frames import attempt_columns, to_frame
+        from hermes.results.files.frames import attempt_columns
 
-        if "attempts" not in self._frames:
-            self._frames["attempts"] = to_frame(attempt_columns(self.record))
-        return self._frames["attempts"]
+        return self._frame("attempts", lambda: attempt_columns(self.record))
 
     @property
     def held(self) -> pd.DataFrame:
         """One row per call that waited unplaced in a gateway (`gateway.flow_control`): its request, the priority of its
         band, when it was queued and when it left, and how. Empty without flow control."""
-        from hermes.results.files.frames import held_columns, to_frame
+        from hermes.results.files.frames import held_columns
 
-        if "held" not in self._frames:
-            self._frames["held"] = to_frame(held_columns(self.record))
-        return self._frames["held"]
+        return self._frame("held", lambda: held_columns(self.record))
 
     @property
     def utilisation(self) -> pd.DataFrame:

@@ -257,15 +257,15 @@ def own_limits_missed(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     tables: `slo_of` of the summary.
     """
+    from hermes.results.figures.catalogue import limit_name
     from hermes.results.layout import format_s  # a run that prints nothing needs no layout
 
     out = []
     for group, table in tables.items():
         for name, row in table.items():
             if name != "pass" and row["pass"] is False:
-                metric, _, percentile = name.partition("_")
                 value = "is a rejected request" if row["value_s"] is None else format_s(row["value_s"])
-                out.append(f"{group}: {metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])} {value}, "
+                out.append(f"{group}: {limit_name(name, row.get('percentile'))} {value}, "
                            f"limit {format_s(row['limit_s'])}")
     return out
 

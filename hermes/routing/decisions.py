@@ -21,10 +21,10 @@ from hermes.core.router import Router, RouterContext
 from hermes.core.stage import Stage
 from hermes.routing.own import continues
 
-__all__ = ["Decision", "Decisions", "Told", "WrappedRouter", "settled"]
+__all__ = ["Decision", "Decisions", "Figures", "WrappedRouter", "settled"]
 
-Told = Mapping[str, Sequence[float]]
-"""What a router tells of the clients among which it decides: figures by name. It decides by the first."""
+Figures = Mapping[str, Sequence[float]]
+"""What a router compares of the clients among which it decides: figures by name. It decides by the first."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Decision:
         stage: Kind of the stage.
         among: Names of the clients that could have got it.
         chosen: Name of the one that the router chose.
-        told: What the router told of each.
+        figures: What the router compares, of each.
         lowest: Whether the lowest of the first figure wins, else the highest.
         waiting, running: Requests that waited and ran at each client at that instant.
     """
@@ -45,7 +45,7 @@ class Decision:
     stage: str
     among: list[str]
     chosen: str
-    told: dict[str, list[float]]
+    figures: dict[str, list[float]]
     lowest: bool
     waiting: list[int] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Decision:
     def best_others(self) -> list[str]:
         """Return the other clients, the best by the router's figure first, then the fewest requests."""
         sign = 1.0 if self.lowest else -1.0
-        figures = np.array(next(iter(self.told.values()), [0.0] * len(self.among))) * sign
+        compared = np.array(next(iter(self.figures.values()), [0.0] * len(self.among))) * sign
         load = np.array(self.waiting) + np.array(self.running)
-        ranked = np.lexsort((load, figures))   # NaN last
+        ranked = np.lexsort((load, compared))   # NaN last
         return [self.among[place] for place in ranked if self.among[place] != self.chosen]
 
 
@@ -76,33 +76,33 @@ class Decisions:
         return _Watched(router, context, self)
 
     def decide(self, now_ns: int, stage: Stage, among: Sequence[Client], chosen: Client,
-               told: Told, lowest: bool) -> Client:
+               figures: Figures, lowest: bool) -> Client:
         """Keep a decision, and return the client that gets the stage."""
         views = [client.view() for client in among]
         number = len(self.made)
         self.made.append(Decision(
             now_ns, stage.kind, [client.name for client in among], chosen.name,
-            {name: [float(value) for value in values] for name, values in told.items()}, lowest,
+            {name: [float(value) for value in values] for name, values in figures.items()}, lowest,
             [view.waiting for view in views], [view.running for view in views]))
         name = self._instead.get(number)
         return chosen if name is None else next(client for client in among if client.name == name)
 
 
-def settled(context: RouterContext, stage: Stage, places: Sequence[int], place: int, told: Callable[[], Told],
+def settled(context: RouterContext, stage: Stage, places: Sequence[int], place: int, figures: Callable[[], Figures],
             lowest: bool = False) -> int:
     """Return the place of the client that gets a stage: the one that the router chose, unless another one is asked for.
 
     Args:
         places: The places among which the router chose, in `context.candidates`.
         place: The chosen one.
-        told: Returns figures of these places, by which the router decided first.
+        figures: Returns figures of these places, by which the router decided first.
         lowest: Whether the lowest figure wins.
     """
     decisions, clients = context.decisions, context.candidates
     if decisions is None or stage.request.id != decisions.request:
         return place
     among = [clients[each] for each in places]
-    got = decisions.decide(context.now_ns(), stage, among, clients[place], told(), lowest)
+    got = decisions.decide(context.now_ns(), stage, among, clients[place], figures(), lowest)
     return next(each for each in places if clients[each] is got)
 
 
@@ -140,7 +140,7 @@ class _Watched(WrappedRouter):
         known = len(self._decisions.made)
         client = self.router.choose(stage)
         if stage.request.id != self._decisions.request or len(self._decisions.made) > known:
-            return client   # the router has told
+            return client   # the router has noted it
         kind = "decode" if continues(stage) else stage.kind
         among = [member for member in self.members if kind in member.stages]
         return self._decisions.decide(self.context.now_ns(), stage, among, client, {}, lowest=False)

@@ -225,5 +225,5 @@ class Predicted:
 def _told(found: Sequence[Latency | None], *, decodes: bool) -> dict[str, list[float]]:
     """Return the estimates of clients in seconds, the one by which the router decides first; NaN for none."""
     both = [(math.nan, math.nan) if latency is None else latency for latency in found]
-    told = {"TTFT s": [ttft_s for ttft_s, _ in both], "TPOT s": [tpot_s for _, tpot_s in both]}
-    return dict(reversed(told.items())) if decodes else told
+    figures = {"TTFT s": [ttft_s for ttft_s, _ in both], "TPOT s": [tpot_s for _, tpot_s in both]}
+    return dict(reversed(figures.items())) if decodes else figures

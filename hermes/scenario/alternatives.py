@@ -129,25 +129,25 @@ def _simulated(one: Assumption, first: Assumed, results: Results, again: Again, 
     effect = changes_of_runs(before, after)
     if not one.hits:
         effect.pop("hits", None)
-    told = _beyond_noise(one, results, other, effect) if chance else effect
+    beyond = _beyond_noise(one, results, other, effect) if chance else effect
     within = tuple(name for name, change in effect.items() if not _is_effect(
-        change, first.effect.get(name, 0.0), told.get(name, 0.0)))
+        change, first.effect.get(name, 0.0), beyond.get(name, 0.0)))
     turns = after["slo"]["pass"] != before["slo"]["pass"] and not _opposed(first, worse=bool(before["slo"]["pass"]))
     found = Assumed(one.name, first.default, one.alternative, effect, turns, "simulated", within, first.listed)
     return first if first.effect and within and not turns and not found.largest else found
 
 
-def _is_effect(change: float, first: float, told: float) -> bool:
+def _is_effect(change: float, first: float, beyond: float) -> bool:
     """Whether a simulated change is the alternative's, and not noise.
 
     Args:
         change: Relative change of a headline over the whole run.
         first: The same by first order; 0 where it does not move.
-        told: The same, where the simulation's own spread tells it from chance; otherwise 0.
+        beyond: The same, where the simulation's own spread tells it from chance; otherwise 0.
     """
     if change * first < 0:
         return False
-    return change * told > 0 or 0 < change * first <= TIMES * first**2
+    return change * beyond > 0 or 0 < change * first <= TIMES * first**2
 
 
 def _opposed(first: Assumed, *, worse: bool) -> bool:
@@ -159,7 +159,7 @@ def _opposed(first: Assumed, *, worse: bool) -> bool:
 def _beyond_noise(one: Assumption, before: Results, after: Results, changes: Mapping[str, float]) -> dict[str, float]:
     """Return the relative changes of headlines that are more than chance.
 
-    Latencies are told by the parts of the two runs, which share their arrivals; by the intervals of both if they do
+    Latencies are compared by the parts of the two runs, which share their arrivals; by the intervals of both if they do
     not, and rates by those of the served rates.
     """
     drawn_anew = any(key.endswith(".arrivals") for key in one.settings)

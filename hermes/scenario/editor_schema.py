@@ -36,7 +36,7 @@ def json_schema() -> dict[str, Any]:
         _require_kinds(definition, definitions)
     without = [definitions.get("LLMClientConfig", {})]   # a client without a kind is an LLM's
     start_ups = definitions["FleetConfig"]["properties"]["start_up"]["discriminator"]["mapping"]
-    without += [definitions[start_ups[kind].removeprefix(_REF)] for kind in ("fixed", "phases")]   # told by `total`
+    without += [definitions[start_ups[kind].removeprefix(_REF)] for kind in ("fixed", "phases")]   # known by `total`
     for definition in without:
         definition["required"] = [key for key in definition.get("required", ()) if key != "kind"]
     parts = {name + PART: _part(definition) for name, definition in definitions.items()}

@@ -1,7 +1,7 @@
 """Hybrid retrieval: a dense and a sparse search for every query, and the fusion of their results.
 
 Its latency is that of the two searches, one after the other or in parallel, and of the fusion. The searches are any
-services of retrieval (`measured` ones come from `hermes calibrate run`). `hermes.plugins.structures.evaluation`
+services of retrieval (`measured` ones come from `hermes calibrate run`). `evidence.retrieval`
 measures its quality, `recall`, which `hermes services` shows.
 """
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from hermes.config.folder_packages import folder_package
 from hermes.config.own_code import check_own_code
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.study.report import Compared, Report, comparison
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ class StudyConfig(ConfigModel):
                 if name not in self.assumptions:
                     raise InputError(f"an assumption: {', '.join(self.assumptions) or 'there are none'}", name,
                                      field=f"what_if.{label}", suggestion=suggest(name, self.assumptions))
-                try:
+                with inside(f"what_if.{label}.{name}"):
                     changes[name] = self.assumptions[name].checked(value)
-                except InputError as error:
-                    raise InputError(error.expected, error.found, field=f"what_if.{label}.{name}") from None
         return self
 
 
@@ -136,7 +134,7 @@ class Context:
         data: Folder of reference data that does not come with HERMES; None if the user named none.
         values: Value of each assumption.
         say: Reports progress to the user, one line per call.
-        engine: Worker processes of the whole study; None: each call of `run_points` starts its own.
+        executor: Worker processes of the whole study; None: each call of `run_points` starts its own.
     """
 
     study: Study
@@ -146,7 +144,7 @@ class Context:
     data: Path | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
     say: Callable[[str], None] = field(default=lambda text: None)
-    engine: Executor | None = None
+    executor: Executor | None = None
 
     def __getitem__(self, name: str) -> Any:   # Any: study.yaml declares the type, which `checked` has kept
         """The value of an assumption; `InputError` for one that study.yaml does not declare."""
@@ -190,6 +188,8 @@ class Study:
 
     def module(self, name: str) -> ModuleType:
         """Import a module of the study's folder once. Raises `InputError` with file and line if the import fails."""
+        if (checkout := str(self.folder.parents[1])) not in sys.path:   # has evidence/, which a study may import
+            sys.path.append(checkout)
         try:
             return importlib.import_module(f"{folder_package(self.folder)}.{name}")
         except InputError:
@@ -224,11 +224,11 @@ class Study:
         """
         run = self._function("run")
         from hermes.config.registry import plugin_modules
-        from hermes.explore.sweep.executor import executor
+        from hermes.explore.sweep.executor import opened
         from hermes.explore.sweep.hashing import OTHER_REGISTRIES
 
-        with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
-            running = replace(context, engine=engine)
+        with opened(None, context.workers, plugin_modules(OTHER_REGISTRIES)) as executor:
+            running = replace(context, executor=executor)
             # the assumed values last: the folders of the points are then those of the study as it stands
             others = {} if context.quick else {
                 label: self._function("compare")(self._changed(running, label)) for label in self.config.what_if}

@@ -80,7 +80,7 @@ def run_points(
             "seeds": None if wanted == (None,) else list(wanted), "extract": function,
         })
         folder = context.out / "points" / (name if len(groups) == 1 else f"{name}-{number}")
-        done = run_sweep(replace(sweep, folder=home), folder, workers=context.workers, engine=context.engine)
+        done = run_sweep(replace(sweep, folder=home), folder, workers=context.workers, executor=context.executor)
         for failed, reason in done.failed().items():
             case = done.settings(failed)["case"]
             raise InputError("a point that can be simulated", Verbatim(reason), field=f"{name}: {case}")

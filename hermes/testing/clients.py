@@ -1,15 +1,14 @@
 """Contract suite for clients other than LLM engines.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator, routers and results rely on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator, routers and results rely on:
 
     class TestMyClient(ClientContract):
-        def component(self):
+        def make(self):
             return MyClient(name="mine")
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,21 +22,19 @@ from hermes.core.stage import ServiceStage
 from hermes.results import Results
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.testing.components import ComponentContract
 
 __all__ = ["ClientContract"]
 
 
-class ClientContract(ABC):
-    """Properties of every such client. Inherit it and give `component()`."""
+class ClientContract(ComponentContract):
+    """Properties of every such client. Inherit it and give `make()`."""
 
+    registry = CLIENTS
     requests: ClassVar[int] = 40
     """Number of requests per simulation."""
     rates: ClassVar[tuple[float, ...]] = (0.1, 5.0, 1000.0)
     """Requests per second: one at a time, some at once, all at once."""
-
-    @abstractmethod
-    def component(self) -> Any:
-        """Return the client's configuration as YAML would give it; equal at each call."""
 
     def options(self, kind: str) -> dict[str, Any]:
         """Return options of its stages (`nprobe`, ...), if it needs any."""
@@ -45,7 +42,7 @@ class ClientContract(ABC):
 
     def built(self, events: ClientEvents | None = None, **changes: Any) -> list[Client]:
         """Return its clients, on a clock of their own."""
-        config = self.component().model_copy(update=changes)
+        config = self.make().model_copy(update=changes)
         clients: list[Client] = config.build(Clock(), 3, RowLog(RUN_FIELDS), events or ClientEvents(), every_step=False,
                                              base_dir=None, moves_kv="")
         return clients
@@ -58,7 +55,7 @@ class ClientContract(ABC):
             kind: {"kind": kind, "after": after, "options": self.options(kind), "tokens": "prompt"}
             for kind, after in zip(kinds, before, strict=False)
         }
-        config = self.component().model_copy(update={"count": count}).model_dump()
+        config = self.make().model_copy(update={"count": count}).model_dump()
         scenario = load_scenario({
             "workload": [{
                 "requests": self.requests, "arrivals": {"kind": "poisson", "rate": rate}, "pipeline": "all",
@@ -70,14 +67,6 @@ class ClientContract(ABC):
             "pipelines": {"all": {"stages": stages}}, "clients": [config], "stepping": stepping,
         })
         return build(scenario).run()
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
-        assert CLIENTS.get(component.kind) is type(component)
-
-    def test_a_written_component_is_read_back(self) -> None:
-        component = self.component()
-        assert type(component).model_validate(component.model_dump()) == component
 
     def test_a_group_has_names_and_numbers_of_its_own(self) -> None:
         clients = self.built(count=3)

@@ -7,29 +7,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
 from hermes.core.record import GONE, READY, STARTING
 from hermes.errors import InputError
-from hermes.fleet.autoscalers import Autoscaler
-from hermes.fleet.start_ups import StartUp
+from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.start_ups import START_UPS
+from hermes.testing.components import ComponentContract
 
 __all__ = ["AutoscalerContract", "StartUpContract"]
 
 
-class AutoscalerContract(ABC):
+class AutoscalerContract(ComponentContract):
     """Properties of every autoscaler. Inherit it and give `make()`. One that may want no replica (`to_zero`) is run
     with a queue at the gateway."""
 
+    registry = AUTOSCALERS
     most = 5
     """Clients of the group."""
-
-    @abstractmethod
-    def make(self) -> Autoscaler:
-        """Return the autoscaler, equal at each call."""
 
     def _run(self, rate: float = 40.0, stepping: str = "runs", others: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Return the changes of membership of the group, and the requests' ends. others: Clients of another group."""
@@ -50,10 +47,6 @@ class AutoscalerContract(ABC):
         }).record
         assert (record.status == 1).all(), "a request was not served"
         return record.membership[record.membership[:, 0] < self.most], record.finish_ns
-
-    def test_it_survives_a_scenario_file(self) -> None:
-        one = self.make()
-        assert type(one).model_validate(one.model_dump()) == one, "it does not survive a scenario file"
 
     def test_a_simulation_with_it_ends_and_serves_all_requests(self) -> None:
         for rate in (4.0, 40.0, 400.0):
@@ -87,15 +80,12 @@ class AutoscalerContract(ABC):
             assert error.field, "a refusal names the field"
 
 
-class StartUpContract(ABC):
+class StartUpContract(ComponentContract):
     """Properties of every start-up. Inherit it and give `make()`."""
 
+    registry = START_UPS
     longest_s = 60.0
     """Time within which four replicas that start at once are ready."""
-
-    @abstractmethod
-    def make(self) -> StartUp:
-        """Return the start-up, equal at each call."""
 
     def _run(self, *changes: tuple[float, int], count: int = 5, stepping: str = "runs", others: int = 0) -> list[Any]:
         """Return the changes of membership of a group that has one replica at first. others: Slots of another group."""
@@ -118,10 +108,6 @@ class StartUpContract(ABC):
         }).record
         assert (record.status == 1).all(), "a request was not served"
         return [row for row in record.membership.tolist() if row[0] < count]
-
-    def test_it_survives_a_scenario_file(self) -> None:
-        one = self.make()
-        assert type(one).model_validate(one.model_dump()) == one, "it does not survive a scenario file"
 
     def test_every_start_holds_devices_and_ends_ready_once(self) -> None:
         rows = self._run((1.0, 5))

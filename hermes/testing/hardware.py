@@ -1,9 +1,9 @@
 """Contract suite for hardware models.
 
-Inherit it in a test module, give `make_model()`, and pytest checks what the kernel relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the kernel relies on:
 
     class TestMyModel(HardwareModelContract):
-        def make_model(self):
+        def make(self):
             return MyModel().build()
 """
 
@@ -109,13 +109,13 @@ def check_growth(model: HardwareModel, tokens: int, products: Collection[str] = 
 
 
 class HardwareModelContract(ABC):
-    """Properties of every hardware model. Inherit it and give `make_model()`."""
+    """Properties of every hardware model. Inherit it and give `make()`."""
 
     examples: ClassVar[int] = 150
     """Number of random batches per test."""
 
     @abstractmethod
-    def make_model(self) -> HardwareModel:
+    def make(self) -> HardwareModel:
         """Return a new model, equal at each call."""
 
     def cases(self) -> Iterator[tuple[StepStats, int]]:
@@ -125,13 +125,13 @@ class HardwareModelContract(ABC):
             yield stats, int(rng.integers(1, 60))
 
     def test_a_run_is_its_steps_bit_for_bit(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             single = [model.step_ns(advanced(stats, j)) for j in range(steps)]
             assert model.run_ns(stats, steps).tolist() == single, f"run of {steps} steps from {stats}"
 
     def test_end_times_are_those_of_the_run(self) -> None:
-        model, now, before = self.make_model(), 12_345, 3
+        model, now, before = self.make(), 12_345, 3
         write_ends = getattr(model, "write_ends", None)
         if write_ends is None:
             return
@@ -145,20 +145,20 @@ class HardwareModelContract(ABC):
             assert last == expected[-2], f"{last} returned, the last step ends at {expected[-2]}"
 
     def test_a_long_run_is_its_steps(self) -> None:
-        model = self.make_model()
+        model = self.make()
         stats = batch([], [100, 2000, 30_000])
         long = model.run_ns(stats, 3000)
         assert long[[0, 1, 1500, 2999]].tolist() == [model.step_ns(advanced(stats, j)) for j in (0, 1, 1500, 2999)]
 
     def test_a_run_can_be_cut_anywhere(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             first = steps // 2 + 1
             parts = [model.run_ns(stats, first), model.run_ns(advanced(stats, first), steps)]
             assert model.run_ns(stats, first + steps).tolist() == np.concatenate(parts).tolist()
 
     def test_times_are_positive_integers(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             run = model.run_ns(stats, steps)
             assert run.dtype == np.int64, f"{run.dtype}, not int64"
@@ -168,14 +168,14 @@ class HardwareModelContract(ABC):
             assert isinstance(single, int), f"{type(single)}, not int"
 
     def test_answers_do_not_depend_on_what_was_asked_before(self) -> None:
-        used, asked = self.make_model(), list(self.cases())
+        used, asked = self.make(), list(self.cases())
         first = [used.run_ns(stats, steps).tolist() for stats, steps in asked]
         backwards = [used.run_ns(stats, steps).tolist() for stats, steps in reversed(asked)]
-        fresh = self.make_model()
+        fresh = self.make()
         assert first == backwards[::-1] == [fresh.run_ns(stats, steps).tolist() for stats, steps in asked]
 
     def test_statistics_are_left_alone(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             before = repr(stats)
             model.step_ns(stats)
@@ -183,7 +183,7 @@ class HardwareModelContract(ABC):
             assert repr(stats) == before
 
     def test_the_caller_may_write_into_a_run(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             run = model.run_ns(stats, steps)
             kept = run.tolist()
@@ -191,7 +191,7 @@ class HardwareModelContract(ABC):
             assert model.run_ns(stats, steps).tolist() == kept
 
     def test_steps_out_of_range_are_counted_alike_in_runs_and_steps(self) -> None:
-        model, cases = self.make_model(), list(self.cases())
+        model, cases = self.make(), list(self.cases())
         counts = model.out_of_range(columns_of([stats for stats, _ in cases]), np.array([k for _, k in cases]))
         assert counts.shape == (len(cases),)
         assert counts.dtype == np.int64
@@ -201,7 +201,7 @@ class HardwareModelContract(ABC):
 
     def test_no_runs_have_no_steps_out_of_range(self) -> None:
         none = np.zeros(0, dtype=np.int64)
-        assert self.make_model().out_of_range(dict.fromkeys(FIELDS, none), none).shape == (0,)
+        assert self.make().out_of_range(dict.fromkeys(FIELDS, none), none).shape == (0,)
 
 
 class MonotoneHardwareModelContract(HardwareModelContract):
@@ -211,9 +211,9 @@ class MonotoneHardwareModelContract(HardwareModelContract):
     """Limits of the search: tokens and past of a prefill, number and context of decodes."""
 
     def test_a_step_is_never_cheaper_by_more_tokens_context_or_sequences(self) -> None:
-        check_added_work(self.make_model(), self.largest, self.examples)
+        check_added_work(self.make(), self.largest, self.examples)
 
     def test_a_run_of_decodes_never_gets_faster(self) -> None:
-        model = self.make_model()
+        model = self.make()
         for stats, steps in self.cases():
             assert np.all(np.diff(model.run_ns(stats, steps)) >= 0), f"run of {steps} steps from {stats}"

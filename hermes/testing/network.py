@@ -1,9 +1,9 @@
 """Contract suite for networks.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator relies on:
 
     class TestMyNetwork(NetworkContract):
-        def component(self):
+        def make(self):
             return MyNetwork(bandwidth=1e9)
 """
 
@@ -19,25 +19,23 @@ from simpy.core import Environment
 from hermes.core.clock import START, STEP_END, TRANSFER, at
 from hermes.core.network import Network, can_cancel
 from hermes.errors import InputError
-from hermes.network.base import NETWORKS, NetworkComponent
+from hermes.network.base import NETWORKS
+from hermes.testing.components import ComponentContract
 
 __all__ = ["NetworkContract"]
 
 _MEGABYTE = 1_000_000
 
 
-class NetworkContract:
+class NetworkContract(ComponentContract):
     """Properties of every network. `nodes` are at least three client names that can all reach each other."""
 
+    registry = NETWORKS
     nodes: tuple[str, ...] = ("a-0", "a-1", "b-0", "b-1")
-
-    def component(self) -> NetworkComponent:
-        """Return the component to test, as YAML would give it."""
-        raise NotImplementedError
 
     def build(self) -> tuple[Environment, Network]:
         env = Environment()
-        return env, self.component().build(env, self.nodes)
+        return env, self.make().build(env, self.nodes)
 
     def _schedule(self) -> list[tuple[int, str, str, int]]:
         """Return (start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
@@ -107,10 +105,6 @@ class NetworkContract:
             at(env, time, START, partial(start, index, src, dst, num_bytes))
         env.run()
         return network, log, left
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
-        assert NETWORKS.get(component.kind) is type(component)
 
     def test_everything_arrives_once(self) -> None:
         network, log = self._run()

@@ -1,9 +1,9 @@
 """Contract suite for pipelines.
 
-Inherit it in a test module, give `pipeline()`, and pytest checks what the coordinator relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator relies on:
 
     class TestMyPipeline(PipelineContract):
-        def pipeline(self):
+        def make(self):
             return my_pipeline
 
 A pipeline with parameters is tested with those that `parameters()` gives, its defaults where left out.
@@ -87,7 +87,7 @@ def _all_stages(pipeline: Any) -> list[Any]:
 
 
 class PipelineContract(ABC):
-    """Properties of every pipeline. Inherit it and give `pipeline()`."""
+    """Properties of every pipeline. Inherit it and give `make()`."""
 
     examples: ClassVar[int] = 100
     """Number of random requests per test."""
@@ -95,9 +95,13 @@ class PipelineContract(ABC):
     """A pipeline that yields more than this counts as endless."""
 
     @abstractmethod
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         """Return the object registered in `PIPELINES`: a generator function of one request, or a class with
         parameters."""
+
+    def pipeline(self) -> Any:
+        """Return the same; of a part of a pipeline, which `make` gives then, the pipeline that it is tested in."""
+        return self.make()
 
     def parameters(self) -> dict[str, Any]:
         """Return parameters for a pipeline that has any."""

@@ -1,9 +1,9 @@
 """Contract suite for routers.
 
-Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
+Inherit it in a test module, give `make()`, and pytest checks what the coordinator relies on:
 
     class TestMyRouter(RouterContract):
-        def component(self):
+        def make(self):
             return MyRouter(load="tokens_left")
 
 The router works in simulations: it chooses for requests that arrive, among clients that are busy.
@@ -11,7 +11,6 @@ The router works in simulations: it chooses for requests that arrive, among clie
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from hermes.routing.decisions import Decisions, WrappedRouter
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario
+from hermes.testing.components import ComponentContract
 
 __all__ = ["Choice", "RouterContract"]
 
@@ -61,15 +61,12 @@ class _WatchedRouter(WrappedRouter):
         return client
 
 
-class RouterContract(ABC):
-    """Properties of every router. Inherit it and give `component()`."""
+class RouterContract(ComponentContract):
+    """Properties of every router. Inherit it and give `make()`."""
 
+    registry = ROUTERS
     counts: ClassVar[tuple[int, ...]] = (1, 2, 5, 20)
     """Number of clients to choose from."""
-
-    @abstractmethod
-    def component(self) -> Any:
-        """Return the router as YAML would give it; equal at each call."""
 
     def scenario(self, count: int) -> dict[str, Any]:
         """Return a scenario for `count` clients, without its router. Override it for a router that needs others."""
@@ -93,7 +90,7 @@ class RouterContract(ABC):
         """Return a simulation with the router in it, and the list that records its choices."""
         scenario: Scenario = load_scenario({**self.scenario(count), **changes})
         choices: list[Choice] = []
-        watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
+        watched = scenario.model_copy(update={"router": _Watched(self.make(), choices)})
         return build(watched, decisions), choices
 
     def chosen(self, count: int, **changes: Any) -> list[Choice]:
@@ -105,10 +102,6 @@ class RouterContract(ABC):
 
     def cases(self) -> Iterator[int]:
         yield from self.counts
-
-    def test_is_registered_under_its_kind(self) -> None:
-        component = self.component()
-        assert ROUTERS.get(component.kind) is type(component)
 
     def test_every_stage_is_given_to_a_candidate(self) -> None:
         for count in self.cases():
@@ -155,7 +148,7 @@ class RouterContract(ABC):
 
     def test_a_router_with_changed_follows_clients_that_come_and_go(self) -> None:
         """Every client that is chosen is a member at that time, if the router has `changed`."""
-        component = self.component()
+        component = self.make()
         for count in [count for count in self.cases() if count > 1]:
             data = self.scenario(count)
             for group in data["clients"]:
@@ -170,7 +163,3 @@ class RouterContract(ABC):
             record = build(watched).run()
             assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
             assert {request for request, *_ in choices} == set(range(60))
-
-    def test_a_written_component_is_read_back(self) -> None:
-        component = self.component()
-        assert type(component).model_validate(component.model_dump()) == component

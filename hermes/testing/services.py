@@ -1,45 +1,41 @@
 """Contract suite for services.
 
-Inherit it in a test module, give `component()`, and pytest checks what clients rely on:
+Inherit it in a test module, give `make()`, and pytest checks what clients rely on:
 
     class TestMyService(ServiceContract):
-        def component(self):
+        def make(self):
             return MyService(per_page=0.002)
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hermes.config.validation import validate
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.stage import ServiceStage
 from hermes.hardware.descriptions.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.services import SERVICES, MachineSpec, Service
+from hermes.testing.components import ComponentContract
 
 __all__ = ["ServiceContract"]
 
 
-class ServiceContract(ABC):
-    """Properties of every service. Inherit it and give `component()`."""
+class ServiceContract(ComponentContract):
+    """Properties of every service. Inherit it and give `make()`."""
 
+    registry = SERVICES
     examples: ClassVar[int] = 60
     """Number of random batches per test."""
     device: ClassVar[str] = "cpu-large"
     """The machine that the service runs on."""
     cores: ClassVar[int] = 64
     """Cores of the machine."""
-
-    @abstractmethod
-    def component(self) -> Any:
-        """Return the component as it stands in YAML; its class is registered in `SERVICES`."""
 
     def options(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return options of a random stage. Override it for a service that reads any."""
@@ -50,9 +46,9 @@ class ServiceContract(ABC):
         device = load_device(self.device)
         return MachineSpec(self.cores, device.peak("fp32"), device.memory_bandwidth, int(device.memory), device)
 
-    def make(self) -> Service:
+    def service(self) -> Service:
         """Return the service on that machine."""
-        service: Service = self.component().build(self.spec())
+        service: Service = self.make().build(self.spec())
         return service
 
     def batches(self) -> list[list[ServiceStage]]:
@@ -66,21 +62,12 @@ class ServiceContract(ABC):
             ])
         return out
 
-    def test_is_registered(self) -> None:
-        component = self.component()
-        assert SERVICES.get(component.kind) is type(component)
-
-    def test_a_written_component_is_read_back(self) -> None:
-        """A scenario written out in full contains the defaults."""
-        component = self.component()
-        assert validate(type(component), component.model_dump()) == component
-
     def test_memory_is_a_number_of_bytes_that_fits(self) -> None:
         spec = self.spec()
-        assert 0 <= self.make().memory_bytes <= spec.memory_bytes
+        assert 0 <= self.service().memory_bytes <= spec.memory_bytes
 
     def test_work_is_a_time_and_shares(self) -> None:
-        service = self.make()
+        service = self.service()
         for tasks in self.batches():
             work = service.work(tasks)
             assert math.isfinite(work.alone_s)
@@ -91,21 +78,21 @@ class ServiceContract(ABC):
                 assert 0 <= getattr(work, name) <= work.alone_s * (1 + 1e-9), f"{name} is {getattr(work, name)}"
 
     def test_same_batch_same_work(self) -> None:
-        one, other = self.make(), self.make()
+        one, other = self.service(), self.service()
         batches = self.batches()
         first = [one.work(tasks) for tasks in batches]
         assert [other.work(tasks) for tasks in reversed(batches)][::-1] == first
         assert [one.work(tasks) for tasks in batches] == first, "an earlier batch changed the answer"
 
     def test_more_tasks_take_no_less_time(self) -> None:
-        service = self.make()
+        service = self.service()
         for tasks in self.batches():
             times = [service.work(tasks[:n]).alone_s for n in (1, (len(tasks) + 1) // 2, len(tasks))]
             assert all(a <= b * (1 + 1e-9) for a, b in pairwise(times))
 
     def test_phases_add_up(self) -> None:
         """If the service has `costs`, they add up to what `work` charges."""
-        service = self.make()
+        service = self.service()
         costs = getattr(service, "costs", None)
         if costs is None:
             return
@@ -115,7 +102,7 @@ class ServiceContract(ABC):
             assert all(phase.seconds >= 0 and phase.flops >= 0 and phase.num_bytes >= 0 for phase in phases)
 
     def test_requests_are_served(self) -> None:
-        component = self.component()
+        component = self.make()
         serves = {"any": component.model_dump()}
         scenario = load_scenario({
             "workload": {"requests": 20, "arrivals": {"kind": "poisson", "rate": 1.0}, "pipeline": "p",

@@ -9,7 +9,7 @@ Inherit one in a test module, give `make()`, and pytest checks what the simulato
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,22 +21,21 @@ import numpy as np
 from hermes.arrays import IntArray
 from hermes.config.streams import stream
 from hermes.errors import InputError
-from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter
+from hermes.testing.components import ComponentContract
+from hermes.workload.arrivals import ARRIVALS
+from hermes.workload.base import MAX_TOKENS
+from hermes.workload.importers import TRACE_IMPORTERS
+from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.traces import read_trace, write_trace
 
 __all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract", "TraceImporterContract"]
 
 
-class _ComponentContract(ABC):
-    """Properties of every component; subclasses draw its columns."""
+class _DrawnContract(ComponentContract):
+    """Properties of every component that draws columns; subclasses draw them."""
 
     n: ClassVar[int] = 500
     """Number of requests the tests draw; lower it for a component with fewer."""
-
-    @abstractmethod
-    def make(self) -> Any:
-        """Return a component, equal at each call."""
 
     @abstractmethod
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
@@ -79,24 +78,17 @@ class _ComponentContract(ABC):
         after = np.random.get_state()
         assert all(np.array_equal(x, y) for x, y in zip(before, after, strict=True)), "numpy's global state was used"
 
-    def test_survives_a_scenario_file(self) -> None:
-        component = self.make()
-        assert isinstance(component, WorkloadComponent)
-        assert type(component).model_validate(component.model_dump()) == component
 
-
-class ArrivalProcessContract(_ComponentContract):
+class ArrivalProcessContract(_DrawnContract):
     """Properties of every `ArrivalProcess`."""
 
+    registry = ARRIVALS
     mean_rate_per_s: ClassVar[float | None] = None
     """Long-run rate of `make()`, if a test is to compare it with the drawn arrivals."""
     rate_tolerance: ClassVar[float] = 0.05
     """Relative tolerance of that test."""
     rate_n: ClassVar[int] = 50_000
     """Number of requests that test draws."""
-
-    @abstractmethod
-    def make(self) -> ArrivalProcess: ...
 
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {"times_ns": component.times_ns(n, rng)}
@@ -113,11 +105,10 @@ class ArrivalProcessContract(_ComponentContract):
             assert abs(rate / self.mean_rate_per_s - 1) < self.rate_tolerance
 
 
-class LengthModelContract(_ComponentContract):
+class LengthModelContract(_DrawnContract):
     """Properties of every `LengthModel`."""
 
-    @abstractmethod
-    def make(self) -> LengthModel: ...
+    registry = LENGTHS
 
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {name: value for name, value in vars(component.draw(n, rng)).items() if isinstance(value, np.ndarray)}
@@ -129,11 +120,10 @@ class LengthModelContract(_ComponentContract):
             assert drawn[name].max() <= MAX_TOKENS, name
 
 
-class TokenCountsContract(_ComponentContract):
+class TokenCountsContract(_DrawnContract):
     """Properties of every `TokenCounts`."""
 
-    @abstractmethod
-    def make(self) -> TokenCounts: ...
+    registry = TOKEN_COUNTS
 
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, IntArray]:
         return {"tokens": component.draw(n, rng)}
@@ -144,15 +134,12 @@ class TokenCountsContract(_ComponentContract):
         assert tokens.max() <= MAX_TOKENS
 
 
-class TraceImporterContract(ABC):
+class TraceImporterContract(ComponentContract):
     """Properties of every `TraceImporter`. Inherit it, give `make()`, and as `text` a file of the format with a few
     requests, in order."""
 
+    registry = TRACE_IMPORTERS
     text: ClassVar[str]
-
-    @abstractmethod
-    def make(self) -> TraceImporter:
-        """Return the importer, equal at each call."""
 
     @contextmanager
     def file(self, content: bytes | None = None) -> Iterator[Path]:
@@ -161,10 +148,6 @@ class TraceImporterContract(ABC):
             path = Path(folder) / "trace.txt"
             path.write_bytes(self.text.encode() if content is None else content)
             yield path
-
-    def test_is_registered_under_its_kind(self) -> None:
-        importer = self.make()
-        assert TRACE_IMPORTERS.get(importer.kind) is type(importer)  # type: ignore[attr-defined]  # every one has a kind
 
     def test_a_trace_starts_at_zero_and_is_in_order(self) -> None:
         with self.file() as path:

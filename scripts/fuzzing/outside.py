@@ -25,9 +25,9 @@ __all__ = ["DRIVER_FILES", "READERS", "SAMPLES", "import_command", "state_hash",
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 READERS = {
-    "calibration": "steps", "cli.accuracy": "bars", "cli.advise": "dump", "cli.checks": "log", "cli.deploy": "manifest",
+    "calibration": "steps", "cli.advise": "dump", "cli.checks": "log", "cli.deploy": "manifest",
     "cli.profile_show": "shown", "cli.scenarios": "scenario",
-    "clients.schedule_replay": "schedule", "clients.sglang_replay": "schedule", "config": "import",
+    "config": "import", "evidence.accuracy": "bars", "evidence.schedules": "schedule",
     "config.bench_results": "driver", "config.load_drivers": "driver", "config.plugin_files": "endless",
     "config.tables": "import",
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.sweep.config": "sweep",

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hermes.calibration.retrieval import MeasuredSearches
 from hermes.core.noise import t_quantile
 from hermes.errors import InputError, Verbatim
+from hermes.plugins.retrieval.searches import MeasuredSearches
 
 __all__ = ["Power", "PowerLaw", "power_law"]
 

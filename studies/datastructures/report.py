@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from evidence.retrieval import CorpusConfig
 from hermes.errors import InputError
-from hermes.plugins.structures.evaluation import CorpusConfig
 from hermes.study import Compared, Context, Plot, Report, Table
 
 from . import memory, retrieval, service, tools

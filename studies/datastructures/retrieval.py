@@ -12,10 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hermes.calibration.retrieval import load_searches
-from hermes.config.data_files import resource_dir
-from hermes.core.noise import spread
-from hermes.plugins.structures.evaluation import (
+from evidence.retrieval import (
     MEASURES,
     Corpus,
     CorpusConfig,
@@ -26,6 +23,9 @@ from hermes.plugins.structures.evaluation import (
     make_corpus,
     rankings_of,
 )
+from hermes.config.data_files import resource_dir
+from hermes.core.noise import spread
+from hermes.plugins.retrieval.searches import load_searches
 from hermes.plugins.structures.fusion import fuse
 from hermes.services.retrieval_costs import Bm25, HnswGraph
 from hermes.services.retrieval_profile import load_retrieval_profile

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.retrieval import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread, tally
 from hermes.memory.indexed_heap import IndexedHeap
 from hermes.memory.size_aware import Tamm
+from hermes.plugins.retrieval.searches import load_searches
 from hermes.study import Table
 
 from .memory import RECENCIES

@@ -1,6 +1,6 @@
 """Comparison with splitwise-sim, request by request: scenarios/validation/splitwise-*.yaml on its own traces.
 
-`hermes.calibration.accuracy.recorded` describes the folder of the reference and simulates a case.
+`evidence.accuracy.recorded` describes the folder of the reference and simulates a case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.calibration.accuracy.recorded import SplitwiseCase, replayed, scenarios, splitwise_cases
+from evidence.accuracy.recorded import SplitwiseCase, replayed, scenarios, splitwise_cases
 from hermes.results import Results
 from hermes.results.compare import compare
 

@@ -309,7 +309,7 @@ class TestFittedProfile(HardwareModelContract):
     def _fitted(self, apart):
         self.profile = apart.profile
 
-    def make_model(self):
+    def make(self):
         model = PolynomialModel(self.profile)
         assert model.bounds
         return model

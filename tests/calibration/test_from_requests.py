@@ -59,7 +59,7 @@ def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> Non
     assert found.figures.front_end_s == pytest.approx(0.0135, rel=0.05)
     f = found.figures
     one, eight = (f.fixed_s + f.per_seq_s * n + f.decodes * 0.0069 for n in (1, 8))
-    assert one == pytest.approx(0.002 + 0.8 * 0.0069, rel=0.05)   # of a decode; its parts are told less well
+    assert one == pytest.approx(0.002 + 0.8 * 0.0069, rel=0.05)   # of a decode; its parts are by_name less well
     assert eight == pytest.approx(0.002 + 0.8 * 0.0069, rel=0.05)
     for other in (2.0, 12.0, 20.0):
         true, ours = simulate(scenario(other, **HIDDEN)).requests, predicted(found.figures, other)
@@ -71,12 +71,12 @@ def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> Non
 
 
 def test_what_the_requests_do_not_tell_stays(tmp_path: Path) -> None:
-    alike = {"kind": "fixed", "prompt": 500, "output": 40}   # one length: a token's time is not told from a prompt's
+    alike = {"kind": "fixed", "prompt": 500, "output": 40}   # one length: a token's time is not by_name from a prompt's
     found = fit_requests(load_scenario(scenario(4.0, alike)), observed(tmp_path, rate=4.0, lengths=alike))
-    told = {each.name: each for each in found.told}
-    assert not all(each.told for each in found.told)
-    for name, each in told.items():
-        if not each.told:
+    by_name = {each.name: each for each in found.ranges}
+    assert not all(each.identified for each in found.ranges)
+    for name, each in by_name.items():
+        if not each.identified:
             assert each.value == getattr(found.start, name)
 
 
@@ -87,7 +87,7 @@ def test_a_factor_that_comes_out_0_is_kept_and_named(tmp_path: Path) -> None:
     seen = replace(seen, columns={**seen.columns, "e2e": seen.columns["ttft"] + 0.4})
     found = fit_requests(load_scenario(scenario()), seen)
     assert found.figures.prompts == found.figures.decodes == 1.0
-    assert {one.name for one in found.told if not one.told} >= {"prompts", "decodes"}
+    assert {one.name for one in found.ranges if not one.identified} >= {"prompts", "decodes"}
 
 
 @pytest.mark.long
@@ -143,8 +143,8 @@ def test_the_command_writes_the_fitted_scenario(tmp_path: Path) -> None:
     before = [abs(row["before_s"] / row["observed_s"] - 1) for row in data["held_out"] if row["statistic"] == "mean"]
     assert max(errors) < 0.04
     assert min(before) > 0.1
-    told = CliRunner().invoke(app(), ["explain", str(fitted), "--decodes", "4"])
-    assert "adjust" in told.output
+    by_name = CliRunner().invoke(app(), ["explain", str(fitted), "--decodes", "4"])
+    assert "adjust" in by_name.output
 
 
 @pytest.mark.long

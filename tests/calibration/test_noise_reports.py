@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 import hermes
-from hermes.calibration.fit import retrieval
-from hermes.calibration.fit.retrieval import fit_retrieval
 from hermes.calibration.journal import Journal
 from hermes.calibration.plan import Plan
-from hermes.calibration.retrieval import MeasuredSearches, load_searches, save_searches
 from hermes.cli import main
 from hermes.core.noise import classify, spread, tally
 from hermes.hardware.descriptions.models import load_model
+from hermes.plugins.retrieval import fit as retrieval
+from hermes.plugins.retrieval.fit import fit_retrieval
+from hermes.plugins.retrieval.searches import MeasuredSearches, load_searches, save_searches
 from hermes.results.compare.regress import flatten
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -183,7 +183,7 @@ def test_tables_follow_what_was_measured(folder, capsys):
         steps.append(priced())
         assert steps[-1] == pytest.approx(wanted, rel=0.06)   # 136 rows for 128
     assert steps[1] == pytest.approx(10 * steps[0], rel=0.01)
-    assert "kernels: composed beside measured" in capsys.readouterr().out
+    assert "kernels: composed and measured" in capsys.readouterr().out
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.accuracy.served import replay, statistics
+from evidence.accuracy.served import replay, statistics
 from hermes.calibration.comparison import check_steps
 from hermes.calibration.steps import load_steps, phase_of
 from hermes.hardware.fitted.polynomial import Polynomial

@@ -14,10 +14,10 @@ import pytest
 from each import each
 
 import hermes.api
+from evidence.schedules import vllm_replay
+from evidence.schedules.vllm_replay import FileResult
 from hermes import __version__
 from hermes.cli import main
-from hermes.clients import schedule_replay
-from hermes.clients.schedule_replay import FileResult
 from hermes.compiled import is_compiled
 from hermes.config.yaml_document import parse_yaml
 from hermes.core.clock import Clock
@@ -370,10 +370,24 @@ def test_conform_refusals(refused, tmp_path):
     assert "did you mean 'runs'" in refused("conform", tmp_path, "--stepping", "run")
 
 
+def test_without_a_checkout_one_line_says_what_needs_it(refused, monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "evidence"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "evidence", None)
+    (tmp_path / "x.json").write_text("{}")
+    for what, arguments in (("hermes accuracy", ("accuracy", "--data", tmp_path)),
+                            ("a replay of recorded schedules", ("conform", tmp_path)),
+                            ("a comparison with SGLang's scheduler", ("conform", "quickstart", "--engine", "sglang"))):
+        assert refused(*arguments) == (
+            f"{what} needs a checkout of HERMES (folder evidence/): clone it, pip install -e .")
+    assert "scheduler is chunked" in refused("conform", "quickstart", "--engine", "vllm", "--set",
+                                             "clients.0.scheduler.kind=sglang")
+
+
 def test_conform_writes_its_totals_alike(call, monkeypatch, tmp_path):
     (tmp_path / "one.json").write_text("{}")
-    monkeypatch.setattr(schedule_replay, "find_files", lambda paths: 600 * [tmp_path / "one.json"])
-    monkeypatch.setattr(schedule_replay, "conform_file", lambda path, every_step: FileResult("one", 2, 2, None))
+    monkeypatch.setattr(vllm_replay, "find_files", lambda paths: 600 * [tmp_path / "one.json"])
+    monkeypatch.setattr(vllm_replay, "conform_file", lambda path, every_step: FileResult("one", 2, 2, None))
     code, out, _ = call("conform", tmp_path)
     assert (code, out.splitlines()[-1]) == (0, "1,200 of 1,200 replays identical, 2,400 of 2,400 steps")
 

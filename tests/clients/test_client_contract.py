@@ -17,17 +17,17 @@ SERVES = {"a": PerItem(per_item=0.01), "b": PerItem(fixed=0.001, per_token=1e-5)
 
 
 class TestProcessing(ClientContract):
-    def component(self) -> ProcessingClientConfig:
+    def make(self) -> ProcessingClientConfig:
         return ProcessingClientConfig(name="p", cores=2, serves=SERVES)
 
 
 class TestRag(ClientContract):
-    def component(self) -> RagClientConfig:
+    def make(self) -> RagClientConfig:
         return RagClientConfig(name="r", cores=3, max_batch=4, serves=SERVES)
 
 
 class TestKvRetrieval(ClientContract):
-    def component(self) -> KvRetrievalClientConfig:
+    def make(self) -> KvRetrievalClientConfig:
         return KvRetrievalClientConfig.model_validate({
             "name": "kv", "model": "llama-3.1-8b",
             "tiers": {"levels": [{"name": "memory", "capacity": "10 GB", "bandwidth": "10 GB/s", "lookup": "1 ms"}]},
@@ -70,7 +70,7 @@ def contract(how: Callable[[Any, Any], None]) -> ClientContract:
     class Contract(ClientContract):
         requests = 5
 
-        def component(self) -> Any:
+        def make(self) -> Any:
             return kind()
 
     CLIENTS.register("odd")(kind)

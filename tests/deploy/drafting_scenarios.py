@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hermes.clients.schedule_replay import compared
+from hermes.clients.schedule_rows import compared
 from hermes.deploy.engine_conform import ask, served_of
 
 __all__ = ["differences", "drawn"]

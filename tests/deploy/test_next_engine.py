@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.clients.schedule_replay import RecordedSchedule, replay
+from evidence.schedules.vllm_replay import RecordedSchedule, replay
 from hermes.hardware.descriptions.engines import load_engine
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

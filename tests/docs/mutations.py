@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes.clients.schedule_replay import conform_file, find_files
+from evidence.schedules.vllm_replay import conform_file, find_files
 
 __all__ = ["Mutation", "Replacement", "notices", "table"]
 

@@ -7,7 +7,7 @@ NOT_RUN = {
     r"hermes sweep sweeps/chatbot-replicas .*|hermes (plot chatbot(-report)?|report chatbot-report) .*":
         "tests/docs/test_readme.py runs them",
     r"hermes conform .* --engine vllm .*": "needs vLLM; tests/deploy/test_engine_conform.py with HERMES_VLLM_PYTHON",
-    r"hermes conform .* --engine sglang .*": "needs SGLang; tests/deploy/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
+    r"hermes conform .* --engine sglang .*": "needs SGLang; evidence/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
     r"make compiled|PYTHONPATH=build/compiled .*|HERMES_COMPILED=1 .*":
         "compiles for two minutes; `make test-compiled`",
     r"make (bench|conformance .*)": "measures the machine, or needs engines",
@@ -34,7 +34,7 @@ NOT_RUN = {
     r"hermes study (splitwise|datastructures|routers) .*--data .*":
         "needs data of others; tests/study/test_splitwise.py, test_datastructures.py, test_routers_study.py",
     r"hermes study \S+ --quick": "takes up to two minutes; tests/study/test_papers.py runs each in `make nightly`",
-    r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
+    r"hermes accuracy --data DIR .*": "needs data of others; tests/evidence/test_accuracy.py",
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":
         "need a live server; tests/calibration/test_observe.py and test_from_requests.py have small ones",

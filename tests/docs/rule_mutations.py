@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mutations import Mutation, Replacement, table
 
-from hermes.clients import schedule_replay
+from evidence.schedules import vllm_replay
 from hermes.clients.llm import LLMClient
 from hermes.core.block_hashes import AdapterText
 from hermes.memory import BlockPool, PrefixBlockPool
@@ -260,7 +260,7 @@ ABORT_MUTATIONS = [
     Mutation("24", "given up while a step runs: it leaves after those that end in this step", A, "leave",
              r"self\._num_aborted if when == RESULTS else ", "",
              "aborts/given-up-small-cache-async-76"),
-    Mutation("24", "the same, synchronously", schedule_replay, "_replay_steps",
+    Mutation("24", "the same, synchronously", vllm_replay, "_replay_steps",
              r"scheduler\.leave\(seq, RESULTS\)", "given_up[seq] = step", "aborts/given-up-prefix-52060"),
     Mutation("24", "given up between two steps: it leaves before those that ended", A, "leave",
              r"else len\(self\._leaving\)", "else 0",

@@ -8,7 +8,7 @@ from each import each
 from mutations import notices, rows_of
 from offload_mutations import MUTATIONS, SCHEDULES, TABLE, page_table
 
-from hermes.clients.schedule_replay import find_files
+from evidence.schedules.vllm_replay import find_files
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "background" / "kv-offload.md").read_text(encoding="utf-8")
 

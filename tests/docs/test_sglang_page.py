@@ -11,8 +11,8 @@ from sglang_mutations import MUTATIONS, RECORDINGS, TABLE, page_table
 import hermes.memory.radix
 import hermes.schedulers.sglang
 import hermes.schedulers.sglang_overlap
-from hermes.clients.schedule_replay import find_files
-from hermes.clients.sglang_replay import load_batches
+from evidence.schedules.sglang_replay import load_batches
+from evidence.schedules.vllm_replay import find_files
 from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ import hermes.schedulers.chunked_config
 import hermes.schedulers.decode_group
 import hermes.schedulers.parts
 import hermes.schedulers.queues
-from hermes.clients.schedule_replay import conform_file, find_files, load_schedule
+from evidence.schedules.vllm_replay import conform_file, find_files, load_schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")

@@ -17,13 +17,13 @@ from hermes.testing.executors import ExecutorContract
 
 
 class TestInThisProcess(ExecutorContract):
-    def make_executor(self) -> Executor:
+    def make(self) -> Executor:
         return make_executor("local", 0)
 
 
 @pytest.mark.long   # starts processes for each of its tests
 class TestProcesses(ExecutorContract):
-    def make_executor(self) -> Executor:
+    def make(self) -> Executor:
         return make_executor("local", 2)
 
 

@@ -54,7 +54,7 @@ class TestOnRay(ExecutorContract):
     def _cluster(self, cluster: Any) -> None:
         self.address = cluster.address
 
-    def make_executor(self) -> Executor:
+    def make(self) -> Executor:
         return make_executor("ray", 0, address=self.address)
 
 
@@ -70,8 +70,8 @@ def test_a_node_dies_midway(cluster: Any, tmp_path: Path) -> None:
                 cluster.worker_nodes, key=str)[0]
             threading.Thread(target=cluster.remove_node, args=(victim, False), daemon=True).start()
 
-    with closing(make_executor("ray", 0, address=cluster.address)) as engine:
-        run_sweep(SWEEP, tmp_path / "there", engine=engine, progress=progress)
+    with closing(make_executor("ray", 0, address=cluster.address)) as executor:
+        run_sweep(SWEEP, tmp_path / "there", executor=executor, progress=progress)
     assert died
     assert before >= 0
     same = [(tmp_path / place / "results.parquet").read_bytes() for place in ("here", "there")]

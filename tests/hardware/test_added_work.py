@@ -105,7 +105,7 @@ class TestUnevenOperatorTables(MonotoneHardwareModelContract):
     def folder(self) -> Path:
         return uneven_tables(Path(tempfile.mkdtemp()))
 
-    def make_model(self) -> LayerwiseModel:
+    def make(self) -> LayerwiseModel:
         return LayerwiseModel(load_operator_tables(self.folder), 3)
 
 

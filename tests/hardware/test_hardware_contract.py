@@ -27,17 +27,17 @@ def build(**options):
 
 
 class TestShippedProfile(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="polynomial", profile="splitwise-2023-llama-2-70b-h100-tp8")
 
 
 class TestShippedProfileWithKnots(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="polynomial", profile="splitwise-2023-llama-2-70b-a100-tp4", scale=1.37)
 
 
 class TestEveryFormOfTerm(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         mixed = {
             "1": 0.011, "tokens": 1.1e-5, "tokens^2": 1e-11, "decode_ctx": 3.3e-9, "decode_ctx_max": 1.7e-8,
             "decode_seqs*decode_ctx": 7e-12, "decode_ctx^2": 1e-18, "prefill_attn*decode_ctx_max^2": 1e-24,
@@ -53,7 +53,7 @@ class TestEveryFormOfTerm(HardwareModelContract):
 
 
 class TestCapsAndSegmentsUnderBounds(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return polynomial(
             {"1": 0.01, "min(prefill_tokens,300)": 1e-5, "max(prefill_tokens-2000,0)": 1e-6, "sampled": 1e-4},
             {"1": 0.012, "clip(decode_seqs-16,0,48)": 1e-4, "min(decode_ctx,9000)": 1e-7, "sampled": 2e-5,
@@ -63,7 +63,7 @@ class TestCapsAndSegmentsUnderBounds(MonotoneHardwareModelContract):
 
 
 class TestTermsThatWouldTurnNegative(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return polynomial(
             {"1": 0.01, "prefill_tokens": -1e-5}, {"1": 0.01, "decode_ctx": -1e-8}, {"1": -1.0, "decode_ctx": 1e-6},
             floor_s=0.001,
@@ -71,7 +71,7 @@ class TestTermsThatWouldTurnNegative(HardwareModelContract):
 
 
 class TestComposedMixedStepsWithRanges(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return polynomial(
             {"1": 0.01, "prefill_tokens": 1e-5}, {"1": 0.02, "decode_seqs": 1e-4, "decode_ctx": 1e-8},
             range={"tokens": [2, 2000], "decode_ctx": [50, 200_000], "decode_ctx_max": [20, 30_000]},
@@ -79,7 +79,7 @@ class TestComposedMixedStepsWithRanges(HardwareModelContract):
 
 
 class TestSplitwiseTable(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="table", profile="splitwise-2023-bloom-176b-h100-tp8")
 
 
@@ -94,34 +94,34 @@ def table(**options):
 
 
 class TestTableOverContext(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return table()
 
 
 class TestTableHeldAtItsEnds(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return table(extrapolate=False, scale=0.9)
 
 
 class TestRoofline(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="roofline", model="llama-3.1-70b", device="h100-sxm", tp=4)
 
 
 class TestRooflineOfExperts(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="roofline", model="mixtral-8x7b", device="a100-80gb", tp=2, dtype="int4-awq", kv_dtype="fp8")
 
 
 class TestRooflineOfAnEncoder(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return build(kind="roofline", model="e5-base", device="cpu-small", dtype="fp32", step_overhead=0.0)
 
 
 class TestVectorBase(HardwareModelContract):
     """The base class for models that write only a vectorised function."""
 
-    def make_model(self):
+    def make(self):
         class Model(VectorHardwareModel):
             def run_seconds(self, stats, num_steps):
                 context = stats.decode_ctx + np.arange(num_steps, dtype=np.float64) * stats.decode_seqs
@@ -231,7 +231,7 @@ class ForgetsEmpty(Broken):
 )
 def test_the_contract_catches_a_broken_model(model, test):
     class Suite(MonotoneHardwareModelContract):
-        def make_model(self):
+        def make(self):
             return model()
 
         def cases(self):
@@ -239,7 +239,7 @@ def test_the_contract_catches_a_broken_model(model, test):
             yield batch([], [9, 9, 9]), 2000
 
     class Correct(Suite):
-        def make_model(self):
+        def make(self):
             return Broken()
 
     getattr(Correct(), f"test_{test}")()

@@ -11,7 +11,7 @@ import pytest
 from simpy.core import Environment
 
 from hermes.core.clock import ARRIVAL, STEP_END, Clock, at
-from hermes.network import BaseNetwork, LayerStream, Network, can_cancel
+from hermes.network import BaseNetwork, LayerStream, Network, NetworkComponent, can_cancel
 from hermes.network.components import Link
 from hermes.network.ideal import Ideal
 from hermes.network.kv_link import KvLink
@@ -340,6 +340,9 @@ def test_a_network_without_handles_cannot_cancel() -> None:
 class OldContract(NetworkContract):
     __test__ = False
     nodes = ("a", "b", "c")
+
+    def make(self) -> NetworkComponent:
+        raise NotImplementedError
 
     def build(self) -> tuple[Environment, Network]:
         env = Environment()

@@ -35,17 +35,17 @@ def llm(count: int, gpus: int = 2, platform: str = "") -> list[Site]:
 
 
 class TestBox(NetworkContract):
-    def component(self) -> HgxBox:
+    def make(self) -> HgxBox:
         return HgxBox()
 
 
 class TestRack(NetworkContract):
-    def component(self) -> Rack:
+    def make(self) -> Rack:
         return Rack(gpus_per_box=2)
 
 
 class TestMultiRack(NetworkContract):
-    def component(self) -> MultiRack:
+    def make(self) -> MultiRack:
         return MultiRack(gpus_per_box=1, boxes_per_rack=2, oversubscription=2.0)
 
 

@@ -13,24 +13,24 @@ from hermes.testing.network import NetworkContract
 
 
 class TestIdeal(NetworkContract):
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         return Ideal()
 
 
 class TestLink(NetworkContract):
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         return Link(bandwidth=50e9, latency=10e-6)
 
 
 class TestSharedLink(NetworkContract):
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         return Link(bandwidth=50e9, latency=10e-6, shared=True)
 
 
 class TestLine(NetworkContract):
     nodes = ("x", "y", "z")
 
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         return Topology(links=[
             TopologyLink(a="x", b="y", bandwidth=7e9, latency=1e-6),
             TopologyLink(a="y", b="z", bandwidth=3e9, latency=2e-6, duplex="half"),
@@ -40,7 +40,7 @@ class TestLine(NetworkContract):
 class TestRacks(NetworkContract):
     nodes = tuple(f"client-{i}" for i in range(8))
 
-    def component(self) -> NetworkComponent:
+    def make(self) -> NetworkComponent:
         return Topology(
             nodes=["r0", "r1"], links=[TopologyLink(a="r0", b="r1", bandwidth=60e9, latency=20e-3)],
             attach={"client": Attachment(to=["r0", "r1"], bandwidth=50e9, latency=2e-6)},

@@ -19,7 +19,7 @@ class TestBuiltIn(PipelineContract):
     def _chosen(self, built_in: str) -> None:
         self.built_in = built_in
 
-    def pipeline(self) -> Callable[[Any], Pipeline]:
+    def make(self) -> Callable[[Any], Pipeline]:
         found: Callable[[Any], Pipeline] = PIPELINES.get(self.built_in)
         return found
 
@@ -86,14 +86,14 @@ def contract(function: Callable[[Any], Pipeline]) -> PipelineContract:
     class Contract(PipelineContract):
         examples = 5
 
-        def pipeline(self) -> Callable[[Any], Pipeline]:
+        def make(self) -> Callable[[Any], Pipeline]:
             return function
 
     return Contract()
 
 
 class TestSeveral(PipelineContract):
-    def pipeline(self) -> Callable[[Any], Pipeline]:
+    def make(self) -> Callable[[Any], Pipeline]:
         return several
 
 

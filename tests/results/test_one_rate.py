@@ -9,7 +9,7 @@ import pytest
 import hermes
 from hermes.explore.sweep.runner import run_sweep
 from hermes.explore.sweep.table import point_table
-from hermes.results.charts.report_page import _COMPARED
+from hermes.results.charts.report_page import ROWS
 from hermes.results.compare import compare
 
 SPEC = {
@@ -30,7 +30,7 @@ def test_every_command_prints_the_rate_of_the_steady_state(tmp_path: Path) -> No
     totals = {row.name: row.ours for row in compare(results, results).totals}
     assert served in totals.values()
     assert summary["throughput"]["requests_per_s"] not in totals.values()
-    assert not [key for key in _COMPARED if key.startswith(("throughput.", "goodput."))]
+    assert not [key for key in ROWS if key.startswith(("throughput.", "goodput."))]
     swept = run_sweep({"name": "one", "scenario": SPEC, "cases": [{"label": "x", "set": {}}]}, tmp_path / "s",
                       workers=0)
     outcome = swept.outcome(0)

@@ -44,7 +44,7 @@ class TestPrefixRouters(RouterContract):
     def _chosen(self, config: dict[str, Any], flavour: str) -> None:
         self.config, self.flavour = config, flavour
 
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ROUTERS.get(self.config["kind"]).model_validate(self.config)
 
     def scenario(self, count: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class TestPrefixRouters(RouterContract):
 class TestBothPhases(RouterContract):
     counts = (1, 3)
 
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ROUTERS.get("llm_d").model_validate({"kind": "llm_d", "disaggregation": {"uncached": 100}})
 
     def scenario(self, count: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_views_of_caches_with_every_scheduler(scheduler: str) -> None:
     class Contract(RouterContract):
         counts = (3,)
 
-        def component(self) -> Any:
+        def make(self) -> Any:
             return ROUTERS.get("dynamo_kv").model_validate({"caches": {"kind": "events", "delay": 0.05}})
 
         def scenario(self, count: int) -> dict[str, Any]:

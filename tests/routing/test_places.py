@@ -9,17 +9,17 @@ from hermes.testing.routers import RouterContract
 
 
 class TestContext(RouterContract):
-    def component(self):
+    def make(self):
         return ContextConfig()
 
 
 class TestPlatform(RouterContract):
-    def component(self):
+    def make(self):
         return PlatformConfig()
 
 
 class TestRack(RouterContract):
-    def component(self):
+    def make(self):
         return PlatformConfig(by="rack", load="tokens_left")
 
 

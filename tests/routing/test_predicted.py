@@ -160,7 +160,7 @@ class TestPredicted(RouterContract):
     def _chosen(self, config: dict[str, Any], roles: bool) -> None:
         self.config, self.roles = config, roles
 
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ROUTERS.get("predicted").model_validate(self.config)
 
     def scenario(self, count: int) -> dict[str, Any]:

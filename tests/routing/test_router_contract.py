@@ -31,14 +31,14 @@ class TestBuiltIn(RouterContract):
     def _chosen(self, config: dict[str, Any]) -> None:
         self.config = config
 
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ROUTERS.get(self.config["kind"]).model_validate(self.config)
 
 
 class TestMixedPool(RouterContract):
     counts = (1, 3)
 
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ROUTERS.get("mixed_pool")()
 
     def scenario(self, count: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_the_contract_notices(how: Any, test: str) -> None:
     class Contract(RouterContract):
         counts = (5,)
 
-        def component(self) -> Any:
+        def make(self) -> Any:
             return Remembering(how=how)
 
     with pytest.raises(AssertionError):

@@ -61,10 +61,13 @@ def test_every_reader_has_a_family(fuzz):
     """A new module that reads files, trace format or load driver needs files in the fuzzer."""
     from fuzzing.outside import DRIVER_FILES, READERS, SAMPLES
 
-    package = SCRIPTS.parent / "hermes"
-    found = {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
-             for path in package.rglob("*.py") if any(map(READING.search, IMPORTS.findall(path.read_text())))}
-    found = {"calibration" if name.startswith("calibration.") else name for name in found}
+    root, found = SCRIPTS.parent, set()
+    for path in (*(root / "hermes").rglob("*.py"), *(root / "evidence").rglob("*.py")):
+        if any(map(READING.search, IMPORTS.findall(path.read_text()))):
+            _, *names = path.relative_to(root).with_suffix("").parts
+            name = ".".join(names).removesuffix(".__init__")
+            found.add("calibration" if names[0] == "calibration" else
+                      f"evidence.{names[0]}" if path.is_relative_to(root / "evidence") else name)
     assert found == {*READERS}
     assert set(READERS.values()) <= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
     assert {*TRACE_IMPORTERS.names()} == {*SAMPLES}

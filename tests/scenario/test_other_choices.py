@@ -100,17 +100,17 @@ def test_another_choice_gives_what_a_router_gives_that_makes_it(request_: int) -
 def test_a_router_tells_by_what_it_decides(router: Data) -> None:
     _, (choice,) = tried({**SCENARIO, "router": router}, 40, most=1)
     decision = choice.decision
-    assert decision.told
-    assert all(len(values) == len(decision.among) == 3 for values in decision.told.values())
+    assert decision.figures
+    assert all(len(values) == len(decision.among) == 3 for values in decision.figures.values())
 
 
 def test_the_highest_score_is_the_sum_of_its_parts_and_wins() -> None:
     _, (choice,) = tried({**SCENARIO, "router": {"kind": "llm_d"}}, 40, most=1)
-    told = choice.decision.told
-    assert list(told) == ["score", "queue", "kv", "prefix"]
-    for place, score in enumerate(told["score"]):
-        assert score == pytest.approx(sum(told[name][place] for name in ("queue", "kv", "prefix")))
-    assert told["score"][choice.decision.among.index(choice.decision.chosen)] == max(told["score"])
+    figures = choice.decision.figures
+    assert list(figures) == ["score", "queue", "kv", "prefix"]
+    for place, score in enumerate(figures["score"]):
+        assert score == pytest.approx(sum(figures[name][place] for name in ("queue", "kv", "prefix")))
+    assert figures["score"][choice.decision.among.index(choice.decision.chosen)] == max(figures["score"])
 
 
 def test_a_router_notes_the_client_that_got_the_stage() -> None:

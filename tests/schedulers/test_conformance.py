@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from evidence.schedules.vllm_replay import RecordedSchedule, conform_file, find_files, load_schedule, replay
 from hermes.cli import main
-from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, load_schedule, replay
 from hermes.hardware.descriptions.engines import vllm_engines
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.clients.offload_replay import RecordedOffload
-from hermes.clients.schedule_replay import conform_file, find_files, load_schedule, replay
+from evidence.schedules.offload_replay import RecordedOffload
+from evidence.schedules.vllm_replay import conform_file, find_files, load_schedule, replay
 from hermes.errors import InputError
 from hermes.memory.host_cache import HostCache, RequestChunks
 from hermes.schedulers.host_offload import HostOffload

@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from evidence.schedules.sglang_replay import RecordedBatches, load_batches, replay_batches
+from evidence.schedules.vllm_replay import conform_file, find_files
 from hermes.api import InputError, simulate
 from hermes.cli import main
-from hermes.clients.schedule_replay import conform_file, find_files
-from hermes.clients.sglang_replay import RecordedBatches, load_batches, replay_batches
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.generation import Generation
 from hermes.memory.radix import RadixPool
 from hermes.scenario import load_scenario
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "sglang-schedules"
-DRIVER = Path(__file__).resolve().parents[2] / "hermes" / "deploy" / "sglang_alone.py"
+DRIVER = Path(__file__).resolve().parents[2] / "evidence" / "schedules" / "sglang_alone.py"
 FILES = find_files([RECORDINGS])
 
 

@@ -14,7 +14,7 @@ E5 = {"kind": "roofline", "model": "e5-base", "device": "cpu-large", "dtype": "f
 
 
 class TestIvfPq(ServiceContract):
-    def component(self):
+    def make(self):
         return IvfPq(vectors=10**10, code_bytes=48)
 
     def options(self, rng):
@@ -22,17 +22,17 @@ class TestIvfPq(ServiceContract):
 
 
 class TestIvfPqTree(TestIvfPq):
-    def component(self):
+    def make(self):
         return IvfPq(vectors=2 * 10**10, code_bytes=96, shards=3, coarse="two_level", threads_per_query=4)
 
 
 class TestIvfFlat(TestIvfPq):
-    def component(self):
+    def make(self):
         return IvfFlat(vectors=10**8, nlist=10_000)
 
 
 class TestHnsw(ServiceContract):
-    def component(self):
+    def make(self):
         return Hnsw(vectors=10**8)
 
     def options(self, rng):
@@ -40,33 +40,33 @@ class TestHnsw(ServiceContract):
 
 
 class TestMeasured(ServiceContract):
-    def component(self):
+    def make(self):
         index = {"kind": "ivf-pq", "vectors": 100_000, "dim": 128, "nlist": 256, "pq_m": 16}
         return validate(Measured, {"kind": "measured", "profile": "amd-epyc-zen5", "index": index, "threads": 2})
 
 
 class TestRerankModel(ServiceContract):
-    def component(self):
+    def make(self):
         return validate(Rerank, {"kind": "rerank", "hardware": E5, "document_tokens": 100})
 
 
 class TestRerankPerDocument(ServiceContract):
-    def component(self):
+    def make(self):
         return Rerank(per_document=0.003, documents=50)
 
 
 class TestEncoder(ServiceContract):
-    def component(self):
+    def make(self):
         return validate(Encoder, {"kind": "encoder", "hardware": E5})
 
 
 class TestPerItem(ServiceContract):
-    def component(self):
+    def make(self):
         return PerItem(per_item=0.001, per_token=1e-5)
 
 
 class TestHybrid(ServiceContract):
-    def component(self):
+    def make(self):
         index = {"kind": "bm25", "vectors": 100_000}
         sparse = {"kind": "measured", "profile": "amd-epyc-zen5", "index": index, "effort": 8}
         return validate(Hybrid, {"kind": "hybrid", "dense": {"kind": "hnsw", "vectors": 10**7}, "sparse": sparse,
@@ -74,5 +74,5 @@ class TestHybrid(ServiceContract):
 
 
 class TestHybridInTurn(TestHybrid):
-    def component(self):
-        return super().component().model_copy(update={"searches": "sequential"})
+    def make(self):
+        return super().make().model_copy(update={"searches": "sequential"})

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from evidence.retrieval import CorpusConfig, make_corpus
 from hermes.cli import main
 from hermes.memory.pages import shared_savings
-from hermes.plugins.structures.evaluation import CorpusConfig, make_corpus
 from hermes.study import load_study
 
 STUDY = load_study("datastructures")

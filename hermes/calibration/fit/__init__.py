@@ -3,7 +3,6 @@
     estimators           weighted least squares on relative errors, errors on held-out groups: all fits use it
     polynomial           the step polynomial
     profile              measured steps to a profile; `checks` and `plot` judge and present it
-    retrieval            measured searches to a retrieval profile
     roofline             steps of a card to efficiency factors
 """
 

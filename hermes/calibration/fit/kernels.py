@@ -92,7 +92,7 @@ class FittedTerms:
     power: DevicePower | None
     """Fitted to `watts`; None with too few of them."""
     errors: dict[str, Errors]
-    """By term: the composed model with these tables, beside the measured points."""
+    """By term: the composed model with these tables, and the measured points."""
     notes: list[str]
 
     def tables(self) -> KernelTables:

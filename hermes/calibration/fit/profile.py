@@ -5,7 +5,7 @@ constant overhead per step, if the steps have it (`overhead_s`); the phases pred
 kind of step, or shared, with terms chosen by cross-validation over configurations (`polynomial`).
    If a step is the sum of its parts (an engine on a CPU), one polynomial for all steps is better than three that see a
    part of the data each. On a GPU, where prefills are bound by arithmetic and decodes by memory, separate ones are. So
-   both are tried, and one polynomial for the steps with prefill beside one for decodes.
+   both are tried, and one polynomial for the steps with prefill and one for decodes.
 4. Build a `Profile` with ranges, held-out errors, noise and provenance; refuse it if it is not monotone (`checks`).
 
 `hermes fit` prints the table of errors (`phase_table`), and writes the profile and a figure (`plot`).

@@ -32,19 +32,19 @@ from hermes.results.results import Results
 from hermes.scenario import Scenario, load_scenario
 from hermes.scenario.build import build
 
-__all__ = ["Figures", "FittedRequests", "HeldOut", "RequestFit", "Told", "client_of", "fit_file", "fit_requests",
-           "overrides_of"]
+__all__ = ["Figures", "FittedFigure", "FittedRequests", "HeldOut", "RequestFit", "client_of", "fit_file",
+           "fit_requests", "overrides_of"]
 
-SIMULATIONS = 30      # at most, between two decisions about which figures are told
+SIMULATIONS = 30      # at most, between two decisions about which figures are identified
 SETTLED = 0.003       # relative change of a figure that is not worth another simulation
 RESAMPLES = 200
 CLEAR = 0.5            # half of a 95% range over the figure, above which the requests do not tell it
 FEWEST = 20
 SMALLEST_S = 1e-4      # errors are relative to at least this
-OWN = 0.01             # share of a figure's column that is its own, below which it is not told from the others
+OWN = 0.01             # share of a figure's column that is its own, below which it is not told apart from the others
 LEAVE_FIRST = ("per_prompt_token_s", "per_seq_s", "fixed_s", "front_end_s", "decodes", "prompts")
 LEAST = 1e-3           # a relative error that is never large
-LOWEST = np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.01])   # of each figure: a factor of 0 is none, and not told
+LOWEST = np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.01])   # of each figure: a factor of 0 is none, and not identified
 
 EVERY = 3   # every third request is held out
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -69,14 +69,14 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A figure with its 95% range over resampled requests; told: whether the requests tell it, else it was kept."""
+class FittedFigure:
+    """A figure with its 95% range over resampled requests. identified: Whether they determine it, else it was kept."""
 
     name: str
     value: float
     low: float
     high: float
-    told: bool
+    identified: bool
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class RequestFit:
 
     Attributes:
         start, figures: Before and after.
-        told: One entry per figure.
+        ranges: One entry per figure.
         simulations: How many the last descent took; `SIMULATIONS` if it did not settle.
         error: Root of the mean square of the relative errors of both phases.
         requests: Requests used.
@@ -93,7 +93,7 @@ class RequestFit:
 
     start: Figures
     figures: Figures
-    told: tuple[Told, ...]
+    ranges: tuple[FittedFigure, ...]
     simulations: int
     error: float
     requests: int
@@ -146,16 +146,17 @@ def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
 
 
 def fit_file(
-    scenario: Scenario, path: Path, mapping: ReferenceMapping | None = None, told: Callable[[str], None] | None = None,
+    scenario: Scenario, path: Path, mapping: ReferenceMapping | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> FittedRequests:
     """Fit a scenario to a file of observed requests. Raises `InputError` if they are not the scenario's requests."""
     observed = load_reference(path, mapping or guess_mapping(path))
     client = client_of(scenario)
     before = simulate(scenario, whole=True)
     compare(before, path, mapping)   # refuses other requests
-    some = fit_requests(scenario, observed, _fitted_on, told)
+    some = fit_requests(scenario, observed, _fitted_on, report)
     after = simulate(load_scenario(scenario, overrides_of(some.figures, client)), whole=True)
-    whole = fit_requests(scenario, observed, None, told)
+    whole = fit_requests(scenario, observed, None, report)
     rows, count = _errors(observed, before, after)
     return FittedRequests(whole, load_scenario(scenario, overrides_of(whole.figures, client)), rows, count)
 
@@ -186,13 +187,13 @@ def _errors(observed: Reference, *runs: Results) -> tuple[tuple[HeldOut, ...], i
 
 def fit_requests(
     scenario: Scenario, observed: Reference, use: Callable[[IntArray], BoolArray] | None = None,
-    told: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> RequestFit:
     """Fit the figures of a scenario's client to the observed requests, which have the simulation's numbers.
 
     Args:
         use: Which requests to fit on, by their numbers; all where left out.
-        told: Called with a line for each simulation.
+        report: Called with a line for each simulation.
     """
     client = client_of(scenario)
     ids, ttft, e2e = observed.ids, observed.columns.get("ttft"), observed.columns.get("e2e")
@@ -209,7 +210,7 @@ def fit_requests(
     free = _apart(measure(at))
     begin = [at]
     while True:
-        at, rows, tried = min((_descend(measure, each, free, told) for each in begin),
+        at, rows, tried = min((_descend(measure, each, free, report) for each in begin),
                               key=lambda found: found[1].cost(LEAST))
         low, high = _spread(rows, at, free)
         wide = np.where(free, (high - low) / 2 / np.maximum(at, 1e-30), 0.0)
@@ -221,13 +222,13 @@ def fit_requests(
         at[worst] = start.array()[worst]
         begin = [at, start.array()]
     return RequestFit(
-        start, _named(at), tuple(Told(*each) for each in zip(
+        start, _named(at), tuple(FittedFigure(*each) for each in zip(
             NAMES, at.tolist(), low.tolist(), high.tolist(), free.tolist(), strict=True)),
         tried, float(np.sqrt(np.mean(rows.missing**2))), len(rows.missing) // 2)
 
 
 def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: BoolArray,
-             told: Callable[[str], None] | None) -> tuple[FloatArray, _Rows, int]:
+             report: Callable[[str], None] | None) -> tuple[FloatArray, _Rows, int]:
     """Return the figures with the smallest errors, their rows, and the simulations that it took.
 
     Levenberg-Marquardt with the columns of the simulated schedule as derivatives. They leave out that queues grow with
@@ -245,8 +246,8 @@ def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: BoolA
             at, rows, damping = step, other, damping * 0.3
         else:
             damping = max(damping, 1e-3) * 6.0
-        if told is not None:
-            told(f"simulation {tried}: " + ", ".join(f"{n} {v:.4g}" for n, v in zip(NAMES, at, strict=True))
+        if report is not None:
+            report(f"simulation {tried}: " + ", ".join(f"{n} {v:.4g}" for n, v in zip(NAMES, at, strict=True))
                  + f"; error {np.sqrt(np.mean(rows.missing**2)):.2%}")
     return at, rows, tried
 

@@ -1,4 +1,4 @@
-"""Importer of GenZ (genz-llm): step times of an analytical model, which the paper on HERMES uses beside measured ones.
+"""Importer of GenZ (genz-llm): step times of an analytical model, which the paper on HERMES uses with measured ones.
 
 GenZ computes a roofline per operator. It lacks launches, element-wise kernels and the engine's own time, and has one
 precision for weights, activations and KV cache. The package is an optional extra and may live in another interpreter

@@ -5,14 +5,19 @@
     llm         steps of an LLM engine
     terms       operators and watts of a card
     link        host links
-    retrieval   searches
-    ivf         one index for lookahead retrieval
     start_up    starts of an engine
+
+Searches, and an index for lookahead retrieval: the plug-in `hermes.plugins.retrieval`.
 """
 
-from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown
+from hermes.calibration.measurements.base import MEASUREMENTS, FitOptions, Measurement, Shown, again, existing
 from hermes.calibration.plan import PointPlan, read_records
 from hermes.calibration.session import Measured
-from hermes.results.layout import Section
+from hermes.calibration.table_files import MeasuredHeader, MeasuredTable
+from hermes.config.writing import write_text
+from hermes.results.layout import Part, Section
 
-__all__ = ["MEASUREMENTS", "FitOptions", "Measured", "Measurement", "PointPlan", "Section", "Shown", "read_records"]
+__all__ = [
+    "MEASUREMENTS", "FitOptions", "Measured", "MeasuredHeader", "MeasuredTable", "Measurement", "Part", "PointPlan",
+    "Section", "Shown", "again", "existing", "read_records", "write_text",
+]

@@ -141,8 +141,8 @@ MEASUREMENTS: Registry[type[Measurement]] = Registry("measurements", "what to me
     "llm": "hermes.calibration.measurements.llm:LlmMeasurement",
     "terms": "hermes.calibration.measurements.terms:TermsMeasurement",
     "link": "hermes.calibration.measurements.link:Links",
-    "retrieval": "hermes.calibration.measurements.retrieval:Retrieval",
-    "ivf": "hermes.calibration.measurements.ivf:IvfMeasurement",
+    "retrieval": "hermes.plugins.retrieval.measurement:Retrieval",
+    "ivf": "hermes.plugins.retrieval.ivf:IvfMeasurement",
     "start-up": "hermes.calibration.measurements.start_up:StartUpMeasurement",
 }, base=Measurement)
 

@@ -93,6 +93,7 @@ class LlmMeasurement(ModelMeasurement):
             "limits": result.limits,
         }, [
             Section(f"{result.profile.name}: errors on held-out configurations", list(head), rows),
-            *(f"left out: {line}" for line in result.excluded), *(f"cannot be told: {line}" for line in result.limits),
+            *(f"left out: {line}" for line in result.excluded),
+            *(f"cannot be told apart: {line}" for line in result.limits),
             *(f"{what} written to {path}" for what, path in written if path is not None),
         ])

@@ -142,7 +142,7 @@ def _fitted(terms: MeasuredTerms, made: FittedTerms, engine: EngineFit | None, l
     if engine is not None:
         errors["whole steps"] = engine.errors
     parts: list[Part] = [Section(
-        f"{made.file.name}: composed beside measured", ["term", "points", "error", "median", "worst"],
+        f"{made.file.name}: composed and measured", ["term", "points", "error", "median", "worst"],
         [[term, found.points, f"{found.mape:.1%}", f"{found.median:+.1%}", f"{found.worst:+.1%}"]
          for term, found in errors.items()])]
     if engine is not None:

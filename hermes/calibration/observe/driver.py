@@ -106,13 +106,13 @@ def check_streams(streams: Sequence[Stream]) -> None:
 
 
 async def drive(
-    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Row], None],
+    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], record: Callable[[Row], None],
     max_in_flight: int, loaded: Callable[[dict[str, float]], None],
 ) -> None:
     """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends. `loaded`
     is called after every window with the load of the driver's process.
 
-    What is told of a request is a row of the journal: instants in seconds on the scenario's clock; `scheduled_s` is
+    Each request makes a row of the journal: instants in seconds on the scenario's clock; `scheduled_s` is
     when the scenario wanted it (for users of a closed loop, when they had thought), `taken_s` when the driver took it
     up: it is sent then, or once fewer are under way.
 
@@ -127,16 +127,16 @@ async def drive(
     zero = time.perf_counter() + LEAD_S - skipped_s
     watch = asyncio.create_task(_watch(loaded))
     try:
-        await _send_all(left, server, words, told, zero, everyone)
+        await _send_all(left, server, words, record, zero, everyone)
     finally:
         watch.cancel()
 
 
 async def _send_all(left: Mapping[Stream, list[Request]], server: Server, words: Vocabulary,
-                    told: Callable[[Row], None], zero: float, everyone: asyncio.Semaphore) -> None:
+                    record: Callable[[Row], None], zero: float, everyone: asyncio.Semaphore) -> None:
     async with asyncio.TaskGroup() as tasks:
         for each, requests in left.items():
-            send = _Sender(each, server, words, told, zero, everyone)
+            send = _Sender(each, server, words, record, zero, everyone)
             if each.closed:
                 rest = iter(requests)
                 for _ in range(min(each.table.users or 0, len(requests))):
@@ -158,9 +158,9 @@ async def _watch(loaded: Callable[[dict[str, float]], None]) -> None:
 class _Sender:
     """The requests of one workload."""
 
-    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Row], None], zero: float,
+    def __init__(self, stream: Stream, server: Server, words: Vocabulary, record: Callable[[Row], None], zero: float,
                  everyone: asyncio.Semaphore) -> None:
-        self._stream, self._server, self._words, self._told, self._zero = stream, server, words, told, zero
+        self._stream, self._server, self._words, self._record, self._zero = stream, server, words, record, zero
         limit = stream.table.max_in_flight
         self._gates = [everyone] if limit is None else [asyncio.Semaphore(limit), everyone]
 
@@ -192,7 +192,7 @@ class _Sender:
         finally:
             for gate in self._gates:
                 gate.release()
-        self._told({
+        self._record({
             "request": request.id, "workload": self._stream.name, "scheduled_s": round(due - self._zero, 6),
             "taken_s": round(taken - self._zero, 6), "arrival_s": round(answer.sent - self._zero, 6),
             "chunk_s": [round(instant - self._zero, 6) for instant in answer.chunks],

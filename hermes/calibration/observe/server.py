@@ -19,7 +19,7 @@ __all__ = ["Answer", "Server"]
 
 # Most bytes of an answer, so that no server fills the memory, or is read without an end.
 MOST_BODY = 1 << 20       # of a list of models, or of an error
-MOST_BESIDE = 1 << 20     # of a stream, beside its tokens
+MOST_BESIDE = 1 << 20     # of a stream, besides its tokens
 MOST_OF_TOKEN = 1 << 14   # of a stream, for each token that was asked for
 MOST_LINE = 1 << 18       # of a stream, for one event
 LIST_S = 30.0             # longest time for the list of models

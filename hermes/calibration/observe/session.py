@@ -86,7 +86,7 @@ class Outcome:
 
 
 def observe(
-    scenario: Scenario, target: Target, folder: Path, told: Callable[[int, int], None] | None = None, *,
+    scenario: Scenario, target: Target, folder: Path, progress: Callable[[int, int], None] | None = None, *,
     attempt: int = 1,
 ) -> Outcome:
     """Drive the server with the scenario's requests and write `folder`/observed.parquet.
@@ -95,7 +95,7 @@ def observe(
     part, and raises `InputError` for another workload or server.
 
     Args:
-        told: Called with requests done and in total.
+        progress: Called with requests done and in total.
         attempt: Number of the repetition; from 2 on it is part of the file names (`observed-2.parquet`).
     """
     simulation = build(scenario)
@@ -124,8 +124,8 @@ def observe(
                 nonlocal count
                 count += 1
                 written.put({"kind": "point", "point": str(row["request"]), "rows": [row | {"part": part}]})
-                if told is not None:
-                    told(count, total)
+                if progress is not None:
+                    progress(count, total)
 
             def loaded(load: dict[str, float]) -> None:
                 written.put({"kind": "load", "part": part, **load})
@@ -225,7 +225,7 @@ def _vocab_size(scenario: Scenario, streams: Sequence[Stream]) -> int:
 
 def observe_repeatedly(
     scenario: Scenario, target: Target, folder: Path, repetitions: int = 1, most: int | None = None,
-    told: Callable[[int, int, int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> tuple[ObservedReport, list[Outcome]]:
     """Observe until `repetitions` attempts are accepted, and write `folder`/observed.json after each.
 
@@ -233,14 +233,14 @@ def observe_repeatedly(
 
     Args:
         most: Most attempts; by default twice the repetitions, and one for one repetition.
-        told: Called with (attempt, requests done, requests in total).
+        progress: Called with (attempt, requests done, requests in total).
     """
     most = most or (2 * repetitions if repetitions > 1 else 1)
     attempts: list[ObservedAttempt] = []
     outcomes: list[Outcome] = []
     while len(attempts) < most and sum(one.accepted for one in attempts) < repetitions:
         number = len(attempts) + 1
-        say = None if told is None else partial(told, number)
+        say = None if progress is None else partial(progress, number)
         outcomes.append(observe(scenario, target, folder, say, attempt=number))
         attempts.append(judged(number, outcomes[-1]))
         report = ObservedReport(rules=list(RULES), repetitions=repetitions, attempts=attempts)

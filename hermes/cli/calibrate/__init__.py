@@ -13,13 +13,13 @@ import typer
 
 from hermes.cli.calibrate.from_requests import from_requests
 from hermes.cli.calibrate.start_up import start_up
-from hermes.cli.output import Answer, answering, show
+from hermes.cli.output import Answer, command_group, show
 from hermes.sums import float_sum
 
 if TYPE_CHECKING:
     from hermes.calibration.session import Progress
 
-__all__ = ["add_to", "command_line"]
+__all__ = ["calibrate", "command_line"]
 
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
@@ -27,16 +27,6 @@ JournalFile = Annotated[Path, typer.Argument(metavar="JOURNAL", help="Journal of
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="Plan file of `plan`.", show_default=False)]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="File of the results [the plan's `output`].")]
-
-
-def add_to(app: typer.Typer) -> None:
-    calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
-    calibrate.command()(plan)
-    for command in (run, pack, check):
-        calibrate.command()(answering(command))
-    calibrate.command("from-requests")(answering(from_requests))
-    calibrate.command("start-up")(answering(start_up))
-    app.add_typer(calibrate, name="calibrate")
 
 
 def plan(
@@ -185,7 +175,7 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
 
     shown = -1
     with ProgressBar("starting", transient=False, counts=False) as bar:
-        def told(now: Progress) -> None:
+        def progress(now: Progress) -> None:
             nonlocal shown
             text = f"{now.done}/{now.points} points, {_left(now)}"
             bar.update(now.done, now.points, f"{text}; {now.last[:48] or 'warming up'}")
@@ -193,9 +183,13 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
                 shown = now.done * 10 // now.points
                 print(text, file=sys.stderr, flush=True)
 
-        yield told
+        yield progress
 
 
 def _left(progress: Progress) -> str:
     classes = ", ".join(f"{count} {name}" for name, count in progress.classes.most_common())
     return f"{progress.left_s:.0f} s left" + (f"; {classes}" if classes else "")
+
+
+calibrate = command_group("Measure engines, links and indices.", {
+    "plan": plan, "run": run, "pack": pack, "check": check, "from-requests": from_requests, "start-up": start_up})

@@ -43,17 +43,17 @@ def from_requests(
     from hermes.scenario import load_scenario
     from hermes.scenario.document import resolved_yaml
 
-    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    report = (lambda text: print(text, file=sys.stderr)) if verbose else None
     found = fit_file(load_scenario(scenario, overrides), observed, mapping_from_options(columns) if columns else None,
-                     told)
+                     report)
     output.parent.mkdir(parents=True, exist_ok=True)
     header = f"fitted to {found.fit.requests} requests by hermes calibrate from-requests"
     write_text(output, resolved_yaml(found.scenario, header, output.parent.resolve()))
     figures = Section("", ["figure", "before", "fitted", "95% range", ""], [
         [_WORDS[each.name][0], *_cells(each.name, getattr(found.fit.start, each.name), each.value),
-         _range(each.name, each.low, each.high) if each.told else "",
-         "" if each.told else "not told by these requests: kept"]
-        for each in found.fit.told])
+         _range(each.name, each.low, each.high) if each.identified else "",
+         "" if each.identified else "not determined by these requests: kept"]
+        for each in found.fit.ranges])
     errors = Section(f"{found.held_out_requests} requests held out", [
         "", "", "observed", "before", "fitted", "error"], [
         [row.metric.upper(), row.statistic, _ms(row.observed_s), _ms(row.before_s), _ms(row.after_s),
@@ -83,7 +83,7 @@ def _plain(found: FittedRequests, output: Path) -> dict[str, object]:
 
     fit = found.fit
     return {
-        "figures": [{**asdict(each), "before": getattr(fit.start, each.name)} for each in fit.told],
+        "figures": [{**asdict(each), "before": getattr(fit.start, each.name)} for each in fit.ranges],
         "settled": fit.settled, "error": fit.error, "requests": fit.requests,
         "held_out": [asdict(row) for row in found.held_out], "held_out_requests": found.held_out_requests,
         "file": str(output),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from hermes.explore.bracket import Bracket
 from hermes.explore.capacity.capacity_pooled import pooled
 from hermes.explore.lengthening import replays
 from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.trials import Trials
-from hermes.results.progress import Told
+from hermes.results.progress import OnProgress
 from hermes.scenario import Overrides, Scenario, load_scenario
 from hermes.scenario.starts import check_starts
 from hermes.workload.base import ArrivalProcess
@@ -143,7 +142,7 @@ class Capacity:
 def capacity(
     scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Overrides = (), seeds: int = 5,
     within: float = 0.02, max_runs: int = 12, workers: int = 1, out: str | Path | None = None,
-    engine: Executor | None = None, told: Told | None = None, quick: bool = False,
+    executor: Executor | None = None, progress: OnProgress | None = None, quick: bool = False,
 ) -> Capacity:
     """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
 
@@ -157,8 +156,8 @@ def capacity(
         max_runs: Most simulations of one seed at one length; those for the ends of the interval come on top.
         workers: Processes; 0 runs all in this one.
         out: Folder that keeps the simulations as a sweep; a repeated call continues. Left out, none are kept.
-        engine: Executor to use instead of `workers` new processes.
-        told: Called with each round (`hermes.results.progress.Told`).
+        executor: Executor to use instead of `workers` new processes.
+        progress: Called with each round (`hermes.results.progress.OnProgress`).
         quick: The answer of the first seed at the scenario's own length.
 
     Raises `InputError` for a scenario without an SLO, and for loads that cannot be scaled.
@@ -169,8 +168,8 @@ def capacity(
     check_starts(checked)
     axis = axis_of(checked, over)
     with (scratch_folder(out) as folder,
-          closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"capacity of {checked.title}", checked, folder, doing, told)
+          opened(executor, workers) as doing):
+        trials = Trials(f"capacity of {checked.title}", checked, folder, doing, progress)
         trials.left = USUAL if quick else USUAL + 2 * USUAL_NEAR * min(seeds, 3)
         together = axis.over == "rate" and not quick
         first = _search(trials, axis, [(checked.seed, axis.bracket(0 if together else CONFIRM))], max_runs)[0]

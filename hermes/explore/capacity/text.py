@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.explore.capacity import Answer, Capacity, Trial
-from hermes.explore.objective import settled
+from hermes.explore.objective import binds_text, settled
+from hermes.results.figures.catalogue import FIGURES
 from hermes.results.figures.limit_parts import limit_of_row
 from hermes.results.layout import format_s
 from hermes.units import counted
 
-__all__ = ["lines", "plain", "trial_rows"]
+__all__ = ["lines", "plain", "trial_heads", "trial_rows"]
+
+SHOWN = ("headline.offered_per_s", "headline.served_per_s", "latency.ttft_s.p99", "latency.tpot_s.p99")
 
 
 def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
@@ -80,25 +83,25 @@ def _load(found: Capacity, trial: Trial) -> str:
 
 def _figures(trial: Trial) -> str:
     row = trial.row
-    parts = [f"{name} p50 {format_s(row[f'latency.{key}.p50'])}, p99 {format_s(row[f'latency.{key}.p99'])}"
-             for name, key in (("TTFT", "latency.ttft_s"), ("TPOT", "latency.tpot_s"))
-             for key in (key.removeprefix("latency."),) if row.get(f"latency.{key}.p50") is not None]
-    for key, what in (("answer", "tokens of answers"), ("output", "generated")):
-        dollars = row.get(f"headline.per_million_{key}_tokens_dollars")
-        parts += [f"${dollars:.3g} per million {what}"] if dollars is not None else []
+    parts = [f"{FIGURES[f'{place}.p50'].name} {format_s(row[f'{place}.p50'])}, p99 {format_s(row[f'{place}.p99'])}"
+             for place in ("latency.ttft_s", "latency.tpot_s") if row.get(f"{place}.p50") is not None]
+    for key in ("answer", "output"):
+        path = f"headline.per_million_{key}_tokens_dollars"
+        parts += [FIGURES[path].dollars(f"{row[path]:.3g}")] if row.get(path) is not None else []
     return "; ".join(parts)
 
 
 def _binds(at: Trial, beyond: Trial | None) -> str:
     """What binds at the answer, and beyond it where the answer itself leaves room."""
-    def of(trial: Trial) -> str:
-        what, where = trial.row.get("binds.what"), trial.row.get("binds.where")
-        return f"{what} of {where}" if where else str(what)
-
-    first = of(at)
-    if beyond is None or of(beyond) == first:
+    first = binds_text(at.row)
+    if beyond is None or binds_text(beyond.row) == first:
         return first
-    return f"{first}; just beyond: {of(beyond)}"
+    return f"{first}; just beyond: {binds_text(beyond.row)}"
+
+
+def trial_heads(found: Capacity) -> list[str]:
+    """Return the heads of `trial_rows`."""
+    return ["seed", found.unit, "requests", *(FIGURES[path].head or FIGURES[path].name for path in SHOWN), ""]
 
 
 def trial_rows(found: Capacity) -> list[list[str]]:
@@ -109,9 +112,8 @@ def trial_rows(found: Capacity) -> list[list[str]]:
             row = trial.row
             out.append([
                 str(trial.seed), _load(found, trial), f"{row['requests.total']:,}",
-                *("-" if row.get(key) is None else f"{row[key]:.4g}"
-                  for key in ("headline.offered_per_s", "headline.served_per_s")),
-                *(format_s(row.get(key)) for key in ("latency.ttft_s.p99", "latency.tpot_s.p99")),
+                *("-" if row.get(key) is None else f"{row[key]:.4g}" for key in SHOWN[:2]),
+                *(format_s(row.get(key)) for key in SHOWN[2:]),
                 trial.misses or "meets",
             ])
     return out

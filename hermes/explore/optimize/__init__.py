@@ -24,7 +24,7 @@ from hermes.explore.sweep.executor import Executor
 from hermes.explore.sweep.figures import Scalar
 from hermes.explore.sweep.runner import run_sweep
 from hermes.explore.trials import MOST_TIMES
-from hermes.results.progress import Told
+from hermes.results.progress import OnProgress
 from hermes.scenario.build import build
 from hermes.scenario.document import resolved_yaml, scenario_of
 from hermes.scenario.loading import overridden
@@ -86,14 +86,14 @@ class Found:
 
 
 def optimize(
-    space: Space, folder: Path, engine: Executor, told: Told | None = None,
+    space: Space, folder: Path, executor: Executor, progress: OnProgress | None = None,
 ) -> Found:
-    """Search, with the simulations kept in `folder`/simulations; told: called as `hermes.results.progress.Told`.
+    """Search, with the simulations kept in `folder`/simulations; `progress` is called with each round.
 
     Raises `InputError` for figures that a simulation does not have, and if no settings at all can be simulated, and
     `HermesError` if no simulation has a result.
     """
-    search = _Search(space, folder / "simulations", engine, told or (lambda what, done, most: None))
+    search = _Search(space, folder / "simulations", executor, progress or (lambda what, done, most: None))
     whole = space.combinations()
     listed = search.try_all(whole) if whole is not None else search.sampled()
     failed = [tried for tried in listed if tried.failed]
@@ -144,8 +144,8 @@ def _key(settings: Mapping[str, Any]) -> str:
 class _Search:
     """Settings that were simulated, each once."""
 
-    def __init__(self, space: Space, folder: Path, engine: Executor, told: Told) -> None:
-        self._space, self._folder, self._engine, self._told = space, folder, engine, told
+    def __init__(self, space: Space, folder: Path, executor: Executor, progress: OnProgress) -> None:
+        self._space, self._folder, self._executor, self._progress = space, folder, executor, progress
         self._cases: dict[str, dict[str, Any]] = {}
         self._arrivals: dict[str, Arrivals] = {}   # of settings that can be simulated
         self._number = 0
@@ -282,7 +282,7 @@ class _Search:
     def _tell(self, done: int) -> None:
         """Report the search, with so many simulations of the batch done."""
         met = sum(one.feasible for one in self._tried.values())
-        self._told(f"{len(self._tried)} settings tried, {met} within the constraints", self._done + done,
+        self._progress(f"{len(self._tried)} settings tried, {met} within the constraints", self._done + done,
                    max(self._most, self._done + done))
 
     def _sweep(self, cases: Mapping[str, Mapping[str, Any]], tell: Callable[[int], None] | None = None
@@ -292,9 +292,9 @@ class _Search:
         base = self._space.sweep
         sweep = replace(sweep, base=base.base, base_dir=base.base_dir)
         report = None if tell is None else lambda stage, done, of: tell(done) if stage == "run" else None
-        done = run_sweep(sweep, self._folder, progress=report, engine=self._engine)
+        done = run_sweep(sweep, self._folder, progress=report, executor=self._executor)
         if done.failed():
-            done = run_sweep(sweep, self._folder, engine=self._engine)
+            done = run_sweep(sweep, self._folder, executor=self._executor)
         return {label: done.outcome(number) or {} for number, label in enumerate(cases)}
 
     def _judged(self, settings: Mapping[str, Any], row: Row, *, long: bool) -> Tried:

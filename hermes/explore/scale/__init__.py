@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +34,10 @@ from hermes.explore.bracket import Bracket
 from hermes.explore.objective import Row, need_slo
 from hermes.explore.scale.figures import LOST, PREFIX
 from hermes.explore.scale.space import Fleet, Limit, Space, space_of
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.sweep.store import Folder
 from hermes.explore.trials import Trials
-from hermes.results.progress import Told
+from hermes.results.progress import OnProgress
 from hermes.scenario import Overrides, Scenario, load_scenario
 from hermes.scenario.loading import overridden
 
@@ -179,7 +178,7 @@ class Scaled:
 def scale(
     scenario: str | Path | Mapping[str, Any], limit: Limit, *, group: str | None = None, overrides: Overrides = (),
     seeds: int = 3, least: Sequence[int] | None = None, starts: Sequence[int] | None = None, workers: int = 1,
-    out: str | Path | None = None, engine: Executor | None = None, told: Told | None = None,
+    out: str | Path | None = None, executor: Executor | None = None, progress: OnProgress | None = None,
     estimated: Estimate | None = None,
 ) -> Scaled:
     """Find the fleet of an autoscaler, and the static one, that need the fewest device-hours within a limit.
@@ -193,8 +192,8 @@ def scale(
         least, starts: Values of `min` and `start` to try, each with each. Left out, those described above.
         workers: Processes; 0 runs all in this one.
         out: Folder that keeps the simulations as a sweep; a repeated call continues. Left out, none are kept.
-        engine: Executor to use instead of `workers` new processes.
-        told: Called with each round (`hermes.results.progress.Told`).
+        executor: Executor to use instead of `workers` new processes.
+        progress: Called with each round (`hermes.results.progress.OnProgress`).
         estimated: Called once, after the first simulations, with the number of simulations that a search takes as a
             rule and the seconds of processor time of one (0 if it was simulated by an earlier call).
 
@@ -207,8 +206,8 @@ def scale(
         if values and max(values) > most:
             raise InputError(f"at most {most}, the replicas that the fleet may have", max(values), field=option)
     with (scratch_folder(out) as folder,
-          closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
-        trials = Trials(f"size {checked.title}", checked, folder, doing, told, extract=EXTRACT)
+          opened(executor, workers) as doing):
+        trials = Trials(f"size {checked.title}", checked, folder, doing, progress, extract=EXTRACT)
         trials.arrivals = replace(trials.arrivals, fixed=True)   # the day is as long as it is
         search = _Search(trials, space, limit, list(range(checked.seed, checked.seed + seeds)), estimated)
         search.static()
@@ -460,7 +459,7 @@ class _Search:
                 return
             if static.fleet in missed:
                 self._one_more()
-                self._search(list(self._pairs.values()))   # some that were too dear beside fewer replicas
+                self._search(list(self._pairs.values()))   # some that were too dear next to fewer replicas
                 self._search_neighbours()
             if best is not None and best.fleet in missed:
                 self._search_below(best.fleet)

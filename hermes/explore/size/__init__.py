@@ -20,7 +20,6 @@ import math
 import re
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,12 +37,12 @@ from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, change
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size.size_range import StepRange, of_others, with_range
 from hermes.explore.size_check import SEEDS, Check, check_answer, with_longer
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.trials import Trials
 from hermes.hardware.descriptions.devices import load_device
 from hermes.hardware.descriptions.files import shipped_name
 from hermes.hardware.info import hardware_info
-from hermes.results.progress import Told
+from hermes.results.progress import OnProgress
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 from hermes.scenario.loading import overridden
@@ -192,7 +191,7 @@ def hourly(tried: Tried) -> float | None:
 def size(
     document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
-    out: str | Path | None = None, engine: Executor | None = None, told: Told | None = None,
+    out: str | Path | None = None, executor: Executor | None = None, progress: OnProgress | None = None,
     prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
     eps: Sequence[bool] | None = None,
 ) -> Sizing:
@@ -206,7 +205,7 @@ def size(
         tps: Devices that share every layer.
         layouts: "mixed", "pd".
         max_devices: Most devices of a layout.
-        workers, out, engine, told: As in `hermes.explore.capacity`.
+        workers, out, executor, progress: As in `hermes.explore.capacity`.
         prices: Dollars per hour of one device, by its name in `devices`. Left out, the scenario's for the device that
             it names, else the description's.
         pps, dps, eps: Pipeline stages, data-parallel ranks, and whether each device has whole experts. Left out, those
@@ -232,10 +231,10 @@ def size(
     left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
     with (scratch_folder(out) as folder, warnings.catch_warnings(),
-          closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
+          opened(executor, workers) as doing):
         for text in known.links:   # the answer lists them
             warnings.filterwarnings("ignore", re.escape(text).join((".*", ".*")), InputWarning)
-        trials = Trials(f"size {checked.title}", checked, folder, doing, told)
+        trials = Trials(f"size {checked.title}", checked, folder, doing, progress)
         trials.length = max([1.0, *(start.length for start in starts.values())])
         found = _all(trials, base["clients"], starts, max_devices, layouts)
         sizing = Sizing(checked.title, checked, base, found, left, path=None if out is None else Path(out),

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hermes.explore.objective import limits_text, nearest_to_limit
+from hermes.explore.objective import binds_text, limits_text, nearest_to_limit
 from hermes.explore.size import Found, Sizing, Tried, hourly
 from hermes.explore.size.layouts import Kind, Left
 from hermes.explore.size.size_range import StepRange
 from hermes.hardware.descriptions.devices import load_device
 from hermes.results.charts import Chart
+from hermes.results.figures.catalogue import FIGURES, LATENCIES, limit_name
 from hermes.results.figures.limit_parts import limit_of_row
-from hermes.results.layout import Section, format_s
+from hermes.results.layout import Section, format_s, short_number
 from hermes.units import counted
 
 __all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
@@ -22,6 +23,8 @@ __all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines",
 
 FRONT = 10   # rows of the front in the terminal
 WIDEST = 22  # characters of a layout in a table that fits on a terminal
+HOUR, MILLION, PER_J, GOOD = ("cost.dollars_per_hour", "headline.per_million_answer_tokens_dollars",
+                              "headline.output_tokens_per_j", "headline.goodput_per_s")
 _NUMBERS = re.compile(r"(?:\d+ x )?\d[\d,.]*")
 _PRICE = "price_per_hour: "   # begins the source of a price in a description
 
@@ -52,7 +55,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         if sizing.headroom is not None:
             nearest = nearest_to_limit(best.row)
             limit = "" if nearest is None else f"; {nearest[0]} is nearest to its limit ({nearest[1]:.0%} of it)"
-            out.append(("headroom", f"{sizing.headroom:.0%} more load{limit}; binds: {_binds(best)}"))
+            out.append(("headroom", f"{sizing.headroom:.0%} more load{limit}; binds: {binds_text(best.row)}"))
         stops = limit_of_row(best.row)
         if stops is not None:
             out.append(("stops", stops))
@@ -82,7 +85,7 @@ def _instead(sizing: Sizing) -> list[str]:
     """Return the cheapest layout of each other device, and how far its step times are trusted."""
     out = []
     for tried, steps in sizing.others:
-        million = tried.row.get("headline.per_million_answer_tokens_dollars")
+        million = tried.row.get(MILLION)
         dollars = f"${hourly(tried):,.4g} an hour" + ("" if million is None else f", ${million:.3g}/M")
         out.append(f"{tried.label}: {counted(tried.devices, 'device')}, {dollars}"
                    + ("" if steps is None else f"; {_times(steps)}"))
@@ -165,15 +168,15 @@ def _checked(sizing: Sizing) -> list[tuple[str, str]]:
         text += f"; {one.tried.label}: {one.met} of {len(one.misses)}, {one.tried.misses}"
     out = [("checked", text)]
     if check.within_noise:
-        at = "a seed misses the SLO" if check.near is None else f"{limit_name(check.near)} is too near to its limit"
+        at = "a seed misses the SLO" if check.near is None else f"{_beyond_name(check.near)} is too near to its limit"
         out.append(("warning", f"within noise: {at}; a client more is safe"))
     return out
 
 
-def limit_name(name: str) -> str:
+def _beyond_name(name: str) -> str:
     """Return the name of a limit of `settling.beyond` as it is printed."""
     metric, _, rest = name.partition("_")
-    return f"{metric.upper()} {rest}"
+    return f"{LATENCIES[metric]} {rest}"
 
 
 def own_text(sizing: Sizing) -> str:
@@ -187,7 +190,7 @@ def own_text(sizing: Sizing) -> str:
         ours, theirs = (_at_percentile(row, metric, sizing.scenario.slo.percentile) for row in (own.own, own.composed))
         if ours is None or theirs is None:
             continue
-        parts[own.kind].append(f"{metric.upper()} p{sizing.scenario.slo.percentile:g} {format_s(ours)}")
+        parts[own.kind].append(f"{limit_name(metric, sizing.scenario.slo.percentile)} {format_s(ours)}")
         parts["composed"].append(f"{format_s(theirs)} ({theirs / ours - 1:+.0%})")
     return (f"{own.label} as written: {own.kind} {', '.join(parts[own.kind])}; composed, as every row here, "
             f"{', '.join(parts['composed'])}")
@@ -211,11 +214,6 @@ def _kv_speed(network: Any) -> str:   # Any: networks of plug-ins have nothing i
     if network.kind in ("kv_link", "link"):
         return f"at {network.bandwidth / 1e9:g} GB/s between two clients"
     return "in no time" if network.kind == "ideal" else f"over the scenario's network ({network.kind})"
-
-
-def _binds(tried: Tried) -> str:
-    what, where = tried.row.get("binds.what"), tried.row.get("binds.where")
-    return f"{what} of {where}" if where else str(what)
 
 
 def _missing(found: Found) -> str:
@@ -242,24 +240,20 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
         row, nearest, dollars = tried.row, nearest_to_limit(tried.row), hourly(tried)
         rows.append((
             " ".join([tried.label, *(known[text] for text in sizing.remarks.get(tried.kind, ()))]),
-            str(tried.devices), _short(dollars),
-            _short(None if dollars is None else row.get("headline.per_million_answer_tokens_dollars")),
-            _short(row.get("headline.output_tokens_per_j")),
+            str(tried.devices), short_number(dollars), short_number(None if dollars is None else row.get(MILLION)),
+            short_number(row.get(PER_J)),
             *(format_s(_at_percentile(row, metric, slo.percentile)) for metric in ("ttft", "tpot")),
-            _short(row.get("headline.goodput_per_s")), "-" if nearest is None else f"{nearest[1]:.0%}",
+            short_number(row.get(GOOD)), "-" if nearest is None else f"{nearest[1]:.0%}",
         ))
     head, devices = "layout", {tried.kind.device for tried in layouts}
     if max(len(row[0]) for row in rows) > WIDEST and len(devices) == 1:   # the device then stands in the head
         device = devices.pop()
         head = f"layout of {device}"
         rows = [(row[0].replace(f" {device} ", " ", 1), *row[1:]) for row in rows]
-    return Section(title, (head, "dev.", "$/h", "$/M", "tok/J", f"TTFT {at}", f"TPOT {at}", "good/s", "used"),
-                   rows, "$/M: per million tokens of answers; used: the latency nearest to its limit, as a share "
+    heads = [FIGURES[path].head for path in (HOUR, MILLION, PER_J, GOOD)]
+    return Section(title, (head, "dev.", *heads[:3], f"TTFT {at}", f"TPOT {at}", heads[3], "used"),
+                   rows, f"{heads[1]}: {FIGURES[MILLION].name}; used: the latency nearest to its limit, as a share "
                          "of it; other seeds checked the answer, and layouts that might cost no more")
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _at_percentile(row: Any, metric: str, percentile: float) -> float | None:

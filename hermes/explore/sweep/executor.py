@@ -1,5 +1,4 @@
-"""Executors of jobs: in this process, or in worker processes on this machine. Subclass `Executor` for another
-engine."""
+"""Executors of jobs: in this process, or in worker processes on this machine. Subclass `Executor` for others."""
 
 from __future__ import annotations
 
@@ -7,12 +6,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Protocol
 
 from hermes.explore.sweep.jobs import Job, Outcome, perform
 from hermes.explore.sweep.worker_process import Loaded, Worker
 
-__all__ = ["Executor", "InProcess", "Processes", "executor"]
+__all__ = ["Executor", "InProcess", "Processes", "of_workers", "opened"]
 
 CTRL_C_S = 0.5   # Windows notices Ctrl-C only between two waits
 AHEAD = 64   # jobs to set aside for a worker that has built their simulations
@@ -35,9 +35,14 @@ class Executor(Protocol):
         ...
 
 
-def executor(workers: int, modules: Sequence[str] = ()) -> Executor:
+def of_workers(workers: int, modules: Sequence[str] = ()) -> Executor:
     """Return an executor with `workers` processes, or this process for 0. modules: each worker imports them first."""
     return Processes(workers, modules) if workers else InProcess()
+
+
+def opened(executor: Executor | None, workers: int, modules: Sequence[str] = ()) -> AbstractContextManager[Executor]:
+    """Return an executor for a `with` block: the given one, which stays open, or `of_workers`, closed at its end."""
+    return closing(of_workers(workers, modules)) if executor is None else nullcontext(executor)
 
 
 class InProcess(Executor):

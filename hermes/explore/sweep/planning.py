@@ -73,7 +73,7 @@ class Plan:
 
 
 def make_plan(
-    sweep: Sweep, folder: Folder, engine: Executor, code: str, progress: Progress | None, *, save: bool,
+    sweep: Sweep, folder: Folder, executor: Executor, code: str, progress: Progress | None, *, save: bool,
 ) -> Plan:
     """Check every point that the folder has no check of. Raises the mistake of the first wrong point.
 
@@ -84,7 +84,7 @@ def make_plan(
     found = points(sweep)
     checks = _Checks(sweep, folder, code, save)
     checks.look_up(found)
-    checks.make(found, InProcess() if checks.missing <= FEW else engine, progress)
+    checks.make(found, InProcess() if checks.missing <= FEW else executor, progress)
     known = checks.known
     planned = [Planned(point, known[key].seed, checks.hash_of(key), key)
                for point, key in zip(found, checks.keys, strict=True)]
@@ -158,7 +158,7 @@ class _Checks:
             self._names[path] = portable_name(path, self.sweep.base_dir.resolve())
         return self._names[path]
 
-    def make(self, found: list[Point], engine: Executor, progress: Progress | None) -> None:
+    def make(self, found: list[Point], executor: Executor, progress: Progress | None) -> None:
         """Make the checks that are missing."""
         first: dict[str, Point] = {}
         for point, key in zip(found, self.keys, strict=True):
@@ -167,7 +167,7 @@ class _Checks:
         new: list[tuple[str, Checked, str]] = []
         saved = time.monotonic()
         try:
-            for done, outcome in enumerate(engine.run(self._jobs(first)), 1):
+            for done, outcome in enumerate(executor.run(self._jobs(first)), 1):
                 point = first[outcome.key]
                 warn_all(outcome.warnings)
                 if outcome.status == "failed":

@@ -20,9 +20,10 @@ from hermes.explore.sweep.columns import columns_of
 from hermes.explore.sweep.results import SweepResults
 from hermes.results.charts import GREY, PALETTE, Axis, Chart, Layer, Panel, end_labels
 from hermes.results.charts.run_charts import rounded
+from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.layout import shortened
 from hermes.results.slo import METRICS
-from hermes.units import counted
+from hermes.units import counted, unit_of
 
 __all__ = ["MAX_BARS", "MAX_SERIES", "front_panel", "labels", "plane_chart", "sweep_chart"]
 
@@ -31,9 +32,6 @@ WIDE = 16   # largest over smallest value: above, an axis is logarithmic
 NAME = 26
 MEETS, MISSES, PLAIN, INK = "#7db8ea", "#f0a36b", "#f2f2f2", "#16191d"   # of cells, and their text
 F1 = "notes.f1.mean"
-# units by the end of a column's name; the first that fits
-UNITS = (("_per_s", "/s"), ("_s", "s"), ("_dollars", "$"), ("_ns", "ns"), ("_bytes", "bytes"), ("_tokens", "tokens"),
-         ("_j", "J"), ("_w", "W"), ("_hours", "h"))
 
 
 class Measure(NamedTuple):
@@ -153,8 +151,8 @@ def _end(values: pd.Series[float], place: int) -> float:
 
 def _with_unit(column: str) -> str:
     """Return a column's name with its unit, where the name says it."""
-    unit = next((unit for part in reversed(column.split(".")) for end, unit in UNITS if part.endswith(end)), "")
-    return f"{column} ({unit})" if unit else column
+    unit = unit_of(column)
+    return column if unit == "1" else f"{column} ({unit})"
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> pd.Series[float]:
@@ -172,16 +170,15 @@ def _measures(frame: pd.DataFrame, varying: Sequence[str]) -> list[Measure]:
         one = len(limits[metric]) == 1 and frame[f"slo.{metric}.percentile"].nunique() == 1
         at = f"p{frame[f'slo.{metric}.percentile'].iloc[0]:g}" if one else "p99"
         column = f"slo.{metric}.value_s" if one else f"latency.{metric}_s.p99"
-        out.append((f"{metric.upper()} {at}", column, f"latency.{metric}_s.p50", limits[metric][0] if one else None))
-    out.append(("Goodput", GOOD, OFFERED, None) if _numbers(frame, GOOD).notna().any()
-               else ("Served", "headline.served_per_s", OFFERED, None))
-    out.append(("F1", F1, "", None))
+        out.append((f"{LATENCIES[metric]} {at}", column, f"latency.{metric}_s.p50", limits[metric][0] if one else None))
+    rate = GOOD if _numbers(frame, GOOD).notna().any() else "headline.served_per_s"
+    out += [(FIGURES[rate].words.capitalize(), rate, OFFERED, None), (FIGURES[F1].words, F1, "", None)]
     measures, groups = [], frame["label"]
     for name, column, companion, limit in out:
         values = _numbers(frame, column)
         factor, unit = (1.0, "s") if values.max() >= 1 else (1e3, "ms")
         if column == F1 or companion == OFFERED:
-            factor, unit = 1.0, "mean" if column == F1 else "requests/s"
+            factor, unit = 1.0, FIGURES[column].unit or "mean"
         found = {"y": values.groupby(groups, sort=False).mean(), "low": values.groupby(groups, sort=False).min(),
                  "y2": values.groupby(groups, sort=False).max(),
                  "companion": _numbers(frame, companion).groupby(groups, sort=False).mean()}

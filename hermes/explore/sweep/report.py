@@ -9,6 +9,7 @@ from hermes.explore.sweep.results import SweepResults
 from hermes.explore.sweep.table import point_table
 from hermes.results.charts import Panel
 from hermes.results.charts.report_page import Section, page
+from hermes.results.figures.catalogue import FIGURES
 
 __all__ = ["sweep_page"]
 
@@ -36,5 +37,5 @@ def _front(sweep: SweepResults, names: list[str]) -> list[Panel]:
              if isinstance(row.get(X), int | float) and isinstance(row.get(Y), int | float)]
     best = sorted(one for one in known if not any(
         other[0] <= one[0] and other[1] >= one[1] and other[:2] != one[:2] for other in known))
-    return [front_panel("Latency against throughput of all points", "TTFT p99 (ms)", "output tokens/s",
+    return [front_panel("Latency against throughput of all points", f"{FIGURES[X].name} (ms)", FIGURES[Y].label,
                         {"other points": [one[:2] for one in known if one not in best]}, best)] if known else []

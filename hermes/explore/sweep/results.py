@@ -12,7 +12,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.sweep.columns import columns_of, tables_of
 from hermes.explore.sweep.store import Folder
-from hermes.explore.sweep.table import FIGURES, SOMETIMES, point_table
+from hermes.explore.sweep.table import COLUMNS, SOMETIMES, point_table
 from hermes.results import Results
 from hermes.results.files.stored import open_run
 from hermes.scenario import Scenario, scenario_of
@@ -88,7 +88,7 @@ class SweepResults:
         several = frame["seed"].nunique() > 1
         settings = columns_of(point["settings"] for point in self.manifest["points"])
         shown = [name for name in (*settings, *(["seed"] if several else []), "status") if name in frame]
-        figures = [column for _, _, column, _ in (*FIGURES, *SOMETIMES) if column in frame]
+        figures = [column for _, _, column, _ in (*COLUMNS, *SOMETIMES) if column in frame]
         return frame[[*shown, *figures]]
 
     def plot(self) -> Figure:

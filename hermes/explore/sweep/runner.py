@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hermes import __version__
 from hermes.config.registry import plugin_modules
 from hermes.errors import InputError, warn_all
 from hermes.explore.sweep.config import Sweep, load_sweep
-from hermes.explore.sweep.executor import Executor, executor
+from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.sweep.figures import load_extract
 from hermes.explore.sweep.hashing import OTHER_REGISTRIES, Digests, code_digest, extract_sources
 from hermes.explore.sweep.jobs import Job
@@ -29,7 +28,7 @@ __all__ = ["plan_sweep", "run_sweep"]
 
 def run_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Overrides = (),
-    workers: int = 1, progress: Progress | None = None, engine: Executor | None = None,
+    workers: int = 1, progress: Progress | None = None, executor: Executor | None = None,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
@@ -40,7 +39,7 @@ def run_sweep(
         overrides: Settings for all points, such as `"workload.requests=100"`.
         workers: Number of processes; 0 runs the points in this one.
         progress: Function of ("check" or "run", points done, points in all).
-        engine: Executor to use instead of `workers` new processes; it stays open.
+        executor: Executor to use instead of `workers` new processes; it stays open.
 
     Raises `InputError`, before any run, for a mistake in the sweep or one of its points, and for a folder that another
     process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`); the next call
@@ -52,11 +51,11 @@ def run_sweep(
         modules = plugin_modules(OTHER_REGISTRIES)
         code = _code(read, modules)
         if _is_finished(folder, read, code):
-            opened = open_sweep(folder.path)
+            done = open_sweep(folder.path)
             if progress is not None:
-                progress("run", len(opened), len(opened))
-            return opened
-        with nullcontext(engine) if engine is not None else closing(executor(workers, modules)) as doing:
+                progress("run", len(done), len(done))
+            return done
+        with opened(executor, workers, modules) as doing:
             doing.begin()
             _run_points(read, folder, doing, code, progress)
     return open_sweep(folder.path)
@@ -68,9 +67,9 @@ def plan_sweep(
 ) -> Plan:
     """Check every point and tell which have an outcome in `out`. Runs and writes nothing. Raises `InputError`."""
     modules = plugin_modules(OTHER_REGISTRIES)
-    with closing(executor(workers, modules)) as engine:
+    with opened(None, workers, modules) as doing:
         read, folder = load_sweep(sweep, overrides), Folder(Path(os.devnull if out is None else out))
-        return make_plan(read, folder, engine, _code(read, modules), progress, save=False)
+        return make_plan(read, folder, doing, _code(read, modules), progress, save=False)
 
 
 def _code(sweep: Sweep, modules: list[str]) -> str:
@@ -113,8 +112,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _run_points(sweep: Sweep, folder: Folder, engine: Executor, code: str, progress: Progress | None) -> None:
-    plan = make_plan(sweep, folder, engine, code, progress, save=True)
+def _run_points(sweep: Sweep, folder: Folder, executor: Executor, code: str, progress: Progress | None) -> None:
+    plan = make_plan(sweep, folder, executor, code, progress, save=True)
     manifest, waiting = _manifest(plan), plan.waiting
     folder.drop_results()
     folder.write_manifest(manifest, {key: p.check for key, p in plan.unequal.items()})
@@ -122,7 +121,7 @@ def _run_points(sweep: Sweep, folder: Folder, engine: Executor, code: str, progr
     if progress is not None:
         progress("run", before, before + len(waiting))
     keep = sweep.config.keep
-    for done, outcome in enumerate(engine.run(_jobs(plan, waiting, folder)), before + 1):
+    for done, outcome in enumerate(executor.run(_jobs(plan, waiting, folder)), before + 1):
         folder.write_outcome(outcome.key, outcome.status, outcome.reason, outcome.figures, keep,
                              (outcome.wall_s, outcome.cpu_s, outcome.traceback))
         warn_all(outcome.warnings)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from hermes.explore.objective import Row, grows, own_missed
 from hermes.explore.sweep.best import GOOD, Mean, Setting, best_of
-from hermes.results.layout import WIDTH, shortened
+from hermes.results.figures.catalogue import FIGURES
+from hermes.results.layout import WIDTH, short_number, shortened
 
 if TYPE_CHECKING:
     from hermes.explore.sweep.results import SweepResults
@@ -23,8 +24,8 @@ __all__ = ["point_table"]
 
 SHOWN = 40
 SHORTEST = 12
-# (group, head, column of the results, factor)
-FIGURES: tuple[tuple[str, str, str, float], ...] = (
+# two lines of heads that fit on a terminal, the figure's place, factor
+COLUMNS: tuple[tuple[str, str, str, float], ...] = (
     ("rate, /s", "offered", "headline.offered_per_s", 1.0), ("rate, /s", "served", "headline.served_per_s", 1.0),
     ("TTFT, ms", "p50", "latency.ttft_s.p50", 1e3), ("TTFT, ms", "p99", "latency.ttft_s.p99", 1e3),
     ("TPOT, ms", "p50", "latency.tpot_s.p50", 1e3), ("TPOT, ms", "p99", "latency.tpot_s.p99", 1e3),
@@ -56,7 +57,7 @@ def point_table(results: SweepResults, shown: int = SHOWN) -> str:
         for label, found in outcomes.items()]
     seeds = max(map(len, groups.values()), default=1) > 1
     every = [row for one in settings for row in one.rows.values()]
-    figures = FIGURES + tuple(one for one in SOMETIMES if any(row.get(one[2]) for row in every))
+    figures = COLUMNS + tuple(one for one in SOMETIMES if any(row.get(one[2]) for row in every))
     rows = [_cells(_together(found), figures) for found in outcomes.values()]
     head = ", ".join(names) or "point"
     lines = _laid_out(head, list(groups), rows, figures)
@@ -93,7 +94,7 @@ def _together(outcomes: Sequence[Row | None]) -> Row | None:
     wrong = next((one for one in done if one["status"] != "ok"), None)
     if wrong is not None or not done:
         return wrong
-    keys = dict.fromkeys(column for _, _, column, _ in (*FIGURES, *SOMETIMES))
+    keys = dict.fromkeys(column for _, _, column, _ in (*COLUMNS, *SOMETIMES))
     means = {key: statistics.fmean(one[key] for one in done) for key in keys
              if all(type(one.get(key)) in (int, float) for one in done)}
     said = {key: next((one[key] for one in done if one.get(key) == value), None) for key, value in (
@@ -105,8 +106,8 @@ def _over_seeds(head: str, settings: Sequence[Setting]) -> list[str]:
     """Return a line per setting: number of seeds, means with 95% intervals, and the paired difference to the best."""
     best = best_of(settings)
     good = GOOD if any(one.mean(GOOD) is not None for one in settings) else "headline.served_per_s"
-    columns = (("good/s" if good == GOOD else "served/s", good, 1.0), ("TTFT p99, ms", "latency.ttft_s.p99", 1e3),
-               ("TPOT p99, ms", "latency.tpot_s.p99", 1e3))
+    columns = ((FIGURES[good].head, good, 1.0), *(
+        (f"{FIGURES[path].name}, ms", path, 1e3) for path in ("latency.ttft_s.p99", "latency.tpot_s.p99")))
     rows = []
     for one in settings:
         far = best.differences.get(one.label)
@@ -132,7 +133,7 @@ def _over_seeds(head: str, settings: Sequence[Setting]) -> list[str]:
 def _interval(figure: Mean | None, factor: float) -> str:
     if figure is None:
         return "-"
-    return _number(figure.value * factor) + ("" if figure.half is None else f" +-{figure.half * factor:.2g}")
+    return short_number(figure.value * factor) + ("" if figure.half is None else f" +-{figure.half * factor:.2g}")
 
 
 def _cells(outcome: Row | None, figures: Figures) -> list[str]:
@@ -148,12 +149,8 @@ def _cells(outcome: Row | None, figures: Figures) -> list[str]:
         else:
             whole = column == "headline.served_per_s" and outcome.get("headline.window") == "whole"
             unsettled = column == "headline.goodput_per_s" and outcome.get("settling.settled") is False
-            cells.append("-" if value is None else _number(value * factor) + "*" * whole + "+" * unsettled)
+            cells.append("-" if value is None else short_number(value * factor) + "*" * whole + "+" * unsettled)
     return cells
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _laid_out(head: str, labels: list[str], rows: list[list[str]], figures: Figures) -> list[str]:

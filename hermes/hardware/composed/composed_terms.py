@@ -190,7 +190,7 @@ class ComposedModel:
 
     @property
     def info(self) -> HardwareInfo:
-        """Properties beside step times: those of the roofline under it."""
+        """Properties besides step times: those of the roofline under it."""
         known, model = self.base.info, self.base.model
         uncompared = (("latent attention", model.mla is not None), ("sliding windows", model.window > 0),
                       (f"more than {COMPARED_RANKS} data-parallel ranks of experts",
@@ -542,7 +542,7 @@ class ComposedModel:
 
         A decode has one tile, computed against its whole context as a tile of a prompt is: as many pairs of tokens as
         that many tokens of a prompt. The launch takes at least as long as the decodes alone, and longer by what
-        each of its tiles takes beside its arithmetic.
+        each of its tiles takes besides its arithmetic.
         """
         launch = self._launch_ns(stats.decode_seqs)
         floor = launch if self._decode is not None and self._decode.added else self._floor

@@ -102,7 +102,7 @@ class StepTime(ConfigModel):
     exposed_per_seq: Duration = 0.0
     """The same for each sampled row."""
     uncaptured: Duration = 0.0
-    """Waited for beside that in steps of more tokens than the largest captured one, whose kernels the host launches."""
+    """Waited for, too, in steps of more tokens than the largest captured one, whose kernels the host launches."""
     host: Duration = 0.0
     """Scheduling and output processing: hidden behind the device with asynchronous scheduling, added without."""
     host_per_seq: Duration = 0.0

@@ -200,7 +200,7 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _beside_experts(layers: int, dense: int, shared: bool) -> dict[str, set[int]]:
-    """Return the layers of a mixture that have matrices beside those of routed experts, by part; none of no layers."""
+    """Return the layers of a mixture that have matrices besides those of routed experts, by part; none of no layers."""
     if not layers:
         return {}
     found = {"attention": set(range(layers)), "dense layers": set(range(dense))}

@@ -26,7 +26,7 @@ PARTS = {
     "attention": re.compile(r"self_attn(\.?\*)?$"), "shared experts": re.compile(r"shared_experts?(\.?\*)?$"),
     "dense layers": re.compile(r"mlp(\.?\*|\\\.\(gate\|up\|gate_up\|down\)_proj\.\*)?$"),
 }
-"""Whole parts of a mixture beside its routed experts, in the names of modules that a config leaves out."""
+"""Whole parts of a mixture besides its routed experts, in the names of modules that a config leaves out."""
 _IGNORES = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 
 

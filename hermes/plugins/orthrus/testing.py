@@ -1,7 +1,7 @@
 """Contract suite for slot policies (`hermes.plugins.orthrus.slots`).
 
     class TestMyPolicy(SlotPolicyContract):
-        slots = "my_policy"      # the name it is registered under
+        policy = "my_policy"     # the name it is registered under
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class SlotPolicyContract(SchedulerContract):
     """Properties of every slot policy: the results that schedulers rely on, and the contract of schedulers with the
     policy in their place. Inherit it and name the policy."""
 
-    slots: ClassVar[str]
+    policy: ClassVar[str]
     kinds = ("generate", "embed")
     examples = 12
 
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
         up_front = pool.num_blocks % 2 == 0   # both kinds of reservation
         return HeterogeneousConfig(
-            slots=self.slots, max_num_seqs=4, max_num_batched_tokens=20,
+            slots=self.policy, max_num_seqs=4, max_num_batched_tokens=20,
             reservation="up_front" if up_front else "on_demand",
         ).build(pool, every_step=every_step)
 
@@ -47,7 +47,7 @@ class SlotPolicyContract(SchedulerContract):
             yield BatchState(counts[0], counts[1], counts[2], counts[3], tuple(resources))
 
     def test_a_kind_that_waits_gets_a_slot(self) -> None:
-        policy = SLOTS.get(self.slots)()
+        policy = SLOTS.get(self.policy)()
         for state in self.states():
             embeddings, generations = policy.slots(state)
             assert embeddings >= (state.waiting_embeddings > 0), f"no slot for a waiting embedding: {state}"
@@ -55,7 +55,7 @@ class SlotPolicyContract(SchedulerContract):
 
     def test_the_answer_depends_on_the_state_alone(self) -> None:
         states = list(self.states())
-        one, other = SLOTS.get(self.slots)(), SLOTS.get(self.slots)()
+        one, other = SLOTS.get(self.policy)(), SLOTS.get(self.policy)()
         forwards = [one.slots(state) for state in states]
         backwards = [other.slots(state) for state in reversed(states)]
         assert forwards == backwards[::-1], "equal states, different answers"

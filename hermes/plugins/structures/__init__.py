@@ -1,1 +1,1 @@
-"""Data structures of retrieval: fusion of rankings, micro-batches, and an evaluation of retrievers."""
+"""Data structures of retrieval: fusion of rankings, and micro-batches."""

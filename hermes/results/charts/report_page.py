@@ -17,11 +17,12 @@ from hermes.results.charts.gateway_charts import gateway_panels
 from hermes.results.charts.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.charts.time_charts import Runs, over_time
 from hermes.results.compare import compare
-from hermes.results.compare.compare_verdict import FIGURES, SLO_TEXT, figure, named
+from hermes.results.compare.compare_verdict import COMPARED, SLO_TEXT, figure, named
 from hermes.results.figures.membership import fleet_groups
 from hermes.results.figures.tenants import gateway_sections
 from hermes.results.files.stored import StoredResults
 from hermes.results.layout import format_number, format_s, to_html
+from hermes.results.slo import METRICS
 
 __all__ = ["MOST_BYTES", "Figures", "Section", "page", "runs_page"]
 
@@ -30,9 +31,8 @@ VEGA = Path(__file__).parent / "page" / "vega.js"   # made by scripts/build_vega
 Section = tuple[str, str]   # title, HTML
 Figures = tuple[str, Sequence[Panel], str]   # of a section with charts of its own: title, charts, HTML below them
 OVER_TIME = ("served", "system", "waiting", "kv", "stepping")
-# place in the summary -> name, and which way is better: more (1), less (-1), neither (0)
-_COMPARED = FIGURES | {f"latency.{name.lower()}_s.{at}": (f"{name} {at}", -1)
-                       for name in ("TTFT", "TPOT", "E2E") for at in ("p50", "p99")}
+ROWS = (*COMPARED, *(f"latency.{metric}_s.{at}" for metric in METRICS for at in ("p50", "p99")))
+"""Figures of several runs, side by side."""
 
 STYLE = """
 :root{--bg:#fff;--fg:#1c2128;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;--good:#11713f;--bad:#b3261e}
@@ -130,9 +130,9 @@ def _cards(runs: Runs) -> str:
         lines = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>"
                         for label, text in brief(run.summary, run.meta))
         warnings = [str(text) for text in (*run.meta.get("warnings", ()), *run.meta.get("remarks", ()))]
-        told = "".join(f'<p class="warn dim">{escape(text)}</p>' for text in warnings)
+        notes = "".join(f'<p class="warn dim">{escape(text)}</p>' for text in warnings)
         edge = f' style="border-top:4px solid {PALETTE[number % len(PALETTE)]}"' if len(runs) > 1 else ""
-        cards.append(f'<div class="card"{edge}><h3>{escape(name)}</h3><dl>{lines}</dl>{told}</div>')
+        cards.append(f'<div class="card"{edge}><h3>{escape(name)}</h3><dl>{lines}</dl>{notes}</div>')
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
@@ -145,9 +145,9 @@ def _compared(runs: Runs) -> str:
               for name, run in runs[1:]]
     noises = [{f"latency.{row.metric}_s.{row.stat}": row.noise_s for row in table.rows}
               | {row.name: row.noise for row in table.totals} for table in tables]
-    of_clients = {row.name: named(row.name) for table in tables for row in table.totals
-                  if row.name.startswith("believed.balance.")}
-    for path, (label, way) in (_COMPARED | of_clients).items():
+    of_clients = [row.name for table in tables for row in table.totals if row.name.startswith("believed.balance.")]
+    for path in dict.fromkeys((*ROWS, *of_clients)):
+        label, better = named(path)
         values = [figure(run.summary, path) for _, run in runs]
         if all(value is None for value in values):
             continue
@@ -157,16 +157,16 @@ def _compared(runs: Runs) -> str:
             if number and value is not None and first:
                 text += f" ({value / first - 1:+.1%})"
                 noise = noises[number - 1].get(path)
-                if way and noise is not None and abs(value - first) > noise:
-                    text += _judged((value - first) * way > 0)
+                if better and noise is not None and abs(value - first) > noise:
+                    text += _judged((value - first) * better > 0)
             cells.append(text)
         rows.append(cells)
     head = "".join(f"<th>{escape(name)}</th>" for name, _ in runs)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    told = [f"Differences to {first_name}. Better or worse: beyond what another seed may do.",
-            *dict.fromkeys(note for table in tables for note in table.unknown_noise())]
+    notes = [f"Differences to {first_name}. Better or worse: beyond what another seed may do.",
+             *dict.fromkeys(note for table in tables for note in table.unknown_noise())]
     return f'<div class="scroll"><table class="full"><tr><th></th>{head}</tr>{body}</table></div>' + "".join(
-        f'<p class="dim">{escape(text)}</p>' for text in told)
+        f'<p class="dim">{escape(text)}</p>' for text in notes)
 
 
 def _judged(better: bool) -> str:

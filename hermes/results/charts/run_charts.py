@@ -19,6 +19,7 @@ from hermes.results.charts.fleet_charts import fleet, fleet_title
 from hermes.results.charts.gateway_charts import gateway, gateway_title
 from hermes.results.charts.time_charts import NAME, Runs, colours, over_time
 from hermes.results.distribution import Distribution
+from hermes.results.figures.catalogue import LATENCIES
 from hermes.results.figures.utilisation import THRESHOLD
 from hermes.results.layout import format_number, format_s, shortened
 from hermes.results.results import Results
@@ -28,7 +29,6 @@ from hermes.units import NS_PER_S
 __all__ = ["KINDS", "POINTS", "breakdown", "chart", "interruption", "latency", "notes", "rounded", "utilisation"]
 
 POINTS, MAX_BARS = 201, 12   # quantiles of a distribution (p99 is one), bars
-METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "itl": "ITL", "queue": "Queueing"}
 LONG_TAIL = 30   # p100 over p50: above, the axis of a latency is logarithmic
 AT_GATEWAY = {"gateway": "gateway's hop", "held": "held at the gateway", "lost": "lost attempts"}
 CAUSES = {AT_GATEWAY["gateway"]: PALETTE[6], AT_GATEWAY["held"]: PALETTE[4], AT_GATEWAY["lost"]: GREY,
@@ -112,7 +112,8 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
         low = min(low, lines[-1]["x"].iloc[0])
     log = low > 0 and marks["x"].min() * LONG_TAIL < widest
     end *= (end / low) ** 0.3 if log else 1.0   # room for a text at p99, on a telephone too
-    title, labels = METRICS[metric], []
+    of = LATENCIES[metric][:1].upper() + LATENCIES[metric][1:]
+    title, labels = of, []
     if len(samples) == 1:
         texts = [f"p{at * 100:g} {rounded(x)}" for x, at in zip(marks["x"], marks["y"], strict=True)]
         # below the line, which rises to the right
@@ -121,7 +122,7 @@ def _distribution(runs: Runs, metric: str) -> Panel | None:
             f"; SLO {at} {rounded(limit)} {_verdict(passed, samples[0][1].percentiles([float(at[1:])])[0] > limit)}"
             for (at, limit), passed in limits.items())
     return Panel(
-        title, Axis(f"{METRICS[metric]} ({unit})", "log" if log else "linear", (low if log else 0.0, end)),
+        title, Axis(f"{of} ({unit})", "log" if log else "linear", (low if log else 0.0, end)),
         Axis("share of requests", domain=(0.0, 1.0), percent=True),
         [*(Layer("step", frame) for frame in lines), Layer("point", marks.assign(x=marks["x"] * factor)), *labels,
          *(layer for at, limit in limits for layer in _limit(at, limit, limit > 2 * widest, factor, end))],

@@ -21,7 +21,7 @@ from hermes.config.bench_results import bench_of
 from hermes.config.load_drivers import driver_of
 from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
-from hermes.results.compare.compare_verdict import FIGURES, TotalRow, named, slo_rows, totals, verdict
+from hermes.results.compare.compare_verdict import COMPARED, TotalRow, named, slo_rows, totals, verdict
 from hermes.results.compare.difference_noise import noise_s
 from hermes.results.compare.groups import GroupRow, compare_groups
 from hermes.results.compare.observed import observed_report
@@ -31,6 +31,7 @@ from hermes.results.compare.same_requests import ServedRequests, check_same, ser
 from hermes.results.compare.summaries import Summary, read_summary
 from hermes.results.compare.trust import cannot_rank
 from hermes.results.distribution import Distribution
+from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.figures.steady import mean_stay
 from hermes.results.files.stored import open_run
 from hermes.results.layout import Marked, Section, format_number, format_s, to_html, to_rich, to_text
@@ -41,7 +42,9 @@ __all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
 
 
 _STATS = ("mean", "p50", "p90", "p99")
-_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}
+_METRICS = ("ttft", "tpot", "tbt", "itl", "e2e", "queue")
+_USAGE = ("energy.total_j", "energy.per_request_j", "energy.per_output_token_j", "cost.total_dollars",
+          "cost.per_request_dollars", "cost.per_million_output_tokens_dollars", "cost.per_million_tokens_dollars")
 _OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # comparable with another run; TBT is splitwise's, ITL is from the steps
 
 
@@ -107,7 +110,7 @@ class CompareTable:
     reference: int | None      # requests of the reference; None if a summary does not say
     joined: int | None         # in both; None if they were not joined
     usage: Mapping[str, float | None] = field(default_factory=dict)   # our joules and dollars, where there are any
-    totals: Sequence[TotalRow] = ()                                   # beside those of another run
+    totals: Sequence[TotalRow] = ()                                   # with those of another run
     checked: Sequence[str] = ()
     different_requests: str | None = None
     interrupted: Sequence[str] = ()
@@ -167,7 +170,7 @@ class CompareTable:
         last = "error" if self.names == ("ours", "reference") else "difference"
         head: tuple[str, ...] = ("metric", "stat", *self.names, last)
         rows: list[tuple[str, ...]] = [
-            (_METRICS[row.metric], row.stat, format_s(row.ours_s), format_s(row.reference_s), _signed(row.error))
+            (LATENCIES[row.metric], row.stat, format_s(row.ours_s), format_s(row.reference_s), _signed(row.error))
             for row in self.rows
         ]
         notes = self.notes()
@@ -189,7 +192,7 @@ class CompareTable:
             out.append(Section(
                 f"{last} of single requests ({self.joined:,} joined)",
                 ("metric", "requests", "mean", "|mean|", "|p50|", "|p90|", "|p99|", "|max|"),
-                [(_METRICS[row.metric], f"{row.count:,}", _signed(row.mean_error),
+                [(LATENCIES[row.metric], f"{row.count:,}", _signed(row.mean_error),
                   *(_size(value) for value in (row.mean, row.p50, row.p90, row.p99, row.max)))
                  for row in self.per_request], "|...|: of absolute values",
             ))
@@ -213,7 +216,8 @@ class CompareTable:
                                           for value in (row.ours, row.reference)),
                  _signed(_relative(row.ours, row.reference))) for row in self.groups]))
         if self.usage:
-            shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
+            labels = {path.partition(".")[2]: FIGURES[path].label for path in _USAGE}
+            shown = [(labels[name], format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
         return out
 
@@ -409,7 +413,7 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
     notes = [side.get("notes", {}) for side in (first, second)]
     ours_mean, theirs_mean = (_means(side) for side in notes)
     noted = [(name, ours_mean.get(name), theirs_mean.get(name)) for name in {**ours_mean, **theirs_mean}
-             if f"notes.{name}.mean" not in FIGURES]
+             if f"notes.{name}.mean" not in COMPARED]
     whole = [name for name, side in zip(names, (first, second), strict=True)
              if (side.get("headline") or {}).get("window") == "whole"]
     return CompareTable(
@@ -431,13 +435,8 @@ def _unsettled(sides: tuple[Results, Results], names: tuple[str, str]) -> list[s
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return joules and dollars of a run; empty if it has neither."""
-    energy, cost = summary.get("energy") or {}, summary.get("cost") or {}
-    wanted = (
-        (energy, "total_j"), (energy, "per_request_j"), (energy, "per_output_token_j"), (cost, "total_dollars"),
-        (cost, "per_request_dollars"), (cost, "per_million_output_tokens_dollars"),
-        (cost, "per_million_tokens_dollars"),
-    )
-    return {name: part[name] for part, name in wanted if name in part}
+    wanted = [path.split(".") for path in _USAGE]
+    return {name: part[name] for table, name in wanted if name in (part := summary.get(table) or {})}
 
 
 def _our_columns(results: Results) -> dict[str, FloatArray]:

@@ -7,37 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes.results.figures.catalogue import FIGURES, figure_at, limit_name
 from hermes.results.layout import format_s
 
-__all__ = ["FIGURES", "SLO_TEXT", "TotalRow", "figure", "named", "slo_rows", "totals", "verdict"]
+__all__ = ["COMPARED", "SLO_TEXT", "TotalRow", "figure", "named", "slo_rows", "totals", "verdict"]
 
-# figure of the summary -> (its name, more is better: 1, less: -1, neither: 0)
-FIGURES: dict[str, tuple[str, int]] = {
-    "headline.offered_per_s": ("offered, requests/s", 0),
-    "headline.served_per_s": ("served, requests/s", 1),
-    "headline.goodput_per_s": ("goodput within the SLO, requests/s", 1),
-    "headline.goodput_share": ("share within the SLO", 1),
-    "headline.output_tokens_per_s": ("generated tokens/s", 1),
-    "notes.f1.mean": ("F1, mean of a request", 1),
-    "notes.chunks.mean": ("chunks read, mean of a request", 0),
-    "cost.dollars_per_hour": ("$ per hour", -1),
-    "headline.per_million_answer_tokens_dollars": ("$ per million tokens of answers", -1),
-    "headline.per_million_output_tokens_dollars": ("$ per million generated tokens", -1),
-    "headline.per_output_token_j": ("J per generated token", -1),
-    "believed.false_share": ("false beliefs, share of requests", -1),
-    "energy.total_j": ("J, whole run", 0),
-    "cost.total_dollars": ("$, whole run", 0),
-}
-# the same of a group whose replicas come and go, with its name before: `fleet.GROUP.ready_mean`
-_FLEET: dict[str, tuple[str, int]] = {"ready_mean": ("replicas ready, mean", 0),
-                                      "held_device_hours": ("device-hours held", -1)}
-# the same of clients that share a router that knows caches: `believed.balance.CLIENTS.jain`
-_BALANCE: dict[str, tuple[str, int]] = {"max_over_mean": ("most tokens of a client / mean", -1),
-                                        "jain": ("Jain's index of tokens of clients", 1)}
-_OF_CLIENTS = {"fleet": _FLEET, "believed.balance": _BALANCE}
+COMPARED = (
+    "headline.offered_per_s", "headline.served_per_s", "headline.goodput_per_s", "headline.goodput_share",
+    "headline.output_tokens_per_s", "notes.f1.mean", "notes.chunks.mean", "cost.dollars_per_hour",
+    "headline.per_million_answer_tokens_dollars", "headline.per_million_output_tokens_dollars",
+    "headline.per_output_token_j", "believed.false_share", "energy.total_j", "cost.total_dollars",
+)
+"""Figures of two runs, in the order of their table."""
+_OF_CLIENTS = {"fleet": ("ready_mean", "held_device_hours"), "believed.balance": ("max_over_mean", "jain")}
+"""The same of a group whose replicas come and go, and of clients that share a router that knows caches."""
 SLO_TEXT = {True: "met", False: "MISSED", None: "-"}
-_JUDGED_FIGURES = ("headline.served_per_s", "notes.f1.mean", "cost.dollars_per_hour")
-_JUDGED = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
 SMALL = 1e-9   # relative difference that is none
 
 
@@ -63,7 +47,7 @@ class TotalRow:
 def totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
     """Return figures of two summaries, without those that neither has."""
     rows = []
-    for key in FIGURES:
+    for key in COMPARED:
         a, b = (figure(side, key) for side in (ours, theirs))
         if a is not None or b is not None:
             error = (a - b) / b if a is not None and b else None
@@ -91,29 +75,16 @@ def _table(summary: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def named(row: str) -> tuple[str, int]:
     """Return the name of a `TotalRow`'s figure, and whether more is better (1), less (-1) or neither (0)."""
-    if row in FIGURES:
-        return FIGURES[row]
-    place, group, key = _of_clients(row)
-    text, way = _OF_CLIENTS[place][key]
-    return f"{group}: {text}", way
-
-
-def _of_clients(path: str) -> tuple[str, str, str]:
-    """Return the table of clients of a figure, the clients' name, which may have dots, and the key; empty for none."""
-    for place in _OF_CLIENTS:
-        if path.startswith(f"{place}."):
-            name, _, key = path.removeprefix(f"{place}.").rpartition(".")
-            return place, name, key
-    return "", "", ""
+    found, group = figure_at(row)
+    return f"{group}: {found.label}" if group else found.label, found.better
 
 
 def figure(summary: Mapping[str, Any], path: str) -> float | None:
     """Return a number of a summary by its place, such as `headline.served_per_s`; None where there is none."""
-    place, name, last = _of_clients(path)
-    keys = (*place.split("."), name, last) if place else path.split(".")
+    found, group = figure_at(path)
     value: Any = summary
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
+    for key in found.path.split("."):
+        value = value.get(group if key == "*" else key) if isinstance(value, Mapping) else None
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
@@ -144,8 +115,7 @@ def _limits(summary: Mapping[str, Any]) -> dict[str, str]:
         for name, row in table.items():
             if name == "pass":
                 continue
-            metric, _, percentile = name.partition("_")
-            label = f"{metric.upper()} {percentile or 'p{:g}'.format(row['percentile'])}"
+            label = limit_name(name, row.get("percentile"))
             text = f"{format_s(row['value_s'])} of {format_s(row['limit_s'])}, {SLO_TEXT[row['pass']]}"
             out[f"{group}: {label}" if group else label] = text
     return out
@@ -156,18 +126,18 @@ def verdict(rows: Sequence[Any], figures: Sequence[TotalRow], passed: tuple[bool
     """Return in one sentence on what the first run is better or worse than the second, beyond noise.
 
     Args:
-        rows: `CompareRow`s of the latencies. Those at p99 are judged.
+        rows: `CompareRow`s of the latencies.
         passed: Whether each run meets its SLO; None without one.
     """
     found: dict[str, list[str]] = {"better": [], "worse": [], "within noise": [], "equal": [], "of unknown noise": []}
-    for metric, label in _JUDGED:
-        for row in rows:
-            if (row.metric, row.stat) == (metric, "p99") and row.difference_s is not None:
-                _judge(found, f"{label} p99", -row.difference_s, row.noise_s, row.error)
+    for row in rows:
+        latency = FIGURES[f"latency.{row.metric}_s.{row.stat}"]
+        if latency.judged and row.difference_s is not None:
+            _judge(found, latency.label, latency.better * row.difference_s, row.noise_s, row.error)
     for one in figures:
-        label, sign = named(one.name)
-        if one.name in _JUDGED_FIGURES and one.difference is not None:
-            _judge(found, label, sign * one.difference, one.noise, one.error)
+        total, _ = figure_at(one.name)
+        if total.judged and one.difference is not None:
+            _judge(found, total.label, total.better * one.difference, one.noise, one.error)
     words = [f"{what} on {', '.join(items)}" if what in ("better", "worse") else f"{what}: {', '.join(items)}"
              for what, items in found.items() if items]
     first, second = passed

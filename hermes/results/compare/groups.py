@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from hermes.results.figures.catalogue import LATENCIES
 from hermes.results.figures.tenants import shown_groupings
 
 __all__ = ["GroupRow", "compare_groups"]
 
-_STATS = tuple((metric, stat) for metric in ("ttft_s", "e2e_s", "waited_s") for stat in ("p50", "p99"))
-_NAMES = {"ttft_s": "TTFT", "e2e_s": "E2E", "waited_s": "waited"}
+_STATS = tuple((metric, stat) for metric in ("ttft", "e2e", "waited") for stat in ("p50", "p99"))
 _COUNTS = ("completed", "shed", "expired", "revoked")
 
 
@@ -35,9 +35,9 @@ def compare_groups(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
             group = f"{name} {which or '(none)'}"
             rows += [GroupRow(group, count, mine[which][count], other[which][count], False)
                      for count in _COUNTS if mine[which][count] != other[which][count]]
-            rows += [GroupRow(group, f"{_NAMES[metric]} {stat}", mine[which][metric][stat], other[which][metric][stat],
-                              True) for metric, stat in _STATS
-                     if mine[which][metric]["count"] or other[which][metric]["count"]]
+            rows += [GroupRow(group, f"{LATENCIES[metric]} {stat}", a[stat], b[stat], True)
+                     for metric, stat in _STATS
+                     for a, b in ([side[which][f"{metric}_s"] for side in (mine, other)],) if a["count"] or b["count"]]
     if "jain" in ours and "jain" in theirs:
         rows += [GroupRow("tenants", f"Jain's index, {name.replace('_', ' ')}", value, theirs["jain"][name], False)
                  for name, value in ours["jain"].items()]

@@ -2,7 +2,7 @@
 
 A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
 match exactly unless a tolerance is given; a metric that appears or disappears is a difference too. A golden file only
-proves that nothing changed, so the tests have an invariant beside each. A change can be compared with a metric's
+proves that nothing changed, so the tests have an invariant with each. A change can be compared with a metric's
 variation over seeds (`hermes.core.noise`).
 
     format: 1
@@ -247,7 +247,7 @@ def _load(path: Path) -> GoldenFile:
 
 
 def _over_seeds(found: list[Difference], summaries: list[Mapping[str, Value]]) -> list[Difference]:
-    """Return `found` with the spread over seeds beside every number that changed."""
+    """Return `found` with the spread over seeds at every number that changed."""
     out = []
     for difference in found:
         values = [summary.get(difference.metric) for summary in summaries]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hermes.core.noise import spread
 from hermes.errors import InputError
 from hermes.results.compare.observed import ObservedReport
+from hermes.results.figures.catalogue import LATENCIES
 
 if TYPE_CHECKING:
     from hermes.results.compare import CompareRow, CompareTable
@@ -42,7 +43,7 @@ def over_repetitions(tables: Sequence[CompareTable], report: ObservedReport, fol
 
 def beyond_noise(rows: Sequence[CompareRow], repetitions: int) -> str:
     """Return a line: on which figures the difference is larger than the noise of the repetitions."""
-    beyond = [f"{row.metric.upper()} {row.stat}" for row in rows
+    beyond = [f"{LATENCIES[row.metric]} {row.stat}" for row in rows
               if row.difference_s is not None and row.noise_s is not None and abs(row.difference_s) > row.noise_s]
     return (f"beyond the noise of {repetitions} repetitions: {', '.join(beyond) or 'nothing'} (noise: 95% interval of "
             "the mean over them)")

@@ -1,7 +1,7 @@
 """Check that both sides of a comparison served the same requests: ids, arrivals, lengths.
 
 Errors of latencies are meaningful only if both sides had the same work. A reference recorded at 1.5 requests a second
-beside a run at 3 shows a difference of 45% that comes from the load, not from the simulator.
+with a run at 3 shows a difference of 45% that comes from the load, not from the simulator.
 """
 
 from __future__ import annotations

@@ -15,16 +15,17 @@ from hermes.arrays import BoolArray, IntArray
 from hermes.core.reasons import CAPACITY, EARLY, FLOW_CONTROL, NAMES, Reason
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.figures.breakdown import CriticalPath, first_token_path
+from hermes.results.figures.catalogue import limit_name
 from hermes.results.figures.gateway_binds import LATER
 from hermes.results.figures.gateway_times import AtGateway, offered_ns
 from hermes.results.figures.waiting import client_groups, merged, overlaps
 from hermes.results.metrics import RequestMetrics
+from hermes.results.slo import METRICS
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["limit_of_row", "limit_text", "missed", "nearest_limit"]
 
-METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 GATEWAY_PARTS = {"wait for the": CAPACITY, "hop of the": "gateway delay"}   # of the gateway itself: what binds there
 HELD, LOST = "held for", "lost attempts at"
 FEWEST = 20
@@ -135,7 +136,7 @@ def missed(record: RunRecord, found: dict[str, Any], binds: dict[str, Any]) -> d
         binds = binds | {"bounded_by": {"what": binds["what"], "share": binds["share"]}}
         binds.pop("do", None)
     part, share = next(iter(found["parts"].items()))
-    of = f"{METRICS[found['metric']]} p{found['percentile']:g}"
+    of = limit_name(found["metric"], found["percentile"])
     for name, what in GATEWAY_PARTS.items():
         if part == f"{name} gateway" and record.calls:
             return binds | {"what": what, "where": "gateway", "share": share, "of": of}
@@ -172,4 +173,4 @@ def limit_of_row(row: Mapping[str, Any]) -> str | None:
 def limit_text(found: dict[str, Any]) -> str:
     """Return one line: the latency nearest its limit, and its parts. `found`: `nearest_limit` of the summary."""
     parts = ", ".join(f"{name} {share:.0%}" for name, share in list(found["parts"].items())[:4])
-    return (f"{METRICS[found['metric']]} p{found['percentile']:g} at {found['share']:.0%} of its limit: {parts}")
+    return f"{limit_name(found['metric'], found['percentile'])} at {found['share']:.0%} of its limit: {parts}"

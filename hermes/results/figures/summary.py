@@ -33,7 +33,15 @@ from hermes.results.figures.slo_minutes import slo_minutes
 from hermes.results.figures.steady import find_window
 from hermes.results.figures.tenants import tenants_summary
 from hermes.results.figures.tiers import stores_summary
-from hermes.results.figures.usage import ClientUsage, client_names, client_usage, client_usages, paid_ns, window_ns
+from hermes.results.figures.usage import (
+    ClientUsage,
+    client_names,
+    client_usage,
+    client_usages,
+    paid_ns,
+    ratio,
+    window_ns,
+)
 from hermes.results.figures.utilisation import utilisation_summary
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
@@ -44,10 +52,6 @@ from hermes.units import NS_PER_S
 __all__ = ["grouped_reasons", "summarise"]
 
 _NUMBER = re.compile(r"\d+(?:[,_.]\d+)*")
-
-
-def _ratio(a: float, b: float) -> float | None:
-    return a / b if b else None
 
 
 def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
@@ -115,17 +119,17 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "cached": int(metrics.cached_tokens[completed].sum()),
         },
         "throughput": {
-            "requests_per_s": _ratio(int(completed.sum()), makespan),
-            "output_tokens_per_s": _ratio(output, makespan),
-            "total_tokens_per_s": _ratio(output + prompt, makespan),
+            "requests_per_s": ratio(int(completed.sum()), makespan),
+            "output_tokens_per_s": ratio(output, makespan),
+            "total_tokens_per_s": ratio(output + prompt, makespan),
         },
         **verdict,
         "goodput": {
             "limits": slo.thresholds(), **({"limits_of": limits_of} if limits_of else {}),
             "requests": int(good.sum()) if limited else None,
-            "share": _ratio(int(good.sum()), judged) if limited else None,
-            "requests_per_s": _ratio(int(good.sum()), makespan) if limited else None,
-            "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
+            "share": ratio(int(good.sum()), judged) if limited else None,
+            "requests_per_s": ratio(int(good.sum()), makespan) if limited else None,
+            "output_tokens_per_s": ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
             **({"without_limit": int(apart.sum())} if apart.any() else {}),
         },
         "binds": binds if nearest is None else missed(record, nearest, binds),
@@ -220,9 +224,9 @@ def _steps(usages: list[ClientUsage]) -> dict[str, Any]:
     steps, outside = sum(u.steps for u in usages), sum(u.out_of_range_steps for u in usages)
     return {
         "runs": sum(u.runs for u in usages), "steps": steps,
-        "mean_batch": _ratio(float_sum(u.batch for u in usages), steps),
+        "mean_batch": ratio(float_sum(u.batch for u in usages), steps),
         "preemptions": sum(u.preemptions for u in usages),
-        "out_of_range": outside, "out_of_range_share": _ratio(outside, steps),
+        "out_of_range": outside, "out_of_range_share": ratio(outside, steps),
     }
 
 
@@ -240,10 +244,10 @@ def _energy(
     total = math.fsum(by_state.values())
     return {
         "total_j": total, **by_state,
-        "mean_w": _ratio(total, paid_ns(record)[1] / NS_PER_S),
-        "per_request_j": _ratio(total, completed),
-        "per_output_token_j": _ratio(total, output),
-        "output_tokens_per_j": _ratio(output, total),
+        "mean_w": ratio(total, paid_ns(record)[1] / NS_PER_S),
+        "per_request_j": ratio(total, completed),
+        "per_output_token_j": ratio(total, output),
+        "output_tokens_per_j": ratio(output, total),
         "requests_j": math.fsum(attributed.request_j), "unattributed_j": attributed.unattributed_j,
         "stages": stage_energy(record, attributed),
         "clients_without_watts": sum(not (c.idle_w or c.prefill_w or c.decode_w) for c in record.clients),

@@ -24,7 +24,7 @@ from hermes.core.record import STATUS_UNFINISHED, RunRecord
 from hermes.results.figures.membership import held_ns
 from hermes.units import NS_PER_S
 
-__all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "paid_ns", "window_ns"]
+__all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "paid_ns", "ratio", "window_ns"]
 
 
 def window_ns(record: RunRecord) -> tuple[int, int]:
@@ -151,7 +151,8 @@ def _add_service_without_steps(record: RunRecord, usages: list[ClientUsage]) -> 
         usages[c].prefill_ns = covered_ns(stages["start_ns"][mine], stages["end_ns"][mine])
 
 
-def _share(part: float, whole: float) -> float | None:
+def ratio(part: float, whole: float) -> float | None:
+    """Return `part` over `whole`; None of nothing."""
     return part / whole if whole else None
 
 
@@ -167,25 +168,25 @@ def client_usage(
         "num_devices": info.num_devices,
         "stages": usage.stages,
         "stepping_s": usage.busy_ns / NS_PER_S,
-        "utilisation": _share(usage.busy_ns, usage.in_window_ns),
+        "utilisation": ratio(usage.busy_ns, usage.in_window_ns),
         **({"held_s": usage.held_ns / NS_PER_S} if len(record.membership) else {}),
         "runs": usage.runs, "steps": usage.steps,
-        "mean_batch": _share(usage.batch, usage.steps), "max_batch": usage.max_batch,
-        "mean_waiting": _share(usage.waiting_ns, end - start),
+        "mean_batch": ratio(usage.batch, usage.steps), "max_batch": usage.max_batch,
+        "mean_waiting": ratio(usage.waiting_ns, end - start),
         "kv_blocks": info.num_blocks or None,
-        "kv_mean_blocks": _share(usage.block_ns, usage.busy_ns) if info.num_blocks else None,
+        "kv_mean_blocks": ratio(usage.block_ns, usage.busy_ns) if info.num_blocks else None,
         "kv_peak_blocks": usage.peak_blocks if info.num_blocks else None,
-        "kv_mean_share": _share(usage.block_ns, usage.busy_ns * info.num_blocks),
-        "kv_peak_share": _share(usage.peak_blocks, info.num_blocks),
+        "kv_mean_share": ratio(usage.block_ns, usage.busy_ns * info.num_blocks),
+        "kv_peak_share": ratio(usage.peak_blocks, info.num_blocks),
         "preemptions": usage.preemptions,
         "out_of_range_steps": usage.out_of_range_steps,
-        "out_of_range_share": _share(usage.out_of_range_steps, usage.steps),
+        "out_of_range_share": ratio(usage.out_of_range_steps, usage.steps),
     }
     if watts:
         out |= {
             "idle_j": usage.idle_j, "prefill_j": usage.prefill_j, "decode_j": usage.decode_j,
             "energy_j": usage.total_j,
-            "mean_w": _share(usage.total_j, paid_ns(record)[1] / NS_PER_S),
+            "mean_w": ratio(usage.total_j, paid_ns(record)[1] / NS_PER_S),
         }
     out["dollars"] = info.price_per_hour * usage.held_ns / NS_PER_S / 3600 if info.price_per_hour else None
     return out

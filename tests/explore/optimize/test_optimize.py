@@ -29,7 +29,7 @@ from hermes.explore.executors import Job, Outcome, make_executor, perform
 from hermes.explore.optimize import Tried, fronts, optimize
 from hermes.explore.optimize.files import plain
 from hermes.explore.optimize.space import load_space
-from hermes.explore.sweep.executor import InProcess, executor
+from hermes.explore.sweep.executor import InProcess, of_workers
 
 SCENARIO = {
     "name": "small", "slo": {"ttft": "1 s"},
@@ -49,8 +49,8 @@ def space(**more: Any) -> dict[str, Any]:
 
 
 def search(data: dict[str, Any], folder: Path, workers: int = 0) -> Any:
-    with closing(make_executor("local", workers)) as engine:
-        return optimize(load_space(data), folder, engine)
+    with closing(make_executor("local", workers)) as executor:
+        return optimize(load_space(data), folder, executor)
 
 
 @pytest.mark.feature("Results, sweeps, studies", (
@@ -190,7 +190,7 @@ def test_a_killed_worker_is_no_refusal(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a_killer.py").write_text(KILLER.format(mark=str(tmp_path / "mark"), once=once))
     monkeypatch.syspath_prepend(str(tmp_path))   # workers search what this process does
     monkeypatch.setattr("hermes.explore.executors.make_executor",
-                        lambda name, workers, modules, address: executor(2, ["a_killer"]))
+                        lambda name, workers, modules, address: of_workers(2, ["a_killer"]))
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     done = CliRunner().invoke(app(), ["optimize", str(path), "-o", str(tmp_path / "out"), "--workers", "2"])

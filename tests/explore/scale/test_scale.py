@@ -18,7 +18,7 @@ from hermes.explore.scale.figures import scale_figures
 from hermes.explore.scale.space import RATIO, Space, space_of
 from hermes.explore.scale.text import lines, plain, points_table
 from hermes.explore.size import size
-from hermes.explore.sweep.executor import executor
+from hermes.explore.sweep.executor import of_workers
 from hermes.explore.sweep.figures import load_extract
 from hermes.results.layout import WIDTH, to_text
 from hermes.scenario import load_scenario
@@ -48,15 +48,15 @@ def changed(**fleet):
 
 
 @pytest.fixture(scope="module")
-def engine():
-    doing = executor(2)
+def executor():
+    doing = of_workers(2)
     yield doing
     doing.close()
 
 
 @pytest.fixture(scope="module")
-def found(engine):
-    return scale(DAY, QUARTER, engine=engine)
+def found(executor):
+    return scale(DAY, QUARTER, executor=executor)
 
 
 @pytest.mark.feature("Results, sweeps, studies", (
@@ -104,11 +104,11 @@ def test_the_answer_holds_at_another_seed_and_over_two_days(found):
 
 
 @pytest.mark.long
-def test_the_static_fleet_is_the_capacity_search_s_of_the_peak(found, engine):
+def test_the_static_fleet_is_the_capacity_search_s_of_the_peak(found, executor):
     peak = changed()
     del peak["clients"][0]["fleet"]
     peak["workload"] = {**DAY["workload"], "arrivals": {"kind": "poisson", "rate": HIGH}}
-    answer = capacity(peak, over="clients", seeds=1, engine=engine)
+    answer = capacity(peak, over="clients", seeds=1, executor=executor)
     assert answer.value == found.static.fleet.start
 
 
@@ -132,18 +132,18 @@ def test_the_text_says_what_was_found_and_assumed(found):
     assert json.loads(json.dumps(plain(found)))["best"]["settings"]["clients.0.fleet.autoscaler.min"] == 1
 
 
-def test_nothing_within_the_limit(engine):
-    none = scale({**DAY, "slo": {"ttft": "1 ms"}}, Limit(5), engine=engine, seeds=1)
+def test_nothing_within_the_limit(executor):
+    none = scale({**DAY, "slo": {"ttft": "1 ms"}}, Limit(5), executor=executor, seeds=1)
     assert (none.best, none.static, none.cheapest) == (None, None, None)
     assert "none within the limit: even 2 replicas throughout" in dict(lines(none, ""))["answer"]
     assert len(none.points) == 2   # the most, and one
 
 
 @pytest.mark.long
-def test_the_static_fleet_where_the_load_never_falls(engine):
+def test_the_static_fleet_where_the_load_never_falls(executor):
     """Two replicas are needed from the first minute to the last: no autoscaler needs fewer device-hours."""
     busy = {**DAY, "workload": {**DAY["workload"], "duration": "20 min", "arrivals": {"kind": "poisson", "rate": HIGH}}}
-    steady = scale(busy, Limit(0), engine=engine, seeds=1, least=[1], starts=[1, 2])
+    steady = scale(busy, Limit(0), executor=executor, seeds=1, least=[1], starts=[1, 2])
     assert (steady.best, steady.static.fleet.start) == (None, 2)
     assert steady.cheapest is steady.static
     assert steady.saved is None
@@ -151,11 +151,11 @@ def test_the_static_fleet_where_the_load_never_falls(engine):
 
 
 @pytest.mark.long
-def test_a_repeated_call_takes_all_from_the_folder(tmp_path, engine):
+def test_a_repeated_call_takes_all_from_the_folder(tmp_path, executor):
     short = {**DAY, "workload": {**DAY["workload"], "duration": "40 min"}}
     short["workload"]["arrivals"] = {**DAY["workload"]["arrivals"], "every": "20 min"}
     options = {"seeds": 1, "least": [1], "starts": [1], "out": tmp_path / "out"}
-    first = scale(short, HALF, engine=engine, **options)
+    first = scale(short, HALF, executor=executor, **options)
     table = (tmp_path / "out" / "results.parquet").read_bytes()
     told = []
     again = scale(short, HALF, workers=0, estimated=lambda usual, seconds: told.append(usual), **options)
@@ -305,7 +305,7 @@ def test_figures_of_a_schedule_by_hand():
 # -- what is refused, and the command ----------------------------------------------------------------------------------
 
 
-def test_refusals(engine):
+def test_refusals(executor):
     plainly = changed()
     del plainly["clients"][0]["fleet"]
     for document, said in (
@@ -313,11 +313,11 @@ def test_refusals(engine):
             (changed(autoscaler=None), "an autoscaler with a target: hpa, keda, kpa or apa. found 'static'"),
             ({**DAY, "slo": {}}, "give limits")):
         with pytest.raises(InputError, match=said):
-            scale(document, QUARTER, engine=engine)
+            scale(document, QUARTER, executor=executor)
     with pytest.raises(InputError, match="a group with a fleet: one of llm"):
-        scale(DAY, QUARTER, group="other", engine=engine)
+        scale(DAY, QUARTER, group="other", executor=executor)
     with pytest.raises(InputError, match="starts of at least 2"):
-        scale(DAY, QUARTER, engine=engine, seeds=1, least=[2], starts=[1])
+        scale(DAY, QUARTER, executor=executor, seeds=1, least=[2], starts=[1])
     with pytest.raises(InputError, match="come and go"):   # without --scale as before
         size(DAY, devices=["h100-sxm"])
 

@@ -211,7 +211,7 @@ def test_one_column_against_another_is_a_point_for_each_setting(ran, monkeypatch
     expected = frame.groupby(["case", "workload.arrivals.rate"], sort=False)[
         ["latency.e2e_s.p50", "headline.output_tokens_per_s"]].mean()
     assert points[["x", "y"]].to_numpy() == pytest.approx(expected.to_numpy())
-    assert (panel.x.title, panel.y.title) == ("latency.e2e_s.p50 (s)", "headline.output_tokens_per_s (/s)")
+    assert (panel.x.title, panel.y.title) == ("latency.e2e_s.p50 (s)", "headline.output_tokens_per_s (tokens/s)")
     error = t_quantile(2) * frame.groupby(["case", "workload.arrivals.rate"], sort=False)["latency.e2e_s.p50"].std()
     across, along = layers(panel, "error")   # 95% intervals of both columns
     np.testing.assert_allclose((across["x2"] - across["x"]) / 2, error / np.sqrt(2))

@@ -31,17 +31,17 @@ def decodes(seqs: int, context: int) -> StepStats:
 
 
 class TestOnOneCard(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return Composed(model="qwen3-14b", device="h100-sxm").build()
 
 
 class TestOnFourCards(MonotoneHardwareModelContract):
-    def make_model(self):
+    def make(self):
         return Composed(model="llama-3.1-70b", device="h100-sxm", tp=4).build()
 
 
 class TestWithoutTablesInStepWithTheHost(HardwareModelContract):
-    def make_model(self):
+    def make(self):
         return Composed(model="llama-3.1-8b", device="rtx-4090", asynchronous=False).build()
 
 

@@ -136,7 +136,7 @@ class TestOwnTables(MonotoneHardwareModelContract):
         write(tmp_path)
         self.folder = tmp_path
 
-    def make_model(self):
+    def make(self):
         return build(self.folder)
 
 

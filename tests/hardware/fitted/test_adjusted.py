@@ -24,17 +24,17 @@ def adjusted(**figures: float) -> HardwareModel:
 class TestSlowPrompts(MonotoneHardwareModelContract):
     largest = {"tokens": 8192, "past": 8192, "seqs": 256, "context": 32768}
 
-    def make_model(self) -> HardwareModel:
+    def make(self) -> HardwareModel:
         return adjusted(prompts=1.7, decodes=0.8, fixed=0.002)
 
 
 class TestSlowDecodes(TestSlowPrompts):
-    def make_model(self) -> HardwareModel:
+    def make(self) -> HardwareModel:
         return adjusted(prompts=0.3, decodes=1.4)
 
 
 class TestOverNamedTerms(TestSlowPrompts):
-    def make_model(self) -> HardwareModel:
+    def make(self) -> HardwareModel:
         base = Composed(model="llama-3.1-8b", device="h100-sxm").build()
         return StepAdjustment(prompts=1.2, decodes=1.1, fixed=0.001).apply(base)
 

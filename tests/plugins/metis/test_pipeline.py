@@ -33,14 +33,14 @@ BASE = resource_dir("scenarios") / "studies" / "metis" / "base.yaml"
 class TestMetis(PipelineContract):
     examples = 30
 
-    def pipeline(self):
+    def make(self):
         return Metis
 
 
 class TestMetisServedProfiler(PipelineContract):
     examples = 20
 
-    def pipeline(self):
+    def make(self):
         return Metis
 
     def parameters(self):
@@ -48,7 +48,7 @@ class TestMetisServedProfiler(PipelineContract):
 
 
 class TestRemoteModel(ServiceContract):
-    def component(self):
+    def make(self):
         return RemoteModel(per_input_token=1e-5, output_tokens=20)
 
 

@@ -40,8 +40,8 @@ class TestUpFront(Heterogeneous):
 
 
 class TestFcfsSlots(SlotPolicyContract):
-    slots = "fcfs"
+    policy = "fcfs"
 
 
 class TestIbsSlots(SlotPolicyContract):
-    slots = "ibs"
+    policy = "ibs"

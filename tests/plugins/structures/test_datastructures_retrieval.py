@@ -6,10 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.retrieval import load_searches
-from hermes.core.stage import ServiceStage
-from hermes.errors import InputError
-from hermes.plugins.structures.evaluation import (
+from evidence.retrieval import (
     MEASURES,
     CorpusConfig,
     Graph,
@@ -19,6 +16,9 @@ from hermes.plugins.structures.evaluation import (
     rankings_of,
     retrievers,
 )
+from hermes.core.stage import ServiceStage
+from hermes.errors import InputError
+from hermes.plugins.retrieval.searches import load_searches
 from hermes.services import MachineSpec, PerItem
 from hermes.services.hybrid import Hybrid, HybridService
 from hermes.study import load_study

@@ -34,27 +34,27 @@ class _Contract(PipelineContract):
 
 
 class TestHyde(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return Hyde
 
 
 class TestSubQuestion(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return SubQuestion
 
 
 class TestIterative(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return Iterative
 
 
 class TestIterRetGen(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return IterRetGen
 
 
 class TestFlareGivingUp(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return Flare
 
     def parameters(self) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class TestFlareGivingUp(_Contract):
 
 
 class TestSelfRag(_Contract):
-    def pipeline(self) -> Any:
+    def make(self) -> Any:
         return SelfRag
 
 
 class TestClusterScan(ServiceContract):
-    def component(self) -> Any:
+    def make(self) -> Any:
         return ClusterScan(rate=1e9)
 
 

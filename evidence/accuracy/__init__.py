@@ -1,0 +1,1 @@
+"""Reference sets, one module for each source of measurements, and their table."""
