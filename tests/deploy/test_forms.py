@@ -1,0 +1,44 @@
+"""Forms as users have them (`forms/`): each is read as its expectations say; `scripts/forms_check.py` prints them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from each import check_each
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "forms_check.py"
+SPEC = importlib.util.spec_from_file_location("forms_check", SCRIPT)
+forms_check = sys.modules["forms_check"] = importlib.util.module_from_spec(SPEC)   # its dataclasses look it up
+SPEC.loader.exec_module(forms_check)
+FORMS = forms_check.forms()
+
+
+@pytest.mark.parametrize("area", sorted({form.parent.name for form in FORMS}))
+def test_forms_are_read_as_expected(area):
+    def check(form):
+        assert forms_check.differences(form, forms_check.run(form, forms_check.expected(form)["run"])) == []
+
+    check_each(forms_check.forms(area), check, lambda form: form.name)
+
+
+def test_a_form_that_is_read_otherwise_is_noticed():
+    form = FORMS[0]
+    right = forms_check.run(form, forms_check.expected(form)["run"])
+    assert forms_check.differences(form, forms_check.Outcome(right.document, [*right.said, "more"]))
+    assert forms_check.differences(form, forms_check.Outcome({}, right.said))
+    assert forms_check.differences(form, forms_check.Outcome(refused="something"))
+
+
+def test_every_file_is_a_form_or_next_to_one():
+    named = "".join(form.read_text(encoding="utf-8") for form in FORMS)
+    for path in forms_check.FORMS.rglob("*"):
+        if path.is_file() and path not in FORMS and not path.name.endswith(forms_check.END):
+            assert path.name in named, path
+
+
+def test_expectations_say_what_is_read_or_refused(tmp_path):
+    (tmp_path / "a.sh").write_text("vllm serve x")
+    (tmp_path / "a.expect.yaml").write_text("run: import vllm FORM")
+    with pytest.raises(ValueError, match="either"):
+        forms_check.expected(tmp_path / "a.sh")
