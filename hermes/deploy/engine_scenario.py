@@ -34,6 +34,7 @@ READERS: dict[str, Callable[[EngineWords, str | None, Told], Read]] = {
     "vllm": client_of, "sglang": sglang_client, "trtllm": trtllm_client}
 IDLE_ADAPTERS = ("--enable-lora: the workload has no adapters, so that their slots stay idle; write "
                  "`adapters: {count: N}` in it")
+EXPORTED = re.compile(r"(?m)^# (\S+): (\d{1,6}) of them(?: \((prefill|decode)\))?$")
 FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 FILES = (".yaml", ".yml", ".json", ".sh", ".txt", ".bash", ".slurm", ".sbatch")
 # what a warning is about, the largest effect first; `unknown` may be anything
@@ -157,6 +158,9 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
             raise error.located(file=file) from None
         groups = [Group("llm" if not place else f"llm-{place + 1}", 1, "both", engine, None)
                   for place, engine in enumerate(engines)]
+        exported = EXPORTED.findall(text)   # what `hermes export vllm` writes above each command
+        for group, (name, count, role) in zip(groups, exported if len(exported) == len(groups) else (), strict=False):
+            group.name, group.count, group.role = name, int(count), role or "both"
     own = [group for group in groups if group.engine.kind == kind]
     others = list(dict.fromkeys(group.engine.kind for group in groups if group.engine.kind != kind))
     if not own:
@@ -233,7 +237,7 @@ def _merge(source: Source) -> None:
     """Make one group of equal engines that a script starts one by one."""
     kept: list[int] = []
     for place, client in enumerate(source.clients):
-        same = next((own for own in kept if not source.written[own].nodes and client.get("role") is None
+        same = next((own for own in kept if not source.written[own].nodes and client["name"].startswith("llm-")
                      and {**source.clients[own], "name": "", "count": 1} == {**client, "name": "", "count": 1}), None)
         if same is None:
             kept.append(place)

@@ -68,6 +68,11 @@ class Parser:
                                       "write the flag in full"), field=f"--{name}")
         return found[0] if found else name
 
+    def _short(self, name: str) -> str:
+        """Return the flag of a word of one dash, which may be a beginning of one, too."""
+        found = [name] if name in self.short else [own for own in self.short if own.startswith(name)]
+        return self.short[found[0]] if len(found) == 1 else name
+
     def read(self, words: Sequence[str], named: list[str]) -> Iterator[Option]:
         """Yield every flag; what is no flag goes to `named`. Raises `InputError`."""
         place = 0
@@ -86,7 +91,7 @@ class Parser:
             name, equals, value = word.partition("=")
             name, dot, fields = name.lstrip("-").partition(".")
             name = name.replace("_", "-")
-            name = self.resolved(self.short.get(name, name))
+            name = self.resolved(name if word.startswith("--") and name not in self.short else self._short(name))
             kind, name = self.kinds.get(name) or self.earlier.get(name, "value"), self.canonical(name)
             name += dot + fields
             if equals:

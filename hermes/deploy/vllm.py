@@ -30,7 +30,7 @@ from hermes.errors import InputError, Verbatim, inside, printable
 from hermes.hardware.composed.term_sources import Backend
 from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
-from hermes.hardware.info import hardware_info
+from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
 
 __all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of", "parser",
@@ -355,10 +355,14 @@ def launches_of(scenario: Scenario) -> list[Launch]:
     for index, client in enumerate(scenario.clients):
         if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
             hardware = scenario.source.hardware.get(index)
-            tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
+            info = HardwareInfo(tp=client.parallel.tp) if hardware is None else hardware_info(hardware)
+            tp, model = info.tp, client.memory_model(info, scenario.source.base_dir)
+            if not model:
+                raise InputError(Verbatim("no model: its hardware was fitted to one that has no description; name it"),
+                                 field=f"clients.{index}.model")
             devices = tp * client.parallel.pp * client.parallel.dp
             out.append(Launch(
-                str(client.name), client.count, client.role, hub_name(client.model),
+                str(client.name), client.count, client.role, hub_name(model),
                 tuple(_flags(client, tp, scenario.source.base_dir)), devices, client.device,
                 client.scheduler.engine_version))
     if not out:
@@ -380,9 +384,13 @@ def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def command_lines(scenario: Scenario) -> list[str]:
-    """Return the commands as a shell script: a comment with the name and number of each group, then its command."""
-    counts = {str(client.name): client.count for client in scenario.clients if client.kind == "llm"}
-    return [f"# {printable(' '.join(name.split()))}: {counts[name]} of them\n{command}"
+    """Return the commands as a shell script: a comment with the name, number and phase of each group, then its command.
+
+    `hermes import vllm` reads the comments, since no flag has what they say.
+    """
+    groups = {str(client.name): client for client in scenario.clients if client.kind == "llm"}
+    phases = {name: "" if client.role == "both" else f" ({client.role})" for name, client in groups.items()}
+    return [f"# {printable('-'.join(name.split()))}: {groups[name].count} of them{phases[name]}\n{command}"
             for name, command in commands_of(scenario)]
 
 
