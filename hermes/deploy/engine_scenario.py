@@ -134,6 +134,8 @@ def read_source(text: str, file: str | None, kind: str = "vllm", *, device: str,
     for group, read, written in zip(groups, reads, source.written, strict=True):
         with placing(written):
             source.clients.append(_client(group, read, source, device, engine, kind))
+            if read.kv_bytes is not None:
+                source.clients[-1]["memory"] = _with_kv(source.clients[-1], read.kv_bytes, written)
     _merge(source)
     if not source.drafts:
         told.check_needed()
@@ -225,12 +227,9 @@ def _client(group: Group, read: Read, source: Source, device: str, engine: str |
     _check_gpus(read, words, whose, source)
     own = {key: value for key, value in read.client.items() if key != "count"}
     total = group.count * read.client.get("count", 1)
-    client = {"name": group.name, **({"count": total} if total > 1 else {}),
-              **({"role": group.role} if group.role != "both" else {}), **own, "device": device,
-              **({"engine": engine} if engine is not None else {})}
-    if read.kv_bytes is not None:
-        client["memory"] = _with_kv(client, read.kv_bytes)
-    return client
+    return {"name": group.name, **({"count": total} if total > 1 else {}),
+            **({"role": group.role} if group.role != "both" else {}), **own, "device": device,
+            **({"engine": engine} if engine is not None else {})}
 
 
 def _merge(source: Source) -> None:
@@ -250,7 +249,7 @@ def _merge(source: Source) -> None:
     source.written = [source.written[place] for place in kept]
 
 
-def _with_kv(client: dict[str, Any], kv_bytes: int) -> dict[str, Any]:
+def _with_kv(client: dict[str, Any], kv_bytes: int, written: Written) -> dict[str, Any]:
     """Return the memory of a client whose KV takes so many bytes of each device (`--kv-cache-memory-bytes`), whatever
     the share of the memory that the engine may use."""
     memory = {key: value for key, value in client.get("memory", {}).items() if key != "utilization"}
@@ -258,7 +257,7 @@ def _with_kv(client: dict[str, Any], kv_bytes: int) -> dict[str, Any]:
         return memory
     one = {**client, "role": "both", "count": 1, "memory": {**memory, "num_blocks": 1}}
     load = {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1, "output": 1}}
-    with explaining([Written("")]):
+    with explaining([written]):
         config = (scenario := load_scenario({"workload": load, "clients": [one]})).clients[0]
         budget = config.engine_memory(scenario.source.hardware[0], None)
     blocks = int(kv_bytes * budget.devices // (budget.block_size * budget.kv_bytes_per_token))

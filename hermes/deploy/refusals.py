@@ -70,10 +70,10 @@ class Written:
         return self.flags[max(above, key=len)] if above else None
 
     def _of_row(self, row: Row, error: InputError) -> str:
-        why = row.missing or row.unrecorded
-        if not why:
-            return _words(error)
-        return f"not modelled with {self.flag(row.other.key) or row.other.name}: {why}; leave one out"
+        other, why = self.flag(row.other.key), row.missing or row.unrecorded
+        if why or (row.needs is not None and other is not None):
+            return f"not modelled with {other or row.other.name}: {why or row.rule}; leave one out"
+        return _words(error)
 
 
 @contextmanager
@@ -131,4 +131,5 @@ def _words(error: InputError) -> str:
 
 
 def _without_keys(text: str) -> str:
+    text = re.sub(r"write `[\w.]+: \w+` for its (--[\w-]+)", r"add \1", text)
     return _ENGINE.sub(lambda found: f"--engine {found[1]}" if found[1] else "--engine", _KEY.sub(r"\1", text))

@@ -43,7 +43,7 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     for option in PARSER.read(words, named):
         given[option.name] = option.value
     for name, value in given.items():
-        read.given.add(name)
+        read.given[name] = name
         if name in REFUSED:
             _refuse(name, value)
         elif name in FLAGS:
@@ -60,6 +60,8 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
         raise InputError(Verbatim("the command names no model: --model-path MODEL"), field="command")
     own, how = (model, Stored()) if model is not None else _checkpoint(str(path), read)
     read.client = {"model": own, **read.client}
+    if _one_pool(load_model(own).name, given):
+        set_key(read.client, "memory.hybrid", False)
     _precision(read.client, own, how, given)
     _ranks(read.client, own, given)
     if (tokens := given.get("max-total-tokens")) is not None:
@@ -99,6 +101,14 @@ def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
         set_key(client, flag.path, -1)
     else:
         set_key(client, flag.path, flag.value(name, value))
+
+
+def _one_pool(model: str, given: dict[str, str | None]) -> bool:
+    """Whether SGLang itself keeps the KV of layers with a window in the pool of the others: Gemma 2 and 3, and gpt-oss
+    with TensorRT-LLM's attention (server_args.py of 0.5, read, not run)."""
+    backends = {given.get(name) for name in ("attention-backend", "prefill-attention-backend",
+                                             "decode-attention-backend")}
+    return model.startswith(("gemma-2-", "gemma-3")) or (model.startswith("gpt-oss") and "trtllm_mha" in backends)
 
 
 def _precision(client: dict[str, Any], model: str, how: Stored, given: dict[str, str | None]) -> None:

@@ -106,7 +106,7 @@ def _settings(node: Node, above: str) -> Iterator[tuple[str, str]]:
 
 
 def _take(read: Read, name: str, value: str) -> None:
-    read.given.add(name)
+    read.given[name] = name
     if name in REFUSED:
         if value not in ("1", "false", "None"):
             raise InputError(Verbatim(f"not modelled: {REFUSED[name]}; leave it out to simulate an engine without"),

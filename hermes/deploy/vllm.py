@@ -70,7 +70,7 @@ class Read:
         not_modelled: Flags that may, and that the simulator does not model.
         unknown: Flags that are neither.
         notes: What the client's keys do not keep.
-        given: Names of all flags, without dashes and without `no-`.
+        given: Names of all flags, without dashes and without `no-`, and as they are given.
         engine: The words, and the container around them.
         mode: The performance mode, which changes defaults that depend on the device.
         drafts: Whether it has speculative decoding.
@@ -84,7 +84,7 @@ class Read:
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    given: set[str] = field(default_factory=set)
+    given: dict[str, str] = field(default_factory=dict)
     engine: EngineWords | None = None
     mode: str = "balanced"
     drafts: bool = False
@@ -136,7 +136,8 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     features = Features()
     for option in flags.read(words, named):
         name, value = option.name, option.value
-        read.given.add(name.partition(".")[0].removeprefix("no-"))
+        head = name.partition(".")[0]
+        read.given[head.removeprefix("no-")] = head
         if features.add(name, value) or (dynamo and _dynamo(read, name, value)):
             continue
         if name == "model" and value is not None:
@@ -187,7 +188,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
         set_key(read.client, "hardware", {"kind": "composed", "all2all": backend})
     _apply_features(read, features, told)
-    read.flags = {path: f"--{name}" for path, name in _PATHS if name in read.given}
+    read.flags = {path: f"--{read.given[name]}" for path, name in _PATHS if name in read.given}
     return read
 
 

@@ -59,7 +59,7 @@ def test_what_is_taken_though_vllm_does_not():
 
 
 def test_a_value_that_begins_with_a_dash_or_has_a_blank_is_a_value():
-    words = ["m", "--seed", "-1", "--chat-template", "-- a b", "--speculative-config={\"method\": \"ngram\"}", "--", "-x"]
+    words = ["m", "--seed", "-1", "--chat-template", "-- a b", '--speculative-config={"method": "ngram"}', "--", "-x"]
     named = []
     read = {option.name: option.value for option in parser().read(words, named)}
     assert read == {"seed": "-1", "chat-template": "-- a b", "speculative-config": '{"method": "ngram"}'}
@@ -67,8 +67,8 @@ def test_a_value_that_begins_with_a_dash_or_has_a_blank_is_a_value():
 
 
 @pytest.mark.parametrize(("words", "name", "value"), [
-    (["--tp", "4"], "tp-size", "4"), (["--model=m"], "model-path", "m"), (["--mem-frac", "0.8"], "mem-fraction-static", "0.8"),
-    (["--ep", "2"], "ep-size", "2"), (["--chunked", "-1"], "chunked-prefill-size", "-1"),
+    (["--tp", "4"], "tp-size", "4"), (["--model=m"], "model-path", "m"),
+    (["--mem-frac", "0.8"], "mem-fraction-static", "0.8"), (["--ep", "2"], "ep-size", "2"), (["--chunked", "-1"], "chunked-prefill-size", "-1"),
 ])
 def test_sglangs_parser_is_argparses(words, name, value):
     assert [(option.name, option.value) for option in SGLANG.read(words, [])] == [(name, value)]
@@ -82,7 +82,8 @@ def test_an_ambiguous_beginning_of_sglang():
 @pytest.mark.parametrize(("script", "words"), [
     ("A=m\nB='--x 1 --y'\nvllm serve $A $B \"$B\" '$A'", ["m", "--x", "1", "--y", "--x 1 --y", "$A"]),
     ("N=3; vllm serve m --n $((N*2)) --host $(hostname -I | cut -f1)", ["m", "--n", "6", "--host", "$(...)"]),
-    ("ARGS=(--a 1\n --b '{\"c\": 2}')\nARGS+=(--d)\nvllm serve m \"${ARGS[@]}\"", ["m", "--a", "1", "--b", '{"c": 2}', "--d"]),
+    ("ARGS=(--a 1\n --b '{\"c\": 2}')\nARGS+=(--d)\nvllm serve m \"${ARGS[@]}\"",
+     ["m", "--a", "1", "--b", '{"c": 2}', "--d"]),
     ("if true; then\n  export T=4\nfi\nexec vllm serve m -tp ${T:-1} --z ${Z:-9}", ["m", "-tp", "4", "--z", "9"]),
     ("vllm serve m --a 1 # -tp 2\n", ["m", "--a", "1"]),
     ("sh -c 'M=m; exec vllm serve $M --a 1 > log 2>&1'", ["m", "--a", "1"]),
