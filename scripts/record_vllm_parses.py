@@ -2,9 +2,9 @@
 
     PYTHON scripts/record_vllm_parses.py FOLDER > tests/data/vllm-parses.json
 
-FOLDER has vllm/utils/argparse_utils.py of a wheel (`pip download --no-deps vllm==0.33.0`, unzip); PYTHON needs PyYAML and
-regex. The parser's class is vLLM's, its flags are those of tests/data/vllm-serve-flags.json, recorded from vLLM. Each
-case has the words behind `vllm serve`, the settings files, and what was parsed, or why the words were refused.
+FOLDER has vllm/utils/argparse_utils.py of a wheel (`pip download --no-deps vllm==0.33.0`, unzip); PYTHON has PyYAML
+and regex. The parser's class is vLLM's, its flags are those of tests/data/vllm-serve-flags.json, recorded from vLLM.
+Each case has the words behind `vllm serve`, the settings files, and what was parsed, or why the words were refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FLAGS = json.loads((Path(__file__).parents[1] / "tests" / "data" / "vllm-serve-f
 SEED, CASES = 20261130, 160
 BY_HAND: list[tuple[list[str], dict[str, str]]] = [
     (["m", "--max-num-seq", "96"], {}), (["m", "--tensor-parallel", "2"], {}), (["m", "--max-num", "9"], {}),
-    (["m", "--max_num_seq=96", "-tp", "2", "-tp=4"], {}), (["m", "--enable-prefix"], {}), (["m", "--no-enable-pref"], {}),
+    (["m", "--max_num_seq=96", "-tp", "2", "-tp=4"], {}), (["m", "--enable-prefix"], {}),
+    (["m", "--no-enable-pref"], {}),
     (["m", "-O3"], {}), (["m", "-O", "2"], {}), (["m", "-O=1"], {}), (["m", "--tp", "2"], {}), (["m", "-t", "2"], {}),
     (["m", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}', "--spec-tok", "2"], {}),
     (["m", "--speculative-config.method", "ngram", "--speculative_config.num_speculative_tokens", "4"], {}),
@@ -32,7 +33,8 @@ BY_HAND: list[tuple[list[str], dict[str, str]]] = [
     (["m", "--compilation-config.cudagraph_capture_sizes+", "1,2"], {}), (["--model", "m", "--port", "1"], {}),
     (["--config", "c.yaml"], {"c.yaml": "model: m\nmax-num-seqs: 8\n"}),
     (["m", "--max-num-seqs", "4", "--config", "c.yaml"], {"c.yaml": "max-num-seqs: 8\nblock_size: 32\n"}),
-    (["m", "--config", "c.yaml"], {"c.yaml": "enable-prefix-caching: false\nenforce-eager: false\nasync-scheduling: true\n"}),
+    (["m", "--config", "c.yaml"],
+     {"c.yaml": "enable-prefix-caching: false\nenforce-eager: false\nasync-scheduling: true\n"}),
     (["m", "--config", "c.yaml"], {"c.yaml": "kv-transfer-config: {kv_connector: NixlConnector, kv_role: kv_both}\n"}),
     (["m", "--config", "c.yaml"], {"c.yaml": "cudagraph-capture-sizes: [1, 2, 4]\nno-enable-prefix-caching: true\n"}),
     (["m", "--config=c.yaml"], {"c.yaml": "max-num-seqs: 8\n"}),

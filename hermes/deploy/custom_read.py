@@ -173,8 +173,8 @@ def _ray_configs(args: Node | None) -> Iterator[tuple[str, Node]]:
     for config in items(args, "llm_configs"):
         yield "both", config
     for role in ("prefill", "decode"):
-        if (config := at(args, f"{role}_config")) is not None:
-            yield role, config
+        if (side := at(args, f"{role}_config")) is not None:
+            yield role, side
 
 
 def _ray_config(role: str, config: Node, found: Deployed) -> None:

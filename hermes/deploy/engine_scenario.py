@@ -163,6 +163,7 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
         exported = EXPORTED.findall(text)   # what `hermes export vllm` writes above each command
         for group, (name, count, role) in zip(groups, exported if len(exported) == len(groups) else (), strict=False):
             group.name, group.count, group.role = name, int(count), role or "both"
+    groups = [group for group in groups if not _of_another(group.engine)] or groups
     own = [group for group in groups if group.engine.kind == kind]
     others = list(dict.fromkeys(group.engine.kind for group in groups if group.engine.kind != kind))
     if not own:
@@ -173,6 +174,14 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
     source.warnings += [f"left out: {group.name} is {ENGINES[group.engine.kind]} (hermes import {group.engine.kind})"
                         for group in groups if group.engine.kind != kind]
     return own
+
+
+def _of_another(engine: EngineWords) -> bool:
+    """Whether words start the part of an engine on a further node."""
+    rank = next((value for word, value in zip(engine.words, [*engine.words[1:], ""], strict=True)
+                 if word == "--node-rank"), next((word.partition("=")[2] for word in engine.words
+                                                  if word.startswith("--node-rank=")), "0"))
+    return "--headless" in engine.words or (rank.isdecimal() and int(rank) > 0)
 
 
 def _written(group: Group, text: str, file: str | None) -> Written:

@@ -6,7 +6,7 @@ Nothing of a command is printed but the names of its flags and variables: values
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -98,7 +98,7 @@ def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:
     Raises `InputError` if there is none.
     """
     script, found = script_of(text), []
-    for words in script.commands:
+    for words in _first_branches(script.commands, script):
         container = container_of(words)
         if container is not None:
             engine = of_container(container.image, [container.entry] if container.entry else [], container.args,
@@ -187,6 +187,8 @@ def _started(words: Sequence[str], env: Mapping[str, str] = {}, files: Mapping[s
         before = list(words[:place])
         if base in ("vllm", "sglang") and rest[:1] == ["serve"]:
             return Started(base, f"{base} serve", rest[1:], before)
+        if re.fullmatch(r"\$\{?\w*VLLM\w*\}?", base) and rest[:1] == ["serve"]:   # a path that is not known
+            return Started("vllm", base, rest[1:], before)
         if base == "vllm.entrypoints.cli.main" and rest[:1] == ["serve"]:
             return Started("vllm", base, rest[1:], before)
         if base == "trtllm-serve":
@@ -205,6 +207,23 @@ def _started(words: Sequence[str], env: Mapping[str, str] = {}, files: Mapping[s
                 if found is not None:
                     return Started(found.kind, found.program, found.args, [*before, *found.before], read)
     return None
+
+
+def _first_branches(commands: Iterable[list[str]], script: Script) -> Iterator[list[str]]:
+    """Yield commands without those of `else` and `elif` where the branch before starts an engine as well."""
+    branches: list[list[bool]] = []   # of each `if`: whether a branch has an engine, whether this one is left out
+    for words in commands:
+        if words[0] == "if":
+            branches.append([False, False])
+        elif words[0] == "fi" and branches:
+            branches.pop()
+        elif words[0] in ("else", "elif") and branches:
+            branches[-1][1] = branches[-1][0]
+        if branches and (container_of(words) is not None or _started(words, script.env) is not None):
+            if branches[-1][1]:
+                continue
+            branches[-1][0] = True
+        yield words
 
 
 def _exported(script: Script) -> list[str]:

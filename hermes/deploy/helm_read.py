@@ -102,9 +102,9 @@ def _config_words(name: str, node: Node, found: Deployed) -> list[str]:
 def read_runtime(document: Node, found: Deployed) -> None:
     """Read a `VLLMRuntime` of the production stack's operator, whole or with a prefill and a decode part."""
     name, spec = text(document, "metadata", "name") or "llm", at(document, "spec")
-    phases = [(role, part) for role in ("prefill", "decode") if (part := at(spec, "topology", role)) is not None]
-    for role, part in phases or [("both", spec)]:
-        if part is None:
+    parts = [(role, at(spec, "topology", role)) for role in ("prefill", "decode")] + [("both", spec)]
+    for role, part in parts:
+        if part is None or (role == "both" and at(spec, "topology") is not None):
             continue
         model, deployment = at(part, "model") or part, at(part, "deploymentConfig")
         words = [_model(model)]

@@ -89,7 +89,8 @@ def _arrays(text: str) -> str:
 
     text = _ARRAY.sub(noted, text)
     for name, words in found.items():
-        text = re.sub(rf"\"?\$\{{{name}\[[@*]\]\}}\"?", lambda _, own=words: own, text)
+        use = re.compile(rf"\"?\$\{{{name}\[[@*]\]\}}\"?")
+        text = words.join(use.split(text))
     return text
 
 

@@ -79,10 +79,10 @@ def trtllm_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     given |= dict(_settings(engine.settings, "")) if engine.settings is not None else {}
     for name, value in given.items():
         _take(read, name, value)
-    name = next((word for word in named if not word.startswith("$")), given.get("model"))
-    if name is None and model is None:
+    path = next((word for word in named if not word.startswith("$")), given.get("model"))
+    if path is None and model is None:
         raise InputError(Verbatim("the command names no model: trtllm-serve MODEL ..."), field="command")
-    own, how, note = (model, Stored(), None) if model is not None else simulated(str(name))
+    own, how, note = (model, Stored(), None) if model is not None else simulated(str(path))
     read.notes += [note] if note is not None else []
     read.client = {"model": own, **read.client}
     dtype = precision_of(own, how, None, None, "TensorRT-LLM")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from each import each
 
-from hermes.deploy.engine_words import EngineWords, of_command
+from hermes.deploy.engine_words import EngineWords, of_text
 from hermes.deploy.flags import settings_of
 from hermes.deploy.sglang_command import PARSER as SGLANG
 from hermes.deploy.vllm import parser
@@ -68,7 +68,8 @@ def test_a_value_that_begins_with_a_dash_or_has_a_blank_is_a_value():
 
 @pytest.mark.parametrize(("words", "name", "value"), [
     (["--tp", "4"], "tp-size", "4"), (["--model=m"], "model-path", "m"),
-    (["--mem-frac", "0.8"], "mem-fraction-static", "0.8"), (["--ep", "2"], "ep-size", "2"), (["--chunked", "-1"], "chunked-prefill-size", "-1"),
+    (["--mem-frac", "0.8"], "mem-fraction-static", "0.8"), (["--ep", "2"], "ep-size", "2"),
+    (["--chunked", "-1"], "chunked-prefill-size", "-1"),
 ])
 def test_sglangs_parser_is_argparses(words, name, value):
     assert [(option.name, option.value) for option in SGLANG.read(words, [])] == [(name, value)]
@@ -87,7 +88,9 @@ def test_an_ambiguous_beginning_of_sglang():
     ("if true; then\n  export T=4\nfi\nexec vllm serve m -tp ${T:-1} --z ${Z:-9}", ["m", "-tp", "4", "--z", "9"]),
     ("vllm serve m --a 1 # -tp 2\n", ["m", "--a", "1"]),
     ("sh -c 'M=m; exec vllm serve $M --a 1 > log 2>&1'", ["m", "--a", "1"]),
+    ("if command -v vllm; then\n  exec vllm serve m --a 1\nelse\n  exec vllm serve m --b\nfi", ["m", "--a", "1"]),
+    ("\"${VLLM_BIN}\" serve m --a 1", ["m", "--a", "1"]),
     ("cat <<'E' > run.sh\nvllm serve m --q\nE\nbash run.sh", ["m", "--q"]),
 ])
 def test_a_script_is_read_as_a_shell_does(script, words):
-    assert of_command(script).words == words
+    assert [engine.words for engine in of_text(script)] == [words]
