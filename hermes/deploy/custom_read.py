@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.deployed import Deployed, environment, gpus_of, read_container, role_of, words_of
@@ -123,9 +122,13 @@ def read_inference_service(document: Node, found: Deployed) -> None:
             words += ["--model", given[place].partition("=")[2] or " ".join(given[place + 1:end])]
     words += ["--model", source.removeprefix("hf://")] if source.startswith("hf://") else []
     env, names = environment(model, found)
-    engine = of_container(text(model, "image"), ["vllm", "serve"], words, env, names)
-    assert engine is not None
-    engine.gpus = gpus_of(model)
+    runtime = next(iter(items(found.runtimes.get(text(model, "runtime") or ""), "spec", "containers")), None)
+    if runtime is None:
+        engine = of_container(text(model, "image"), ["vllm", "serve"], words, env, names)
+    else:   # the arguments of the service stand behind those of its runtime
+        engine = read_container(runtime, found, env, args=[*texts(runtime, "args"), *words])
+    if engine is not None:
+        engine.gpus = gpus_of(model)
     found.add(name, count, "both", engine, model)
 
 
@@ -213,7 +216,7 @@ def read_kubeai(document: Node, found: Deployed) -> None:
 
 def read_sky(document: Node, found: Deployed) -> None:
     """Read a task of SkyPilot: its `run` is a script."""
-    wanted: Any = value(document, "resources", "accelerators")
+    wanted = value(document, "resources", "accelerators")
     if isinstance(wanted, dict):
         counts = [str(node.value) for node in wanted.values()]
     else:

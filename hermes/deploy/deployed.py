@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords, of_container
@@ -44,6 +43,7 @@ class Deployed:
         router: `round_robin` where the file asks for it, else None.
         kinds: Names of the file's documents that have no engine, with their lines.
         config_maps: Data of the file's ConfigMaps, by name.
+        runtimes: KServe's ServingRuntimes of the file, by name.
         file: The file's name.
     """
 
@@ -53,6 +53,7 @@ class Deployed:
     router: str | None = None
     kinds: list[str] = field(default_factory=list)
     config_maps: dict[str, Node] = field(default_factory=dict)
+    runtimes: dict[str, Node] = field(default_factory=dict)
     file: str | None = None
 
     @property
@@ -103,7 +104,7 @@ def read_container(container: Node, found: Deployed, env: Mapping[str, str] = {}
         args: In place of its own.
     """
     known, names = environment(container, found)
-    files: dict[str, Any] = {key: node if not isinstance(node.value, str) or key.endswith((".yaml", ".yml"))
+    files: dict[str, str | Node] = {key: node if not isinstance(node.value, str) or key.endswith((".yaml", ".yml"))
                              else node.value for key, node in found.files.items()}
     with placed(container):
         engine = of_container(text(container, "image"), texts(container, "command"),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hermes.config.files import MAX_BYTES
 from hermes.config.yaml_document import read_text
@@ -17,7 +16,7 @@ from hermes.deploy.manifests_read import Group, groups_of, is_yaml
 from hermes.deploy.refusals import Written, explaining, placing
 from hermes.deploy.sglang_command import sglang_client
 from hermes.deploy.trtllm_command import trtllm_client
-from hermes.deploy.vllm import Read, client_of
+from hermes.deploy.vllm import Client, Read, client_of
 from hermes.deploy.vllm_features import KV_TRANSFER, SYNCHRONOUS, Told, apply_mode
 from hermes.deploy.vllm_flags import FLAGS
 from hermes.engine.compatibility import OFFLOAD_VERSIONS
@@ -56,7 +55,7 @@ class Source:
         written: Where each group is written.
     """
 
-    clients: list[dict[str, Any]]
+    clients: list[Client]
     name: str
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -68,16 +67,16 @@ class Source:
     def models(self) -> list[str]:
         return list(dict.fromkeys(str(client["model"]) for client in self.clients))
 
-    def document(self, model: str, workload: str, rate: float | None) -> dict[str, Any]:
+    def document(self, model: str, workload: str, rate: float | None) -> Client:
         """Return a scenario of the engines of a model. rate: Requests per second of all engines together."""
         mine = [client for client in self.clients if client["model"] == model]
         engines, everyone = (sum(client.get("count", 1) for client in clients) for clients in (mine, self.clients))
         own = FIRST_RATE * engines if rate is None else rate * engines / everyone
-        load: dict[str, Any] = {"requests": 1000, "arrivals": {"kind": "poisson", "rate": own},
+        load: Client = {"requests": 1000, "arrivals": {"kind": "poisson", "rate": own},
                                 "lengths": {"kind": "empirical", "profile": workload}}
         if len(self.models) > 1:
             load = {"name": model.rpartition("/")[2], "model": model, **load}
-        document: dict[str, Any] = {"name": self.name, "workload": load, "clients": mine}
+        document: Client = {"name": self.name, "workload": load, "clients": mine}
         if everyone > 1:
             document["router"] = {"kind": self.router} if self.router else {"kind": "least_loaded", "load": "requests"}
         return {**document, "slo": {"ttft": "1 s", "tpot": "50 ms"}}
@@ -89,7 +88,7 @@ class Source:
                          if client["model"] == model]):
             yield
 
-    def check(self, document: dict[str, Any]) -> None:
+    def check(self, document: Client) -> None:
         """Raise `InputError`, in the words of the command, for a scenario that cannot be loaded."""
         model = document["clients"][0]["model"]
         with self.explaining(model):
@@ -207,7 +206,7 @@ def _pair(groups: Sequence[Group], reads: Sequence[Read], source: Source) -> Non
             group.role = "both"
 
 
-def _client(group: Group, read: Read, source: Source, device: str, engine: str | None, kind: str) -> dict[str, Any]:
+def _client(group: Group, read: Read, source: Source, device: str, engine: str | None, kind: str) -> Client:
     """Return the keys of a group of clients, and add to the source what the user should know of it."""
     words = group.engine
     whose = "" if group.at is None else f" of {group.name}"
@@ -258,7 +257,7 @@ def _merge(source: Source) -> None:
     source.written = [source.written[place] for place in kept]
 
 
-def _with_kv(client: dict[str, Any], kv_bytes: int, written: Written) -> dict[str, Any]:
+def _with_kv(client: Client, kv_bytes: int, written: Written) -> Client:
     """Return the memory of a client whose KV takes so many bytes of each device (`--kv-cache-memory-bytes`), whatever
     the share of the memory that the engine may use."""
     memory = {key: value for key, value in client.get("memory", {}).items() if key != "utilization"}
@@ -326,7 +325,7 @@ def _effect(line: str) -> int:
     return next(place for place, pattern in enumerate(EFFECTS) if re.search(pattern, line))
 
 
-def together(documents: Sequence[dict[str, Any]], source: Source) -> dict[str, Any]:
+def together(documents: Sequence[Client], source: Source) -> Client:
     """Return one scenario of those of single models; limits of their own stay theirs."""
     if len(documents) == 1:
         return documents[0]

@@ -27,8 +27,10 @@ MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_s
            "sglang.launch_server": "sglang", "dynamo.sglang": "sglang", "dynamo.trtllm": "trtllm"}
 OTHERS = {"text-generation-launcher": "Text Generation Inference", "llama-server": "llama.cpp", "ollama": "Ollama",
           "lmdeploy": "LMDeploy", "tritonserver": "Triton Inference Server", "mlc_llm": "MLC LLM",
-          "text-embeddings-router": "Text Embeddings Inference", "tgi": "Text Generation Inference"}
-"""Programs of engines that are not simulated."""
+          "text-embeddings-router": "Text Embeddings Inference",
+          "text-generation-inference": "Text Generation Inference",
+          "text-embeddings-inference": "Text Embeddings Inference", "infinity": "Infinity", "llama.cpp": "llama.cpp"}
+"""Programs and images of engines that are not simulated."""
 # variables that may change when a token is computed, and those of them that do not
 _VARIABLE = re.compile(
     r"(VLLM|SGLANG|SGL|TRTLLM|LMCACHE|NCCL_P2P|NCCL_SHM|NCCL_IB|FLASHINFER|CUDA_VISIBLE|OMP_NUM)_?\w*\Z")
@@ -104,7 +106,7 @@ def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:
             engine = of_container(container.image, [container.entry] if container.entry else [], container.args,
                                   container.env, container.names, script.files)
             if engine is None:
-                other = other_engine([container.image.rpartition("/")[2].partition(":")[0], *container.args])
+                other = other_engine([container.image, *container.args])
                 raise InputError(Verbatim(
                     f"this container starts {other}, which is not simulated" if other else
                     f"this container does not start {ENGINES[kind]}: docker run ... IMAGE followed by the arguments of "
@@ -150,8 +152,9 @@ def of_container(image: str | None, command: Sequence[str], args: Sequence[str],
 
 
 def other_engine(words: Iterable[str]) -> str | None:
-    """Return the name of the engine that words start and that is not simulated, None if they start none."""
-    return next((OTHERS[_base(word)] for word in words if _base(word) in OTHERS), None)
+    """Return the name of the engine that words or an image start and that is not simulated, None if they start none."""
+    bases = [_base(word.partition("@")[0]).partition(":")[0] for word in words]
+    return next((OTHERS[base] for base in bases if base in OTHERS), None)
 
 
 def engine_of_image(image: str, kind: str = "vllm") -> tuple[str | None, str | None]:
@@ -159,10 +162,11 @@ def engine_of_image(image: str, kind: str = "vllm") -> tuple[str | None, str | N
     repository, _, tag = image.partition("@")[0].rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "")
     known = [name for name in names_in("engines") if name.startswith(f"{kind}-")]
     newest = max(known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
-    version = _VERSION.match(tag)
+    version = re.search(rf"{kind}[-_]?{_VERSION.pattern}", tag) or _VERSION.match(tag)   # rocm6.4_vllm_0.10.1
     owner, _, name = repository.rpartition("/")
     own = {"vllm": name.startswith("vllm-openai") and not owner.endswith("lmcache"),
            "sglang": name.startswith("sglang"), "trtllm": "tensorrt-llm" in repository}[kind]
+    own = own or (version is not None and version[1] == "0" and name == kind)   # copies of other publishers
     if version is None or not own:
         return None, f"the image's tag ({tag or 'none'}) names no version of {ENGINES[kind]}: the rules of {newest}"
     name = f"{kind}-{version[1]}.{version[2]}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from hermes.config.yaml_document import Node, parse_documents, read_text
 from hermes.deploy.engine_words import ENGINES, EngineWords
@@ -197,7 +197,8 @@ def _words_of(settings: Node, parser: Parser) -> list[str]:
     return words
 
 
-def _plain(value: Any) -> Any:   # Any: of a YAML document
+def _plain(value: object) -> object:
+    """Return YAML data without the marks of its texts."""
     if isinstance(value, dict):
         return {key: _plain(own) for key, own in value.items()}
     return [_plain(own) for own in value] if isinstance(value, list) else value

@@ -13,9 +13,9 @@ from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy import custom_read
 from hermes.deploy.compose_read import read_compose
 from hermes.deploy.deployed import Deployed, Group, read_container, role_of
-from hermes.deploy.engine_words import ENGINES, EngineWords
+from hermes.deploy.engine_words import ENGINES, EngineWords, other_engine
 from hermes.deploy.helm_read import read_chart, read_modelservice, read_production_stack, read_runtime
-from hermes.deploy.nodes import at, fields, items, named, text, value, whole
+from hermes.deploy.nodes import at, fields, items, named, text, texts, value, whole
 from hermes.deploy.vllm import parser
 from hermes.errors import InputError, Verbatim
 
@@ -32,7 +32,8 @@ NO_ENGINES = {
     "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Namespace", "NetworkPolicy",
     "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodMonitor", "Role", "RoleBinding", "Route",
     "Secret", "Service", "ServiceAccount", "ServiceMonitor", "StorageClass", "PriorityClass", "ResourceClaimTemplate"}
-AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling")
+RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
+AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler")
 OBJECTS = {"EndpointPickerConfig", "HTTPRoute", "HorizontalPodAutoscaler", "ScaledObject"}
 # documents without `kind`: a key that only they have, what they are, and the command that reads them
 OTHERS = (("scrape_configs", "a configuration of Prometheus", ""), ("clients", "a scenario", "hermes run"),
@@ -54,8 +55,11 @@ def groups_of(document: str, file: str | None, kind: str = "vllm") -> Deployed:
     documents = [item for whole_one in parse_documents(document, file) for item in (
         items(whole_one, "items") if text(whole_one, "kind") == "List" else [whole_one])]
     for one in documents:
-        if text(one, "kind") == "ConfigMap" and (data := at(one, "data")) is not None:
-            found.config_maps[text(one, "metadata", "name") or ""] = data
+        name, data = text(one, "metadata", "name") or "", at(one, "data")
+        if text(one, "kind") == "ConfigMap" and data is not None:
+            found.config_maps[name] = data
+        elif text(one, "kind") in RUNTIMES:
+            found.runtimes[name] = one
     for one in documents:
         _read(one, found)
     if not found.groups:
@@ -74,10 +78,13 @@ def _read(document: Node, found: Deployed) -> None:
     kind = text(document, "kind")
     if kind in CUSTOM:
         CUSTOM[kind](document, found)
-    elif kind in WORKLOADS:
+    elif kind in WORKLOADS or (kind == "Service" and "knative" in (text(document, "apiVersion") or "")):
         _workload(document, found)
     elif kind == "LeaderWorkerSet":
         _leader_worker_set(document, found)
+    elif kind in ("HelmRelease", "Application") and (inner := at(document, "spec", "values") or at(
+            document, "spec", "source", "helm", "valuesObject")) is not None:
+        _read(inner, found)
     elif kind is not None:
         _other(kind, document, found)
     elif not _values(document, found) and not any(_values(child, found) for _, child in fields(document)):
@@ -117,7 +124,7 @@ def _other(kind: str, document: Node, found: Deployed) -> None:
     found.kinds.append(f"a {kind}{' (hermes import objects reads it)' if kind in OBJECTS else ''}")
     if kind in AUTOSCALERS:
         found.not_modelled.append(named(kind, document))
-    elif kind not in NO_ENGINES:
+    elif kind not in NO_ENGINES and kind not in RUNTIMES:
         found.unknown.append(named(f"{kind} {name or ''}".strip(), document))
 
 
@@ -128,7 +135,9 @@ def _workload(document: Node, found: Deployed) -> None:
     if pod is not None:
         _pod(document, pod, whole(spec, "replicas", 1), {}, found)
     if len(found.groups) == before:
-        found.kinds.append(f"a {text(document, 'kind')} whose containers start none")
+        words = [word for container in items(pod, "spec", "containers") for word in (
+            text(container, "image") or "", *texts(container, "command"), *texts(container, "args"))]
+        found.kinds.append(f"a {text(document, 'kind')} of {other_engine(words) or 'other programs'}")
 
 
 def _leader_worker_set(document: Node, found: Deployed) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
 from hermes.deploy.sglang_flags import ALIASES, BESIDE, EARLIER, FLAGS, KINDS, NOT_MODELLED, REFUSED
-from hermes.deploy.vllm import Read, set_key
+from hermes.deploy.vllm import Client, Read, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import whole_number
 from hermes.deploy.vllm_models import precision_of, simulated
@@ -89,7 +89,7 @@ def _refuse(name: str, value: str | None) -> None:
     raise InputError(Verbatim(f"not modelled: {why}; leave it out to simulate an engine without"), field=f"--{name}")
 
 
-def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
+def _apply(client: Client, name: str, value: str | None) -> None:
     flag = FLAGS[name]
     if flag.kind in ("switch", "off"):
         set_key(client, flag.path, flag.kind == "switch")
@@ -111,7 +111,7 @@ def _one_pool(model: str, given: dict[str, str | None]) -> bool:
     return model.startswith(("gemma-2-", "gemma-3")) or (model.startswith("gpt-oss") and "trtllm_mha" in backends)
 
 
-def _precision(client: dict[str, Any], model: str, how: Stored, given: dict[str, str | None]) -> None:
+def _precision(client: Client, model: str, how: Stored, given: dict[str, str | None]) -> None:
     kv = given.get("kv-cache-dtype") or "auto"
     if kv != "auto" and kv not in _KV:
         raise InputError(f"auto or one of {', '.join(_KV)}", kv, field="--kv-cache-dtype")
@@ -123,7 +123,7 @@ def _precision(client: dict[str, Any], model: str, how: Stored, given: dict[str,
         set_key(client, "hardware", {"kind": "composed", "kv_dtype": kv_dtype})
 
 
-def _ranks(client: dict[str, Any], model: str, given: dict[str, str | None]) -> None:
+def _ranks(client: Client, model: str, given: dict[str, str | None]) -> None:
     """Set experts over the ranks of a mixture; data-parallel ranks are engines of their own."""
     tp = client.get("parallel", {}).get("tp", 1)
     copies, experts = (whole_number(name, given.get(name) or "1") for name in ("dp-size", "ep-size"))

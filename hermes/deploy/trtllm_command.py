@@ -7,12 +7,11 @@ Options as in tensorrt_llm/commands/serve.py of TensorRT-LLM 1.2 (read, not run)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from hermes.config.yaml_document import Node
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
-from hermes.deploy.vllm import Read, set_key
+from hermes.deploy.vllm import Client, Read, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import Flag, whole_number
 from hermes.deploy.vllm_models import precision_of, simulated
@@ -126,7 +125,7 @@ def _take(read: Read, name: str, value: str) -> None:
         where.append(f"--{name.replace('-', '_')}")
 
 
-def _kv(client: dict[str, Any], how: Stored, given: dict[str, str]) -> None:
+def _kv(client: Client, how: Stored, given: dict[str, str]) -> None:
     kv = given.get("kv-cache-config.dtype", "auto").lower()
     if kv not in ("auto", "fp8", "bfloat16", "float16"):
         raise InputError("auto, fp8 or bfloat16", kv, field="kv_cache_config.dtype")
@@ -140,7 +139,7 @@ def _kv(client: dict[str, Any], how: Stored, given: dict[str, str]) -> None:
         client["memory"].pop("utilization", None)
 
 
-def _experts(client: dict[str, Any], model: str, given: dict[str, str]) -> None:
+def _experts(client: Client, model: str, given: dict[str, str]) -> None:
     parallel = client.get("parallel", {})
     tp, experts = parallel.get("tp", 1), whole_number("ep_size", given.get("moe-expert-parallel-size", "1"))
     if experts > 1 and load_model(model).num_experts:

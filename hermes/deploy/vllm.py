@@ -33,9 +33,11 @@ from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
 
-__all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of", "parser",
-           "set_key"]
+__all__ = ["Client", "Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of",
+           "parser", "set_key"]
 
+Client = dict[str, Any]
+"""Keys of a client of a scenario."""
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
 BLOCK_SIZE = 16   # vLLM's default on GPUs
@@ -79,7 +81,7 @@ class Read:
         flags: Keys of the client, and the flags that set them.
     """
 
-    client: dict[str, Any]
+    client: Client
     beside: list[str] = field(default_factory=list)
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -169,8 +171,10 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     unknown = [word for word in named if word.startswith("$")]
     read.unknown += [f"the value of {word}" for word in unknown]
     named = [word for word in named if word not in unknown] or models[-1:]
-    if not named and model is None:
-        raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
+    if model is None and (not named or named[0].startswith("$")):
+        raise InputError(Verbatim(f"the value of {(named or unknown)[0]} is not known: write the model's name, or add "
+                                  "--model NAME" if named or unknown else
+                                  "the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
     own, how = (model, Stored()) if model is not None else _checkpoint(named[0], read)
@@ -260,7 +264,7 @@ def _draft_model(name: str, read: Read) -> str:
                          field="model") from None
 
 
-def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
+def _with_ranks(client: Client) -> Client:
     """Return the client's keys with what its ranks are: those of a dense model are so many clients."""
     parallel = client.get("parallel")
     if parallel is None:
@@ -277,7 +281,7 @@ def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "parallel": parallel} if parallel else rest
 
 
-def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
+def _drop_ignored(client: Client, lora: bool) -> None:
     """Leave out what vLLM ignores: LoRA slots without LoRA."""
     if lora and "max_loras" not in client.get("scheduler", {}):
         set_key(client, "scheduler.max_loras", 1)
@@ -286,7 +290,7 @@ def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
         scheduler.pop("max_loras", None)
 
 
-def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
+def _apply(client: Client, name: str, value: str | None) -> None:
     flag = FLAGS[name.removeprefix("no-")]
     if flag.kind in ("switch", "off"):
         set_key(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
@@ -296,7 +300,7 @@ def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
         set_key(client, flag.path, flag.value(name, value))
 
 
-def set_key(client: dict[str, Any], path: str, value: Any) -> None:   # Any: a scenario's
+def set_key(client: Client, path: str, value: Any) -> None:   # Any: a scenario's
     """Set a dotted key of a client; a mapping adds to what is there."""
     *above, last = path.split(".")
     for key in above:
