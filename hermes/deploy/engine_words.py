@@ -37,9 +37,9 @@ _VARIABLE = re.compile(
 HARMLESS = re.compile(
     r"VLLM_(API_KEY|LOGGING\w*|LOG_\w*|CONFIGURE_LOGGING|HOST_IP|HOST|PORT|RPC\w*|NIXL_SIDE_CHANNEL\w*|DO_NOT_TRACK|"
     r"NO_USAGE_STATS|USAGE\w*|CACHE_ROOT|CONFIG_ROOT|ASSETS\w*|MODEL_REDIRECT_PATH|USE_MODELSCOPE|ALLOW\w*|"
-    r"SKIP_P2P_CHECK|WORKER_MULTIPROC_METHOD|TORCH_PROFILER\w*|RANDOMIZE\w*|ENGINE_READY_TIMEOUT_S|"
+    r"SKIP_P2P_CHECK|HTTP_TIMEOUT\w*|WORKER_MULTIPROC_METHOD|TORCH_PROFILER\w*|RANDOMIZE\w*|ENGINE_READY_TIMEOUT_S|"
     r"ENGINE_ITERATION_TIMEOUT_S|USE_V1|SERVER_DEV_MODE|REPO_URL|BRANCH|ADDITIONAL_ARGS)\Z|LMCACHE_LOG_LEVEL\Z|"
-    r"NCCL_IB_HCA\Z|CUDA_VISIBLE_DEVICES\Z|SGLANG_(HOST_IP|PORT|LOG\w*|ALLOW\w*|USE_MODELSCOPE|TORCH_PROFILER\w*)\Z")
+    r"NCCL_IB_HCA\Z|CUDA_VISIBLE_DEVICES\Z|SGLANG_(HOST_IP|PORT|\w*TIMEOUT\w*|USE_RUNAI\w*|LOG\w*|ALLOW\w*|USE_MODELSCOPE|TORCH_PROFILER\w*)\Z")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)((?:\.\d+)?)")
 
 
@@ -116,7 +116,11 @@ def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:
         elif (started := _started(words, script.env, script.files)) is not None:
             names = [match[1] for word in started.before if (match := ASSIGNED.fullmatch(word))]
             files = {**script.files, **(started.script.files if started.script else {})}
-            found.append(EngineWords(started.args, variables=_notable([*_exported(script), *names]), kind=started.kind,
+            changing = {*script.changing, *(started.script.changing if started.script else ())}
+            unread = [f"which value {name} has: the script sets several, and the last is read"
+                      for name in sorted(changing)]
+            variables = _notable([*_exported(script), *names])
+            found.append(EngineWords(started.args, unread=unread, variables=variables, kind=started.kind,
                                      program=started.program, files=files, env=script.env))
     if found:
         return found

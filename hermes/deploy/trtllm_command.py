@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hermes.config.yaml_document import Node
+from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
 from hermes.deploy.vllm import Client, Read, set_key
@@ -36,21 +36,24 @@ FLAGS = {
 ALIASES = {"tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size",
            "ep-size": "moe-expert-parallel-size", "cp-size": "context-parallel-size",
            "kv-cache-free-gpu-memory-fraction": "free-gpu-memory-fraction",
-           "cluster-size": "moe-cluster-parallel-size"}
+           "cluster-size": "moe-cluster-parallel-size", "model-path": "model",   # of dynamo.trtllm from here on
+           "expert-parallel-size": "moe-expert-parallel-size", "kv-block-size": "kv-cache-config.tokens-per-block"}
 READ = ("moe-expert-parallel-size", "kv-cache-config.dtype", "kv-cache-config.max-tokens", "max-beam-width", "backend",
-        "model", "quant-config.quant-algo")
+        "model", "quant-config.quant-algo", "server-role", "disaggregation-mode", "override-engine-args")
 REFUSED = {
     "enable-attention-dp": "ranks that share a model have requests and KV of their own",
     "speculative-config": "TensorRT-LLM's drafts, which take memory and change every step",
     "context-parallel-size": "ranks that share the tokens of a prompt",
-    "moe-cluster-parallel-size": "clusters of experts",
-    "server-role": "TensorRT-LLM's hand-over of KV between engines"}
+    "moe-cluster-parallel-size": "clusters of experts"}
 BESIDE = {
     "chat-template", "custom-module-dirs", "custom-tokenizer", "disagg-cluster-uri", "enable-iter-perf-stats",
     "fail-fast-on-attention-window-too-large", "gpus-per-node", "host", "log-level", "metadata-server-config-file",
     "num-postprocess-workers", "otlp-traces-endpoint", "port", "print-iter-log", "reasoning-parser",
-    "return-perf-metrics", "revision", "tokenizer", "tool-parser", "trust-remote-code"}
-SWITCHES = ("trust-remote-code", "enable-chunked-prefill", "fail-fast-on-attention-window-too-large")
+    "return-perf-metrics", "disaggregation-strategy", "dyn-reasoning-parser", "dyn-tool-call-parser", "modality",
+    "publish-events-and-metrics", "served-model-name", "revision", "tokenizer", "tool-parser", "trust-remote-code"}
+SWITCHES = ("trust-remote-code", "enable-chunked-prefill", "fail-fast-on-attention-window-too-large",
+            "publish-events-and-metrics")
+ROLES = {"prefill": "prefill", "context": "prefill", "decode": "decode", "generation": "decode"}
 KINDS: dict[str, Kind] = {
     **dict.fromkeys((*FLAGS, *ALIASES, *READ, *REFUSED, *BESIDE, "media-io-kwargs"), "value"),
     **dict.fromkeys(SWITCHES, "switch")}
@@ -70,12 +73,15 @@ def trtllm_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     if engine.words[:1] and engine.words[0] in OTHER_COMMANDS:
         raise InputError(Verbatim(f"trtllm-serve {engine.words[0]} is no engine of language: give trtllm-serve MODEL"),
                          field="command")
-    words, _ = taken_settings(engine, ("config", "extra-llm-api-options"))
+    words, _ = taken_settings(engine, ("config", "extra-llm-api-options", "extra-engine-args"))
     read, named = Read({}, engine=engine, notes=[RULES]), list[str]()
     given: dict[str, str] = {}
     for option in PARSER.read(words, named):
         given[option.name] = "true" if option.value is None else option.value
     given |= dict(_settings(engine.settings, "")) if engine.settings is not None else {}
+    for own in parse_documents(given.get("override-engine-args", ""), None):
+        given |= dict(_settings(own, ""))
+    read.role = ROLES.get(given.get("server-role", given.get("disaggregation-mode", "")).lower(), "both")
     for name, value in given.items():
         _take(read, name, value)
     path = next((word for word in named if not word.startswith("$")), given.get("model"))
