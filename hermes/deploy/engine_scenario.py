@@ -177,7 +177,7 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
 
 def _of_another(engine: EngineWords) -> bool:
     """Whether words start the part of an engine on a further node."""
-    rank = next((value for word, value in zip(engine.words, [*engine.words[1:], ""], strict=True)
+    rank = next((value for word, value in zip(engine.words, [*engine.words[1:], ""], strict=False)
                  if word == "--node-rank"), next((word.partition("=")[2] for word in engine.words
                                                   if word.startswith("--node-rank=")), "0"))
     return "--headless" in engine.words or (rank.isdecimal() and int(rank) > 0)

@@ -165,6 +165,6 @@ def _pod(document: Node, pod: Node, count: int, env: dict[str, str], found: Depl
 
 def _nodes(words: list[str]) -> int:
     """Return the nodes of an engine, as its flag `--nnodes` says."""
-    said = [word.partition("=")[2] or following for word, following in zip(words, [*words[1:], ""], strict=True)
+    said = [word.partition("=")[2] or following for word, following in zip(words, [*words[1:], ""], strict=False)
             if word.partition("=")[0] == "--nnodes"]
     return int(said[-1]) if said and said[-1].isdecimal() else 1
