@@ -56,15 +56,15 @@ class Outcome:
 
 def forms(folder: str = "") -> list[Path]:
     """Return the files that have expectations, sorted."""
-    return sorted(path for path in (FORMS / folder).rglob("*") if _expectations(path).exists())
+    return sorted(path for path in (FORMS / folder).rglob("*") if expectations(path).exists())
 
 
 def expected(form: Path) -> dict[str, Any]:
     """Return the expectations of a form. Raises `ValueError` for a key that is none."""
-    found: dict[str, Any] = yaml.safe_load(_expectations(form).read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(expectations(form).read_text(encoding="utf-8"))
     unknown = found.keys() - {"run", "read", "absent", "said", "refused", "why"}
     if unknown or "run" not in found or ("refused" in found) == ("read" in found):
-        raise ValueError(f"{_expectations(form)}: `run`, and either `read` or `refused`; not {sorted(unknown)}")
+        raise ValueError(f"{expectations(form)}: `run`, and either `read` or `refused`; not {sorted(unknown)}")
     return found
 
 
@@ -97,7 +97,8 @@ def differences(form: Path, found: Outcome) -> list[str]:
     return wrong + [f"said: {line!r}" for line in extra]
 
 
-def _expectations(form: Path) -> Path:
+def expectations(form: Path) -> Path:
+    """Return the file with the expectations of a form."""
     return form.with_name(form.name.partition(".")[0] + END) if not form.name.endswith(END) else form.with_name("none")
 
 

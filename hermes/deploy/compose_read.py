@@ -51,7 +51,7 @@ def _words(service: Node, key: str, env: Mapping[str, str]) -> list[str]:
     if isinstance(node.value, list):
         return [_filled(str(item.value), env) for item in node.value]
     try:
-        return shlex.split(_filled(str(node.value), env))
+        return shlex.split(_filled(str(node.value).replace("\\\n", " "), env))
     except ValueError as error:
         raise InputError(f"a command that a shell can read ({error})", field=key, file=node.mark.file,
                          line=node.mark.line) from None

@@ -114,14 +114,14 @@ def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:
             engine.gpus, engine.unread, engine.mounts = container.gpus, container.unread, container.mounts
             found.append(engine)
         elif (started := _started(words, script.env, script.files)) is not None:
-            names = [match[1] for word in started.before if (match := ASSIGNED.fullmatch(word))]
+            own = {match[1]: match[2] for word in started.before if (match := ASSIGNED.fullmatch(word))}
             files = {**script.files, **(started.script.files if started.script else {})}
             changing = {*script.changing, *(started.script.changing if started.script else ())}
             unread = [f"which value {name} has: the script sets several, and the last is read"
                       for name in sorted(changing)]
-            variables = _notable([*_exported(script), *names])
+            variables = _notable([*_exported(script), *own])
             found.append(EngineWords(started.args, unread=unread, variables=variables, kind=started.kind,
-                                     program=started.program, files=files, env=script.env))
+                                     program=started.program, files=files, env={**script.env, **own}))
     if found:
         return found
     other = next((name for words in script.commands if (name := other_engine(words))), None)

@@ -165,6 +165,7 @@ def _settings(path: str, engine: EngineWords, flag: str) -> Node:
         mount = next((there for there in sorted(engine.mounts, key=len, reverse=True)
                       if path == there or path.startswith(there.rstrip("/") + "/")), None)
         local = path if mount is None else engine.mounts[mount] + path[len(mount.rstrip("/")):]
+        local = re.sub(r"^\$(?:PWD|\{PWD\}|\(pwd\))/?", "./", local)
         local = str(Path(local).expanduser())
         if not Path(local).is_file():
             raise InputError(Verbatim(f"the settings of {path} are not here: save the file under this name, or write "

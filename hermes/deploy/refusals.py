@@ -99,9 +99,10 @@ def placing(engine: Written) -> Iterator[None]:
         yield
     except InputError as error:
         mark = engine.mark(error.field)
-        if error.file is not None or mark.file is None:
+        if error.file is not None:
             raise
-        raise mark.error(error.expected, error.found, field=error.field, suggestion=error.suggestion) from None
+        expected = type(error.expected)(_without_keys(error.expected))
+        raise mark.error(expected, error.found, field=error.field, suggestion=error.suggestion) from None
 
 
 def _walk(node: Node, key: str | None) -> Iterator[tuple[str | None, Node]]:
@@ -132,4 +133,5 @@ def _words(error: InputError) -> str:
 
 def _without_keys(text: str) -> str:
     text = re.sub(r"write `[\w.]+: \w+` for its (--[\w-]+)", r"add \1", text)
+    text = re.sub(r",? or (?:set|write|give) `[\w.]+: [^`]+`| \(`\w+: \{[^`]*\}`\)", "", text)
     return _ENGINE.sub(lambda found: f"--engine {found[1]}" if found[1] else "--engine", _KEY.sub(r"\1", text))

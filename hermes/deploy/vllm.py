@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hermes.deploy.vllm_flags import (
     ON,
     SHORT,
     SWITCHES,
+    USUAL,
     canonical,
     whole_number,
 )
@@ -136,8 +138,11 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     precision: dict[str, str] = {}
     backend, lora, rank = _ALL2ALL[0], False, None
     features = Features()
+    longer = engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") in ("1", "true")
     for option in flags.read(words, named):
         name, value = option.name, option.value
+        longer = longer or name == "rope-scaling" or (
+            name.startswith("hf-overrides") and re.search("rope|max_position", f"{name} {value}") is not None)
         head = name.partition(".")[0]
         read.given[head.removeprefix("no-")] = head
         if features.add(name, value) or (dynamo and _dynamo(read, name, value)):
@@ -167,7 +172,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
             _apply(read.client, name, value)
         else:
-            _rest(read, name)
+            _rest(read, name, value)
     unknown = [word for word in named if word.startswith("$")]
     read.unknown += [f"the value of {word}" for word in unknown]
     named = [word for word in named if word not in unknown] or models[-1:]
@@ -192,6 +197,8 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
         set_key(read.client, "hardware", {"kind": "composed", "all2all": backend})
     _apply_features(read, features, told)
+    if longer and "max_model_len" in read.client:   # than the model's own context, which vLLM then takes
+        read.client["allow_mismatch"] = True
     read.flags = {path: f"--{read.given[name]}" for path, name in _PATHS if name in read.given}
     return read
 
@@ -213,11 +220,11 @@ def _dynamo(read: Read, name: str, value: str | None) -> bool:
     return name in own
 
 
-def _rest(read: Read, name: str) -> None:
+def _rest(read: Read, name: str, value: str | None) -> None:
     """Name a flag that sets no key."""
     flag = name.removeprefix("no-").partition(".")[0]   # one field of it, in `--watchdog-config.timeout`
     default = flag in SWITCHES and (name == flag) == (flag in ON)
-    beside = flag in BESIDE or (flag in NOT_MODELLED and default)
+    beside = flag in BESIDE or (flag in NOT_MODELLED and default) or value in USUAL.get(flag, ())
     where = read.beside if beside else read.not_modelled if flag in NOT_MODELLED else read.unknown
     where.append(f"--{name}")
 

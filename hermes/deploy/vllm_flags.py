@@ -13,8 +13,8 @@ from typing import Any
 
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["BESIDE", "CAPACITY", "EARLIER", "FLAGS", "NOT_MODELLED", "ON", "SHORT", "SWITCHES", "Flag", "canonical",
-           "whole_number"]
+__all__ = ["BESIDE", "CAPACITY", "EARLIER", "FLAGS", "NOT_MODELLED", "ON", "SHORT", "SWITCHES", "USUAL", "Flag",
+           "canonical", "whole_number"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ _BESIDE = """
     ignore-patterns io-processor-plugin jit-monitor-mode jit-monitor-verbose* kv-cache-metrics*
     kv-cache-metrics-sample kv-events-config load-format log-config-file log-error-stack* log-level logging-config
     logits-processors lora-modules master-addr master-port max-log-len max-logprobs max-lora-cls-labels
-    max-parallel-loading-workers middleware model-loader-extra-config numa-bind* numa-bind-cpus numa-bind-nodes
+    max-parallel-loading-workers middleware model-loader-extra-config node-rank numa-bind* numa-bind-cpus
+    numa-bind-nodes
     otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics port profiler-config
     pt-load-map-location ray-workers-use-nsight* reasoning-effort-map reasoning-parser reasoning-parser-plugin
     renderer-num-workers response-role return-tokens-as-token-ids* revision root-path safetensors-load-strategy
@@ -140,7 +141,7 @@ _NOT_MODELLED = """
     mm-encoder-fp8-scale-save-path mm-encoder-only* mm-encoder-tp-mode mm-hasher-algorithm mm-ipc-gpu-memory-gb
     mm-processor-cache-gb mm-processor-cache-type mm-processor-device mm-processor-kwargs
     mm-shm-cache-max-object-size-mb mm-tensor-ipc model-class-overrides model-impl moe-backend monokernel* nnodes
-    node-rank offload-backend offload-num-in-group offload-params offload-prefetch-step pooler-config
+    offload-backend offload-num-in-group offload-params offload-prefetch-step pooler-config
     prefix-cache-retention-interval prefix-caching-hash-algo prefix-match-unit quantization-config
     reasoning-config replayssm-buffer-len return-sampling-mask* runner scheduler-cls skip-mm-profiling*
     sparse-indexer-topk-backend specialize-active-lora* structured-outputs-config swa-bounded-replay* ubatch-size
@@ -172,6 +173,12 @@ CAPACITY = {
     "kv-cache-dtype-skip-layers": ("", "layers keep KV of another precision"),
 }
 """Flags that change how much KV fits and are not modelled: the value that changes nothing, and what others do."""
+USUAL = {
+    "nnodes": ("1",), "task": ("auto", "generate"), "runner": ("auto", "generate"),
+    "convert": ("auto", "none"), "num-scheduler-steps": ("1",), "max-num-partial-prefills": ("1",),
+    "model-impl": ("auto", "vllm"), "moe-backend": ("auto",), "lora-dtype": ("auto",), "ubatch-size": ("0",),
+    "mamba-cache-dtype": ("auto",), "mamba-ssm-cache-dtype": ("auto",)}
+"""Values of flags that are not modelled with which they change nothing."""
 ON = frozenset((
     "dcp-q-replicate", "disable-cascade-attn", "disable-nccl-for-dp-synchronization",
     "enable-batch-sharded-sampling", "enable-flashinfer-autotune", "mm-device-do-normalize", "swa-bounded-replay",
