@@ -7,16 +7,16 @@ from typing import get_args
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
 from hermes.deploy.sglang_flags import ALIASES, BESIDE, EARLIER, FLAGS, KINDS, NOT_MODELLED, REFUSED
-from hermes.deploy.vllm import Client, Read, set_key
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import whole_number
-from hermes.deploy.vllm_models import precision_of, simulated
+from hermes.deploy.vllm_models import precision_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
 from hermes.schedulers.sglang_config import SglangConfig
 
-__all__ = ["PARSER", "sglang_client"]
+__all__ = ["PARSER", "sglang_client", "share_experts"]
 
 PARSER = Parser("SGLang", {name: kind for name, kind in KINDS.items() if name not in EARLIER},
                 {name: KINDS[name] for name in EARLIER}, canonical=lambda name: ALIASES.get(name, name))
@@ -58,7 +58,7 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     path = given.get("model-path")
     if path is None and model is None:
         raise InputError(Verbatim("the command names no model: --model-path MODEL"), field="command")
-    own, how = (model, Stored()) if model is not None else _checkpoint(str(path), read)
+    own, how = (model, Stored()) if model is not None else checkpoint_of(str(path), read)
     read.client = {"model": own, **read.client}
     if _one_pool(load_model(own).name, given):
         set_key(read.client, "memory.hybrid", False)
@@ -73,12 +73,6 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
             ("memory.num_blocks", "max-total-tokens"), ("hardware.kv_dtype", "kv-cache-dtype"), ("model", "model-path"),
             ("hardware.dtype", "quantization"), ("parallel.ep", "ep-size")) if name in given}
     return read
-
-
-def _checkpoint(name: str, read: Read) -> tuple[str, Stored]:
-    own, how, note = simulated(name)
-    read.notes += [note] if note is not None else []
-    return own, how
 
 
 def _refuse(name: str, value: str | None) -> None:
@@ -125,14 +119,18 @@ def _precision(client: Client, model: str, how: Stored, given: dict[str, str | N
 
 def _ranks(client: Client, model: str, given: dict[str, str | None]) -> None:
     """Set experts over the ranks of a mixture; data-parallel ranks are engines of their own."""
-    tp = client.get("parallel", {}).get("tp", 1)
     copies, experts = (whole_number(name, given.get(name) or "1") for name in ("dp-size", "ep-size"))
     if copies > 1:
         client["count"] = copies
+    share_experts(client, model, experts, "--ep-size")
+
+
+def share_experts(client: Client, model: str, experts: int, flag: str) -> None:
+    """Set over how many ranks a mixture's experts are shared: all or none. Raises `InputError`, by the flag."""
+    parallel = {key: own for key, own in client.pop("parallel", {}).items() if own != 1}
+    tp = parallel.get("tp", 1)
     if experts > 1 and load_model(model).num_experts:
         if experts != tp:
-            raise InputError(f"1, or {tp} as --tp-size: other groups of experts are not modelled", experts,
-                             field="--ep-size")
-        set_key(client, "parallel.ep", experts)
-    if tp == 1:
-        client.pop("parallel", None)
+            raise InputError(f"1, or {tp} as for tensor parallelism: other groups are not modelled", experts, field=flag)
+        parallel["ep"] = experts
+    client |= {"parallel": parallel} if parallel else {}

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
-from hermes.deploy.vllm import Client, Read, set_key
+from hermes.deploy.sglang_command import share_experts
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import Flag, whole_number
-from hermes.deploy.vllm_models import precision_of, simulated
+from hermes.deploy.vllm_models import precision_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.checkpoints import Stored
-from hermes.hardware.descriptions.models import load_model
 
 __all__ = ["PARSER", "trtllm_client"]
 
@@ -87,14 +87,13 @@ def trtllm_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     path = next((word for word in named if not word.startswith("$")), given.get("model"))
     if path is None and model is None:
         raise InputError(Verbatim("the command names no model: trtllm-serve MODEL ..."), field="command")
-    own, how, note = (model, Stored(), None) if model is not None else simulated(str(path))
-    read.notes += [note] if note is not None else []
-    read.client = {"model": own, **read.client}
-    dtype = precision_of(own, how, None, None, "TensorRT-LLM")
+    served, how = (model, Stored()) if model is not None else checkpoint_of(str(path), read)
+    read.client = {"model": served, **read.client}
+    dtype = precision_of(served, how, None, None, "TensorRT-LLM")
     if dtype is not None:
         set_key(read.client, "hardware", {"kind": "composed", "dtype": dtype})
     _kv(read.client, how, given)
-    _experts(read.client, own, given)
+    share_experts(read.client, served, whole_number("ep_size", given.get("moe-expert-parallel-size", "1")), "--ep_size")
     read.flags = {flag.path: f"--{name.replace('-', '_')}" for name, flag in FLAGS.items() if name in given}
     return read
 
@@ -143,16 +142,3 @@ def _kv(client: Client, how: Stored, given: dict[str, str]) -> None:
         tokens = whole_number("kv_cache_config.max_tokens", given["kv-cache-config.max-tokens"])
         set_key(client, "memory.num_blocks", tokens // block)
         client["memory"].pop("utilization", None)
-
-
-def _experts(client: Client, model: str, given: dict[str, str]) -> None:
-    parallel = client.get("parallel", {})
-    tp, experts = parallel.get("tp", 1), whole_number("ep_size", given.get("moe-expert-parallel-size", "1"))
-    if experts > 1 and load_model(model).num_experts:
-        if experts != tp:
-            raise InputError(f"1, or {tp} as --tp_size: other groups of experts are not modelled", experts,
-                             field="--ep_size")
-        set_key(client, "parallel.ep", experts)
-    parallel = {key: own for key, own in client.get("parallel", {}).items() if own != 1}
-    client.pop("parallel", None)
-    client |= {"parallel": parallel} if parallel else {}

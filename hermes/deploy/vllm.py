@@ -35,8 +35,8 @@ from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
 
-__all__ = ["Client", "Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of",
-           "parser", "set_key"]
+__all__ = ["Client", "Launch", "Read", "assumed_names", "checkpoint_of", "client_of", "command_lines", "commands_of",
+           "launches_of", "parser", "set_key"]
 
 Client = dict[str, Any]
 """Keys of a client of a scenario."""
@@ -182,7 +182,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
                                   "the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
-    own, how = (model, Stored()) if model is not None else _checkpoint(named[0], read)
+    own, how = (model, Stored()) if model is not None else checkpoint_of(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
     if lora and rank is not None:
@@ -229,7 +229,7 @@ def _rest(read: Read, name: str, value: str | None) -> None:
     where.append(f"--{name}")
 
 
-def _checkpoint(name: str, read: Read) -> tuple[str, Stored]:
+def checkpoint_of(name: str, read: Read) -> tuple[str, Stored]:
     """Return the client's name of a checkpoint, and how it is stored; note the part of the name that is lost."""
     own, how, note = simulated(name)
     read.notes += [note] if note is not None else []
@@ -264,7 +264,7 @@ def _apply_features(read: Read, features: Features, told: Told) -> None:
 
 def _draft_model(name: str, read: Read) -> str:
     try:
-        return _checkpoint(name, read)[0]
+        return checkpoint_of(name, read)[0]
     except InputError:
         raise InputError(Verbatim(f"no description of {name}, which drafts: save its config.json (from its page at "
                                   "Hugging Face), add --draft-model PATH; or add --draft-time, of one of its runs"),

@@ -94,7 +94,7 @@ def test_sglang_with_one_pool_for_windows(words):
     ("sglang", "sglang serve --model Qwen/Qwen3-8B --tp 2 --pp-size 2", "--pp-size: not modelled: pipeline stages"),
     ("sglang", "sglang serve --model Qwen/Qwen3-8B --schedule-policy hrrn", "--schedule-policy: expected a policy"),
     ("sglang", "sglang serve --model Qwen/Qwen3-8B --speculative-algo EAGLE3", "--speculative-algorithm: not modelled"),
-    ("sglang", "sglang serve --model Qwen/Qwen3-30B-A3B --tp 4 --ep 2", "--ep-size: expected 1, or 4 as --tp-size"),
+    ("sglang", "sglang serve --model Qwen/Qwen3-30B-A3B --tp 4 --ep 2", "--ep-size: expected 1, or 4 as for"),
     ("sglang", "sglang serve --model openai/gpt-oss-20b", "add --disable-hybrid-swa-memory"),
     ("sglang", "sglang serve --model Qwen/Qwen3-8B --mem-fraction-static 8", "--mem-fraction-static: expected a num"),
     ("sglang", "sglang serve --model Qwen/Qwen3-8B --enable-mixed-chunk --chunked-prefill 9", "expected less than"),
