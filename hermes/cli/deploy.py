@@ -109,6 +109,7 @@ def import_trtllm(
 def _import(kind: str, command: str, device: str, model: str | None, engine: str | None, rate: str | None,
             workload: str, told: Told, output: Path | None) -> None:
     from hermes.deploy.engine_scenario import read_source, text_of, together
+    from hermes.deploy.refusals import explaining
     from hermes.explore.first_load import confirmed, fit, lone
     from hermes.explore.objective import rate_option
 
@@ -132,7 +133,8 @@ def _import(kind: str, command: str, device: str, model: str | None, engine: str
         documents.append(found.document)
     document = together(documents, source)
     if len(documents) > 1:
-        document = confirmed(document)
+        with explaining(source.written):
+            document = confirmed(document)
     for note in (*source.notes, *notes):
         print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(document, "\n".join([*header, *source.warnings, *source.notes]), output)

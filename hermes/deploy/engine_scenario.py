@@ -122,6 +122,9 @@ def read_source(text: str, file: str | None, kind: str = "vllm", *, device: str,
     Raises `InputError` for what is neither, and for a model without a description.
     """
     source = Source([], "")
+    if model is not None:
+        with inside("--model"):
+            load_model(model)
     groups = _groups(text, file, kind, source)
     source.written = [_written(group, text, file) for group in groups]
     reads = []

@@ -64,10 +64,9 @@ class Written:
 
     def flag(self, path: str) -> str | None:
         """Return the flag that set a key, or the nearest key above or below it."""
-        if path in self.flags:
-            return self.flags[path]
-        above = [key for key in self.flags if path.startswith(f"{key}.")]
-        return self.flags[max(above, key=len)] if above else None
+        flags = {**self.flags, "device": "--device", "engine": "--engine"}   # two are options of hermes
+        above = [key for key in flags if f"{path}.".startswith(f"{key}.")]
+        return flags[max(above, key=len)] if above else None
 
     def _of_row(self, row: Row, error: InputError) -> str:
         other, why = self.flag(row.other.key), row.missing or row.unrecorded

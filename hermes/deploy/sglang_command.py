@@ -131,6 +131,6 @@ def share_experts(client: Client, model: str, experts: int, flag: str) -> None:
     tp = parallel.get("tp", 1)
     if experts > 1 and load_model(model).num_experts:
         if experts != tp:
-            raise InputError(f"1, or {tp} as for tensor parallelism: other groups are not modelled", experts, field=flag)
+            raise InputError(f"1, or {tp} as for tensor parallelism: others are not modelled", experts, field=flag)
         parallel["ep"] = experts
     client |= {"parallel": parallel} if parallel else {}

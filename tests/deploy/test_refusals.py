@@ -71,6 +71,13 @@ def test_a_refusal_names_the_flag(flags, said):
     assert refusal(f"vllm serve meta-llama/Llama-3.1-8B-Instruct {flags}").startswith(said)
 
 
+def test_options_of_hermes_are_named_too():
+    words = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    assert refusal(words, device="h1000").startswith("--device: ")
+    assert refusal(words, engine="vllm-0.99").startswith("--engine: expected an engine whose rules are known")
+    assert refusal(words, model="nothing").startswith("--model: ")
+
+
 def test_an_engine_that_does_not_start_is_refused_with_its_line(tmp_path, capsys):
     file = tmp_path / "big.yaml"
     file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: "
