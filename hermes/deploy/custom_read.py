@@ -44,8 +44,6 @@ def read_dynamo(document: Node, found: Deployed) -> None:
                 engine.gpus = gpus * pods
             role = role_of(text(part, "subComponentType") or text(part, "type"))
             found.add(name, whole(part, "replicas", 1), role, engine, container)
-    if len(parts) and not found.groups:
-        found.kinds.append("a DynamoGraphDeployment without an engine")
 
 
 # -- KServe ----------------------------------------------------------------------------------------------------------

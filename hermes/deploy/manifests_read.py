@@ -61,11 +61,13 @@ def groups_of(document: str, file: str | None, kind: str = "vllm") -> Deployed:
         elif text(one, "kind") in RUNTIMES:
             found.runtimes[name] = one
     for one in documents:
+        before = len(found.groups), len(found.kinds)
         _read(one, found)
+        if before == (len(found.groups), len(found.kinds)):
+            found.kinds.append(f"{_a(text(one, 'kind') or 'compose file or Helm values')} without an engine")
     if not found.groups:
         first = documents[0].mark.line if documents else None
-        what = f"this is {' and '.join(dict.fromkeys(found.kinds))}" if found.kinds else "neither a workload with a " \
-            "container that starts it, nor Helm values with servingEngineSpec.modelSpec, or with decode and prefill"
+        what = f"this is {' and '.join(dict.fromkeys(found.kinds)) or 'an empty file'}"
         raise InputError(Verbatim(f"no engine of {ENGINES[kind]}: {what}"), file=file, line=first)
     names: dict[str, int] = {}
     for group in found.groups:
@@ -121,20 +123,24 @@ def _values(document: Node, found: Deployed) -> bool:
 def _other(kind: str, document: Node, found: Deployed) -> None:
     """Note an object that starts no engine."""
     name = text(document, "metadata", "name")
-    found.kinds.append(f"a {kind}{' (hermes import objects reads it)' if kind in OBJECTS else ''}")
+    found.kinds.append(f"{_a(kind)}{' (hermes import objects reads it)' if kind in OBJECTS else ''}")
     if kind in AUTOSCALERS:
         found.not_modelled.append(named(kind, document))
     elif kind not in NO_ENGINES and kind not in RUNTIMES:
         found.unknown.append(named(f"{kind} {name or ''}".strip(), document))
 
 
+def _a(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'AEIO' else 'a'} {kind}"
+
+
 def _workload(document: Node, found: Deployed) -> None:
     spec = at(document, "spec")
     pod = document if text(document, "kind") == "Pod" else at(document, "spec", "template")
-    before = len(found.groups)
+    before, count = len(found.groups), whole(spec, "replicas", 1)
     if pod is not None:
-        _pod(document, pod, whole(spec, "replicas", 1), {}, found)
-    if len(found.groups) == before:
+        _pod(document, pod, count, {}, found)
+    if len(found.groups) == before and count:
         words = [word for container in items(pod, "spec", "containers") for word in (
             text(container, "image") or "", *texts(container, "command"), *texts(container, "args"))]
         found.kinds.append(f"a {text(document, 'kind')} of {other_engine(words) or 'other programs'}")

@@ -6,7 +6,7 @@ from typing import get_args
 
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
-from hermes.deploy.sglang_flags import ALIASES, BESIDE, EARLIER, FLAGS, KINDS, NOT_MODELLED, REFUSED
+from hermes.deploy.sglang_flags import ALIASES, BESIDE, FLAGS, KINDS, OTHERS, READ, REFUSED
 from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import whole_number
@@ -18,8 +18,7 @@ from hermes.schedulers.sglang_config import SglangConfig
 
 __all__ = ["PARSER", "sglang_client", "share_experts"]
 
-PARSER = Parser("SGLang", {name: kind for name, kind in KINDS.items() if name not in EARLIER},
-                {name: KINDS[name] for name in EARLIER}, canonical=lambda name: ALIASES.get(name, name))
+PARSER = Parser("SGLang", KINDS, OTHERS, canonical=lambda name: ALIASES.get(name, name))
 POLICIES = get_args(SglangConfig.model_fields["schedule_policy"].annotation)
 _KV = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bf16": "bf16", "bfloat16": "bf16"}
 _DYNAMO = ("endpoint", "migration-limit", "namespace", "custom-jinja-template", "dyn-tool-call-parser",
@@ -50,10 +49,8 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
             _apply(read.client, name, value)
         elif name in BESIDE or name in _DYNAMO:
             read.beside.append(f"--{name}")
-        elif name in NOT_MODELLED:
-            read.not_modelled.append(f"--{name}")
-        elif name not in KINDS:
-            read.unknown.append(f"--{name}")
+        elif name not in READ:
+            (read.not_modelled if name in KINDS or name in OTHERS else read.unknown).append(f"--{name}")
     read.unknown += [f"the value of {word}" if word.startswith("$") else "a value without its flag" for word in named]
     path = given.get("model-path")
     if path is None and model is None:

@@ -9,8 +9,11 @@ from each import each
 from hermes.deploy.engine_words import EngineWords, of_text
 from hermes.deploy.flags import settings_of
 from hermes.deploy.sglang_command import PARSER as SGLANG
+from hermes.deploy.sglang_command import sglang_client
+from hermes.deploy.sglang_flags import ALIASES, BESIDE, FLAGS, OTHERS, READ, REFUSED
+from hermes.deploy.sglang_flags import KINDS as SGLANG_KINDS
 from hermes.deploy.vllm import parser
-from hermes.deploy.vllm_features import JSON, MANY, Features
+from hermes.deploy.vllm_features import JSON, MANY, Features, Told
 from hermes.errors import InputError
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "vllm-parses.json").read_text())
@@ -94,3 +97,24 @@ def test_an_ambiguous_beginning_of_sglang():
 ])
 def test_a_script_is_read_as_a_shell_does(script, words):
     assert [engine.words for engine in of_text(script)] == [words]
+
+
+def test_flags_of_sglang_are_its_own():
+    known = {**SGLANG_KINDS, **OTHERS}
+    assert {*FLAGS, *READ, *REFUSED, *ALIASES, *ALIASES.values()} <= known.keys()
+    assert {name for name, flag in FLAGS.items() if flag.kind in ("switch", "off")} == {
+        name for name in FLAGS if known[name] == "switch"}
+    assert not BESIDE & {*FLAGS, *READ, *REFUSED}
+    assert sorted(BESIDE - known.keys()) == []
+
+
+@each("name", SGLANG_KINDS)
+def test_every_flag_of_sglang_is_read_or_refused_by_name(name):
+    values = {"switch": [], "value": ["1"], "values": ["1", "2"]}[SGLANG_KINDS[name]]
+    words = ["--model-path", "Qwen/Qwen3-8B", f"--{name}", *values]
+    try:
+        read = sglang_client(EngineWords(words, kind="sglang"), "qwen3-8b", Told())
+    except InputError as error:
+        assert (error.field or "").removeprefix("--") in (name, ALIASES.get(name))
+    else:
+        assert read.unknown == []
