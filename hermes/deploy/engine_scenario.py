@@ -14,7 +14,7 @@ from hermes.config.yaml_document import read_text
 from hermes.deploy.engine_words import ENGINES, EngineWords, engine_of_image, of_text
 from hermes.deploy.manifests_read import Group, groups_of, is_yaml
 from hermes.deploy.refusals import Written, explaining, placing
-from hermes.deploy.sglang_command import sglang_client
+from hermes.deploy.sglang_command import set_chunk, sglang_client
 from hermes.deploy.trtllm_command import trtllm_client
 from hermes.deploy.vllm import Client, Read, client_of
 from hermes.deploy.vllm_features import KV_TRANSFER, SYNCHRONOUS, Told, apply_mode
@@ -142,6 +142,7 @@ def read_source(text: str, file: str | None, kind: str = "vllm", *, device: str,
     if not source.drafts:
         told.check_needed()
     source.warnings.sort(key=_effect)
+    source.notes.sort(key=lambda note: re.search("phases|outside of the known", note) is None)
     source.name = " and ".join(Path(name).stem if Path(name).exists() else name.rpartition("/")[2]
                                for name in source.models)
     return source
@@ -223,6 +224,8 @@ def _client(group: Group, read: Read, source: Source, device: str, engine: str |
         read.notes += _with_mode(read, engine, device)
     elif kind == "sglang":
         engine = None   # its scheduler has the rules
+        with inside("--device"):
+            read.notes += set_chunk(read.client, load_device(device))
     if group.role != "both":   # the scenario's clients hand their KV over
         read.not_modelled = [flag for flag in read.not_modelled if not flag.startswith(KV_TRANSFER)]
         if read.client.pop("api_servers", None) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 from hermes.deploy.engine_words import EngineWords
@@ -13,13 +14,15 @@ from hermes.deploy.vllm_flags import whole_number
 from hermes.deploy.vllm_models import precision_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.checkpoints import Stored
+from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.descriptions.models import load_model
 from hermes.schedulers.sglang_config import SglangConfig
 
-__all__ = ["PARSER", "sglang_client", "share_experts"]
+__all__ = ["PARSER", "set_chunk", "sglang_client", "share_experts"]
 
 PARSER = Parser("SGLang", KINDS, OTHERS, canonical=lambda name: ALIASES.get(name, name))
 POLICIES = get_args(SglangConfig.model_fields["schedule_policy"].annotation)
+CHUNKS = ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384))   # GiB of a device below which it is so
 _KV = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bf16": "bf16", "bfloat16": "bf16"}
 _DYNAMO = ("endpoint", "migration-limit", "namespace", "custom-jinja-template", "dyn-tool-call-parser",
            "dyn-reasoning-parser", "use-sglang-tokenizer", "store-kv", "request-plane", "discovery-backend")
@@ -92,6 +95,17 @@ def _apply(client: Client, name: str, value: str | None) -> None:
         set_key(client, flag.path, -1)
     else:
         set_key(client, flag.path, flag.value(name, value))
+
+
+def set_chunk(client: Client, device: DeviceDescription) -> list[str]:
+    """Set the chunk of prompts that SGLang chooses by the device's memory, if the command names none and it is not the
+    scheduler's own default (`_handle_gpu_memory_settings` of 0.5.14, read, not run); return a note on it."""
+    scheduler = client["scheduler"]
+    chunk = next(tokens for below, tokens in CHUNKS if device.memory < below * 2**30)
+    if "chunked_prefill_size" in scheduler or chunk == SglangConfig.model_fields["chunked_prefill_size"].default:
+        return []
+    scheduler["chunked_prefill_size"] = chunk
+    return [f"--chunked-prefill-size: left out; SGLang takes {chunk} on {device.name}"]
 
 
 def _one_pool(model: str, given: dict[str, str | None]) -> bool:

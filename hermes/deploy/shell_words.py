@@ -53,7 +53,7 @@ class Script:
 def script_of(text: str, env: Mapping[str, str] = {}) -> Script:
     """Read a script. env: Variables that it finds. Raises `InputError` for one that a shell cannot read."""
     script = Script(env=dict(env))
-    text, here = _without_files(text)
+    text, here = _without_files(text.replace("\r\n", "\n"))
     text = re.sub(r"\\[ \t]*\n", " ", text)
     text = _RUN.sub(lambda found: found[0] if re.fullmatch(r"\$\(\w+\)", found[0]) else "$(...)", text)
     text = re.sub(r"(?m)(?<=\s)#\s[^'\"\n]*$", "", re.sub(r"(?m)^\s*#.*$", "", text))
