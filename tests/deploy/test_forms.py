@@ -14,16 +14,19 @@ SPEC.loader.exec_module(forms_check)
 FORMS = forms_check.forms()
 
 
-@pytest.mark.parametrize("area", sorted({form.parent.name for form in FORMS}))
-def test_forms_are_read_as_expected(area):
+PART = 9   # forms of an item
+
+
+@pytest.mark.parametrize("part", range(-(-len(FORMS) // PART)))
+def test_forms_are_read_as_expected(part):
     def check(form):
         assert forms_check.differences(form, forms_check.run(form, forms_check.expected(form)["run"])) == []
 
-    check_each(forms_check.forms(area), check, lambda form: form.name)
+    check_each(FORMS[part * PART:][:PART], check, lambda form: form.relative_to(forms_check.FORMS))
 
 
 def test_a_form_that_is_read_otherwise_is_noticed():
-    form = FORMS[0]
+    form = next(form for form in forms_check.forms("launch") if "read" in forms_check.expected(form))
     right = forms_check.run(form, forms_check.expected(form)["run"])
     assert forms_check.differences(form, forms_check.Outcome(right.document, [*right.said, "more"]))
     assert forms_check.differences(form, forms_check.Outcome({}, right.said))
