@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[EngineWords, str | None, Told], Read]] = {
     "vllm": client_of, "sglang": sglang_client, "trtllm": trtllm_client}
 IDLE_ADAPTERS = ("--enable-lora: the workload has no adapters, so that their slots stay idle; write "
                  "`adapters: {count: N}` in it")
-EXPORTED = re.compile(r"(?m)^# (\S+): (\d{1,6}) of them(?: \((prefill|decode)\))?$")
+EXPORTED = re.compile(r"(?m)^# (\S.{0,99}): (\d{1,6}) of them(?: \((prefill|decode)\))?$")
 FIRST_RATE = 4.0   # of one engine, where the search for a rate begins
 FILES = (".yaml", ".yml", ".json", ".sh", ".txt", ".bash", ".slurm", ".sbatch")
 # what a warning is about, the largest effect first; `unknown` may be anything
@@ -165,7 +165,7 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
                   for place, engine in enumerate(engines)]
         exported = EXPORTED.findall(text)   # what `hermes export vllm` writes above each command
         for group, (name, count, role) in zip(groups, exported if len(exported) == len(groups) else (), strict=False):
-            group.name, group.count, group.role = name, int(count), role or "both"
+            group.name, group.count, group.role = "-".join(name.split()), int(count), role or "both"
     groups = [group for group in groups if not _of_another(group.engine)] or groups
     own = [group for group in groups if group.engine.kind == kind]
     others = list(dict.fromkeys(group.engine.kind for group in groups if group.engine.kind != kind))

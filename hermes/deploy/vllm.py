@@ -402,7 +402,7 @@ def command_lines(scenario: Scenario) -> list[str]:
     """
     groups = {str(client.name): client for client in scenario.clients if client.kind == "llm"}
     phases = {name: "" if client.role == "both" else f" ({client.role})" for name, client in groups.items()}
-    return [f"# {printable('-'.join(name.split()))}: {groups[name].count} of them{phases[name]}\n{command}"
+    return [f"# {printable(' '.join(name.split()))}: {groups[name].count} of them{phases[name]}\n{command}"
             for name, command in commands_of(scenario)]
 
 
