@@ -1,4 +1,4 @@
-"""Print what becomes of each form in tests/deploy/forms: the fields that are read, what is said, what is refused.
+"""Print what becomes of each form in tests/deploy/forms: the fields that are read, dropped, noted, refused.
 
     python scripts/forms_check.py [FOLDER]
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from hermes.scenario import load_scenario
 
 FORMS = Path(__file__).resolve().parents[1] / "tests" / "deploy" / "forms"
 END = ".expect.yaml"
+DROPPED = re.compile(r"not modelled|unknown|left out: ")
 OWN = ("name", "device", "model", "kind")   # of a client whatever the form says
 
 
@@ -163,8 +165,10 @@ def main() -> int:
         else:
             read = {path: value for path, value in found.fields.items() if path.rpartition(".")[2] not in OWN}
             print(f"    read: {', '.join(f'{path}={value}' for path, value in read.items()) or 'defaults'}")
-            print(*(f"    said: {line}" for line in found.said), sep="\n")
-        print(*(f"    WRONG: {line}" for line in differs), sep="\n")
+            for line in found.said:
+                print(f"    {'dropped' if DROPPED.search(line) else 'noted'}: {line}")
+        for line in differs:
+            print(f"    WRONG: {line}")
     print(f"{len(forms(*sys.argv[1:2]))} forms, {wrong} not as expected")
     return int(wrong > 0)
 

@@ -191,7 +191,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z")
 
 def whole_number(name: str, text: str) -> int:
     """Read a whole number as vLLM does: 8k is 8,000, 8K is 8,192. Raises `InputError`."""
-    found = _NUMBER.match(text)
+    found = _NUMBER.match(text.strip())
     if found is None:
         raise InputError("a whole number, such as 8192, 8k (8,000) or 8K (8,192)", text, field=f"--{name}")
     factor = 1
