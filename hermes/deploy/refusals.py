@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hermes.config.yaml_document import Mark, Node
 from hermes.deploy.engine_words import EngineWords
+from hermes.deploy.vllm_flags import SHORT
 from hermes.engine.compatibility import ROWS, Row
 from hermes.errors import InputError, Verbatim
 
@@ -118,8 +119,8 @@ def _names(value: object, flag: str) -> bool:
     """Whether a text has a flag, or a beginning of it."""
     if not isinstance(value, str) or not flag.startswith("--"):
         return False
-    return any(flag == word or (len(word) > 4 and flag.startswith(word))
-               for word in re.findall(r"--[\w-]+", value.replace("_", "-")))
+    return any(flag == word or (len(word) > 4 and flag.startswith(word)) or flag == f"--{SHORT.get(word[1:])}"
+               for word in re.findall(r"(?<![\w-])--?[\w-]+", value.replace("_", "-")))
 
 
 def _kebab(key: str) -> str:

@@ -1,1 +1,2 @@
-vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 8
+vllm serve deepseek-ai/DeepSeek-V3 -tp 8 \
+  -dcp 8
