@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from hermes.config.yaml_document import Node
 from hermes.deploy.deployed import Deployed, role_of
 from hermes.deploy.engine_words import of_container
 from hermes.deploy.nodes import at, fields, items, placed, text, whole
-from hermes.deploy.shell_words import ASSIGNED, filled
-from hermes.errors import InputError
+from hermes.deploy.shell_words import ASSIGNED, filled, split
 
 __all__ = ["read_compose"]
 
@@ -50,11 +48,8 @@ def _words(service: Node, key: str, env: Mapping[str, str]) -> list[str]:
         return []
     if isinstance(node.value, list):
         return [_filled(str(item.value), env) for item in node.value]
-    try:
-        return shlex.split(_filled(str(node.value).replace("\\\n", " "), env))
-    except ValueError as error:
-        raise InputError(f"a command that a shell can read ({error})", field=key, file=node.mark.file,
-                         line=node.mark.line) from None
+    with placed(node):
+        return split(_filled(str(node.value), env))
 
 
 def _filled(value: str, env: Mapping[str, str]) -> str:

@@ -7,13 +7,13 @@ LLMInferenceService and InferenceService, StormService and RoleBasedGroup, RaySe
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.deployed import Deployed, environment, gpus_of, read_container, role_of, words_of
 from hermes.deploy.engine_words import EngineWords, of_container, of_text
-from hermes.deploy.nodes import at, fields, items, named, text, texts, value, whole
+from hermes.deploy.nodes import at, fields, items, named, placed, text, texts, value, whole
+from hermes.deploy.shell_words import split
 from hermes.errors import Verbatim
 
 __all__ = ["read_dynamo", "read_inference_service", "read_kubeai", "read_llm_inference_service", "read_ray",
@@ -59,8 +59,8 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
     speculator = at(spec, "speculator")
     drafts = []
     if speculator is not None:
-        config = value(speculator, "config") or {}
-        given = {key: int(own) if str(own := node.value).isdecimal() else own for key, node in config.items()}
+        given = {key: int(own) if (own := str(node.value)).isdecimal() else own
+                 for key, node in fields(at(speculator, "config"))}
         draft = _model(at(speculator, "model"))
         drafts = ["--speculative-config", json.dumps({**given, **({"model": draft} if draft else {})})]
     phases: list[tuple[str, Node | None]] = [("both", spec)]
@@ -80,7 +80,8 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
         main = next((one for one in containers if text(one, "name") == "main"), next(iter(containers), None))
         node = main or side
         env, names = environment(main, found)
-        words = [*texts(main, "args"), *shlex.split(env.get("VLLM_ADDITIONAL_ARGS", ""))]
+        with placed(node):
+            words = [*texts(main, "args"), *split(env.get("VLLM_ADDITIONAL_ARGS", ""))]
         if texts(main, "command") or words[:1] == ["vllm"]:   # the container's own command, not KServe's
             engine = None if main is None else read_container(main, found, pods=pods)
         else:
@@ -100,7 +101,7 @@ def _model(model: Node | None) -> str | None:
 def read_inference_service(document: Node, found: Deployed) -> None:
     """Read an InferenceService whose predictor serves a language model."""
     name, predictor = text(document, "metadata", "name") or "llm", at(document, "spec", "predictor")
-    count = whole(predictor, "minReplicas", 1)
+    count = whole(predictor, "minReplicas", 1) or 1   # none is left while no request comes
     if whole(predictor, "maxReplicas", count) > count:
         found.not_modelled.append(named(f"maxReplicas of {name} (autoscaling)", at(predictor, "maxReplicas")))
     model = at(predictor, "model")
@@ -185,7 +186,8 @@ def _ray_config(role: str, config: Node, found: Deployed) -> None:
     loading, deployment = at(config, "model_loading_config"), at(config, "deployment_config")
     name = text(loading, "model_id") or "llm"
     scaling = at(deployment, "autoscaling_config")
-    count = whole(deployment, "num_replicas", whole(scaling, "initial_replicas", whole(scaling, "min_replicas", 1)))
+    least = whole(scaling, "initial_replicas", whole(scaling, "min_replicas", 1))
+    count = whole(deployment, "num_replicas", least or 1)
     if whole(scaling, "max_replicas", count) > count:
         found.not_modelled.append(named(f"autoscaling_config of {name}", scaling))
     if (lora := at(config, "lora_config")) is not None:

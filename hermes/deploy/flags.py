@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from hermes.config.yaml_document import Node, parse_documents, read_text
-from hermes.deploy.engine_words import ENGINES, EngineWords
+from hermes.deploy.engine_words import EngineWords
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["Kind", "Option", "Parser", "is_true", "settings_of", "taken_settings"]
@@ -131,29 +131,29 @@ def settings_of(engine: EngineWords, parser: Parser, flags: Sequence[str] = ("co
 
     Raises `InputError` for a file that is not there, and for one that is no mapping.
     """
-    words, said = taken_settings(engine, flags)
-    if said and parser.engine != ENGINES["vllm"]:
-        said = []
+    words, glued = taken_settings(engine, flags)
+    said = [f"{flag}=FILE ({parser.engine} reads settings from {flag} FILE, with a blank; here they are read)"
+            for flag in glued]   # vLLM 0.33.0 was run, SGLang 0.5's server_args_config_parser.py read
     return (words if engine.settings is None else _words_of(engine.settings, parser) + words), said
 
 
 def taken_settings(engine: EngineWords, flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return an engine's words without the flag of a settings file, which becomes `engine.settings`; and whether vLLM
-    would read the file. Raises `InputError`."""
-    words, said = list(engine.words), []
+    """Return an engine's words without the flag of a settings file, which becomes `engine.settings`; and the flag where
+    its file follows `=`. Raises `InputError`."""
+    words, glued = list(engine.words), []
     for place, word in reversed(list(enumerate(words))):
         name, equals, path = word.lstrip("-").partition("=")
         if not word.startswith("--") or name.replace("_", "-") not in flags:
             continue
         if equals:
-            said.append(f"--{name}=FILE (vLLM reads settings from --{name} FILE, with a blank; here they are read)")
+            glued.append(f"--{name}")
         elif place + 1 < len(words):
             path = words[place + 1]
         else:
             raise InputError(Verbatim("needs a file"), field=f"--{name}")
         del words[place:place + 1 if equals else place + 2]
         engine.settings = _settings(path, engine, f"--{name}")
-    return words, said
+    return words, glued
 
 
 def _settings(path: str, engine: EngineWords, flag: str) -> Node:
@@ -190,19 +190,12 @@ def _words_of(settings: Node, parser: Parser) -> list[str]:
             off = f"no-{flag}"
             words += [f"--{flag}"] if value else [f"--{off}"] if off in parser.kinds else []
         elif isinstance(value, dict):
-            words += [f"--{flag}", json.dumps(_plain(value))]
+            words += [f"--{flag}", json.dumps(value)]
         elif isinstance(value, list):
             words += [f"--{flag}", *map(str, value)] if value else []
         elif value is not None:
             words += [f"--{flag}={value}"]
     return words
-
-
-def _plain(value: object) -> object:
-    """Return YAML data without the marks of its texts."""
-    if isinstance(value, dict):
-        return {key: _plain(own) for key, own in value.items()}
-    return [_plain(own) for own in value] if isinstance(value, list) else value
 
 
 def _is_flag(word: str) -> bool:

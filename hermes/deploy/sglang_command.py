@@ -38,8 +38,8 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     Raises `InputError` for a flag that changes what fits into memory and is not modelled, and for a model without a
     description.
     """
-    words, _ = settings_of(engine, PARSER)
-    read = Read({"scheduler": {"kind": "sglang"}}, engine=engine)
+    words, said = settings_of(engine, PARSER)
+    read = Read({"scheduler": {"kind": "sglang"}}, engine=engine, not_modelled=said)
     named: list[str] = []
     given: dict[str, str | None] = {}
     for option in PARSER.read(words, named):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["SHELLS", "Script", "filled", "script_of", "simple_commands"]
+__all__ = ["SHELLS", "Script", "filled", "script_of", "simple_commands", "split"]
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ash"}
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -76,6 +76,14 @@ def script_of(text: str, env: Mapping[str, str] = {}) -> Script:
 def simple_commands(text: str, env: Mapping[str, str] = {}) -> Iterable[list[str]]:
     """Return the words of each simple command of a script. Raises `InputError` for one that a shell cannot read."""
     return script_of(text, env).commands
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a text. Raises `InputError` for one that a shell cannot read."""
+    try:
+        return shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"a command that a shell can read ({error})", field="command") from None
 
 
 def _without_files(text: str) -> tuple[str, list[tuple[str, str, bool]]]:

@@ -1,6 +1,7 @@
 """Forms as users have them (`forms/`): each is read as its expectations say; `scripts/forms_check.py` prints them."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -46,3 +47,13 @@ def test_expectations_say_what_is_read_or_refused(tmp_path):
     (tmp_path / "a.expect.yaml").write_text("run: import vllm FORM")
     with pytest.raises(ValueError, match="either"):
         forms_check.expected(tmp_path / "a.sh")
+
+
+def test_refusals_of_engines_name_the_file_and_no_key_of_a_scenario():
+    def check(form):
+        said = forms_check.run(form, forms_check.expected(form)["run"]).refused
+        assert re.match(r"\S+\.(sh|yaml|json)(:\d+)*: ", said)
+        assert not re.search(r"clients\.\d|\b(scheduler|memory|hardware|parallel|workload)\.(?!sh|yaml)\w", said)
+
+    check_each([form for area in ("launch", "manifests") for form in forms_check.forms(area)
+                if "refused" in forms_check.expected(form)], check, lambda form: form.name)
