@@ -19,10 +19,13 @@ from hermes.errors import Verbatim
 __all__ = ["read_dynamo", "read_inference_service", "read_kubeai", "read_llm_inference_service", "read_ray",
            "read_ray_service", "read_sky", "read_storm_service"]
 
-# arguments of KServe's Hugging Face server that are not vLLM's and do not change when a token is computed
+LLM_FIELDS = {"annotations", "labels", "model", "model.name", "model.uri", "parallelism", "prefill", "replicas",
+              "router", "runtime", "serviceAccountName", "speculator", "storageInitializer", "template", "worker"}
+"""Fields of an LLMInferenceService that are read, or that change no time of its engines."""
 KSERVE = {"model-name", "model-id", "model-dir", "http-port", "grpc-port", "workers", "max-asyncio-workers",
           "enable-grpc", "enable-docs-url", "enable-latency-logging", "backend", "task", "log-config-file",
           "access-log-format", "max-threads", "model-revision", "tokenizer-revision", "return-probabilities"}
+"""Arguments of KServe's Hugging Face server that are not vLLM's and do not change when a token is computed."""
 
 
 # -- Dynamo ----------------------------------------------------------------------------------------------------------
@@ -55,7 +58,10 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
     if model is None:
         raise document.mark.error("spec.model.uri: hf:// and the model's name at Hugging Face",
                                   text(spec, "model", "uri"), field="spec.model.uri")
-    found.not_modelled += [named(f"baseRefs of {name}", at(spec, "baseRefs"))] if items(spec, "baseRefs") else []
+    for key, node in (*fields(spec), *((f"model.{key}", node) for key, node in fields(at(spec, "model")))):
+        if key not in LLM_FIELDS and node.value:
+            found.not_modelled.append(named(f"{key} of {name}", node))
+    is_sglang = "sglang" in (text(spec, "runtime") or "")
     speculator = at(spec, "speculator")
     drafts = []
     if speculator is not None:
@@ -71,11 +77,12 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
         parallel, worker = at(side, "parallelism"), at(side, "worker")
         data, local = whole(parallel, "data", 1), whole(parallel, "dataLocal", 0)
         pods = (data // local if local else whole(parallel, "pipeline", 1)) if worker is not None else 1
-        before = ["vllm", "serve", model, *drafts]
+        before = ["sglang", "serve", "--model-path", model] if is_sglang else ["vllm", "serve", model, *drafts]
         for key, flag in (("tensor", "tensor-parallel-size"), ("pipeline", "pipeline-parallel-size"),
                           ("data", "data-parallel-size")):
             before += [f"--{flag}", str(whole(parallel, key, 1))] if whole(parallel, key, 1) > 1 else []
-        before += ["--enable-expert-parallel"] if value(parallel, "expert") is True else []
+        if value(parallel, "expert") is True:
+            before += ["--ep-size", str(whole(parallel, "tensor", 1))] if is_sglang else ["--enable-expert-parallel"]
         containers = items(side, "template", "containers")
         main = next((one for one in containers if text(one, "name") == "main"), next(iter(containers), None))
         node = main or side
@@ -145,7 +152,8 @@ def read_storm_service(document: Node, found: Deployed) -> None:
         size = whole(role, "podGroupSize", whole(group, "size", 1))
         pod = (at(role, "template") or at(role, "standalonePattern", "template") or at(group, "leaderTemplate")
                or at(group, "patchLeaderTemplate") or at(group, "template"))
-        env = {"POD_GROUP_INDEX": "0", "LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": str(size)}
+        env = {"POD_GROUP_INDEX": "0", "LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": str(size),
+               "RBG_LWP_WORKER_INDEX": "0", "RBG_LWP_GROUP_SIZE": str(size)}
         for container in items(pod, "spec", "containers"):
             engine = read_container(container, found, env, pods=size)
             found.add(name, sets * whole(role, "replicas", 1), role_of(name), engine, container)

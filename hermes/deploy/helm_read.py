@@ -57,7 +57,10 @@ def _model_spec(spec: Node, found: Deployed) -> None:
     known, names = environment(spec, found)
     engine = of_container(image or None, ["vllm", "serve"], words, known, names)
     assert engine is not None
-    engine.gpus = whole(spec, "requestGPU", 0) or None
+    count, gpus = whole(spec, "replicaCount", 1), whole(spec, "requestGPU", 0)
+    if is_on(spec, "raySpec", "enabled"):   # a head and so many workers are one engine
+        count, gpus = min(count, 1), whole(at(spec, "raySpec", "headNode"), "requestGPU", 0) + count * gpus
+    engine.gpus = gpus or None
     for name, node in fields(spec):
         if name == "keda" and is_on(node, "enabled"):
             found.not_modelled.append(named("keda (autoscaling)", node))
@@ -66,7 +69,7 @@ def _model_spec(spec: Node, found: Deployed) -> None:
         elif name not in BESIDE_SPEC | READ_SPEC | {"keda", "raySpec"}:
             found.unknown.append(named(f"modelSpec.{name}", node))
     role = ROLES.get(text(spec, "lmcacheConfig", "kvRole") or "", "both")
-    found.add(text(spec, "name") or "llm", whole(spec, "replicaCount", 1), role, engine, spec)
+    found.add(text(spec, "name") or "llm", count, role, engine, spec)
 
 
 def _model(spec: Node) -> str:

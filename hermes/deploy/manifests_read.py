@@ -7,7 +7,7 @@ Workloads of Kubernetes are read here; custom resources in `custom_read`, Helm v
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy import custom_read
@@ -15,7 +15,7 @@ from hermes.deploy.compose_read import read_compose
 from hermes.deploy.deployed import Deployed, Group, read_container, role_of
 from hermes.deploy.engine_words import ENGINES, EngineWords, other_engine
 from hermes.deploy.helm_read import read_chart, read_modelservice, read_production_stack, read_runtime
-from hermes.deploy.nodes import at, fields, items, named, text, texts, value, whole
+from hermes.deploy.nodes import at, fields, is_off, items, named, text, texts, value, whole
 from hermes.deploy.vllm import parser
 from hermes.errors import InputError, Verbatim
 
@@ -34,6 +34,7 @@ NO_ENGINES = {
     "Secret", "Service", "ServiceAccount", "ServiceMonitor", "StorageClass", "PriorityClass", "ResourceClaimTemplate"}
 RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler")
+SCALING = {"autoscaling", "autoscalingConfig", "scalingAdapter"}
 OBJECTS = {"EndpointPickerConfig", "HTTPRoute", "HorizontalPodAutoscaler", "ScaledObject"}
 # documents without `kind`: a key that only they have, what they are, and the command that reads them
 OTHERS = (("scrape_configs", "a configuration of Prometheus", ""), ("clients", "a scenario", "hermes run"),
@@ -80,6 +81,8 @@ def _read(document: Node, found: Deployed) -> None:
     kind = text(document, "kind")
     if kind in CUSTOM:
         CUSTOM[kind](document, found)
+        found.not_modelled += [named(f"{key} of {text(document, 'metadata', 'name') or kind}", node)
+                               for key, node in _scaling(at(document, "spec"), 3)]
     elif kind in WORKLOADS or (kind == "Service" and "knative" in (text(document, "apiVersion") or "")):
         _workload(document, found)
     elif kind == "LeaderWorkerSet":
@@ -132,6 +135,15 @@ def _other(kind: str, document: Node, found: Deployed) -> None:
 
 def _a(kind: str) -> str:
     return f"{'an' if kind[:1] in 'AEIO' else 'a'} {kind}"
+
+
+def _scaling(node: Node | None, depth: int) -> Iterator[tuple[str, Node]]:
+    """Yield the fields that scale engines, unless they are off."""
+    for key, own in fields(node):
+        if key in SCALING and own.value and not is_off(own, "enabled"):
+            yield key, own
+        elif depth:
+            yield from _scaling(own, depth - 1)
 
 
 def _workload(document: Node, found: Deployed) -> None:
