@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hermes.cli.output import Answer, Overrides, Scenario, command_group, print_or_write
+
+if TYPE_CHECKING:
+    from hermes.deploy.vllm_features import Told
 
 __all__ = ["export", "import_"]
 
@@ -20,19 +23,22 @@ ScenarioFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE.yaml", help="Write the scenario here instead of printing it.")]
 
 
+Command = Annotated[str, typer.Argument(
+    metavar="COMMAND|FILE", help='A command in quotes, such as "vllm serve MODEL ..." or "docker run ..."; or a file: '
+    "a script, Helm values, Kubernetes manifests, a compose file; - reads stdin.", show_default=False)]
+Device = Annotated[str, typer.Option(metavar="NAME", help="The device that it runs on.")]
+Model = Annotated[str | None, typer.Option(
+    metavar="NAME", help="A model description, or the path of a config.json, instead of the command's.")]
+Rate = Annotated[str | None, typer.Option(
+    metavar="RATE", help="Requests per second; left out, 80% of the highest that meets the SLO.")]
+Workload = Annotated[str, typer.Option(metavar="NAME", help="Workload profile of the scenario.")]
+
+
 def import_vllm(
-    command: Annotated[str, typer.Argument(
-        metavar="COMMAND|FILE.yaml", help='In quotes: "vllm serve MODEL ..." or "docker run ..."; or a file with Helm '
-        "values or Kubernetes manifests; - reads stdin.", show_default=False)],
-    device: Annotated[str, typer.Option(metavar="NAME", help="The device that it runs on.")],
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="A model description, or the path of a config.json, "
-                                                                  "instead of the command's.")] = None,
+    command: Command, device: Device, model: Model = None,
     engine: Annotated[str | None, typer.Option(
         metavar="NAME", help="Engine version, such as vllm-0.32, instead of the image's.")] = None,
-    rate: Annotated[str | None, typer.Option(
-        metavar="RATE", help="Requests per second; left out, 80% of the highest that meets the SLO.")] = None,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="Workload profile of the scenario.")]
-    = "azure-conv-2023",
+    rate: Rate = None, workload: Workload = "azure-conv-2023",
     acceptance: Annotated[str | None, typer.Option(
         metavar="SHARE[,...]", help="Share of drafts that are accepted, where the command drafts (speculative "
         "decoding): 0.7, or by position 0.8,0.6,0.5.")] = None,
@@ -46,25 +52,57 @@ def import_vllm(
 
     Flags and fields that are not modelled or unknown are named on stderr, one a line.
     """
-    from hermes.config.yaml_document import read_text
     from hermes.deploy.vllm_features import Told
-    from hermes.deploy.vllm_scenario import read_source, together
+
+    _import("vllm", command, device, model, engine, rate, workload, Told(acceptance, draft_model, draft_time), output)
+
+
+def import_sglang(
+    command: Command, device: Device, model: Model = None, rate: Rate = None, workload: Workload = "azure-conv-2023",
+    output: ScenarioFile = None,
+) -> None:
+    """Print a scenario for a launch command of SGLang or for manifests, at a rate that meets its SLO.
+
+    Flags and fields that are not modelled or unknown are named on stderr, one a line.
+    """
+    from hermes.deploy.vllm_features import Told
+
+    _import("sglang", command, device, model, None, rate, workload, Told(), output)
+
+
+def import_trtllm(
+    command: Command, device: Device, model: Model = None, rate: Rate = None, workload: Workload = "azure-conv-2023",
+    output: ScenarioFile = None,
+) -> None:
+    """Print a scenario for a `trtllm-serve` command of TensorRT-LLM or for manifests, at a rate that meets its SLO.
+
+    Flags and fields that are not modelled or unknown are named on stderr, one a line.
+    """
+    from hermes.deploy.vllm_features import Told
+
+    _import("trtllm", command, device, model, None, rate, workload, Told(), output)
+
+
+def _import(kind: str, command: str, device: str, model: str | None, engine: str | None, rate: str | None,
+            workload: str, told: Told, output: Path | None) -> None:
+    from hermes.deploy.engine_scenario import read_source, text_of, together
+    from hermes.deploy.refusals import explaining
     from hermes.explore.first_load import confirmed, fit, lone
     from hermes.explore.objective import rate_option
 
     asked = None if rate is None else rate_option(rate)
-    file = command if command.endswith((".yaml", ".yml")) and len(command.split()) == 1 else None
-    text = _standard_input() if command == "-" else command if file is None else read_text(file)
-    source = read_source(text, file, device=device, engine=engine, model=model,
-                         told=Told(acceptance, draft_model, draft_time))
+    text, file = text_of(command)
+    source = read_source(text, file, kind, device=device, engine=engine, model=model, told=told)
     for warning in source.warnings:
         print(f"hermes: warning: {warning}", file=sys.stderr)
     header = [f"From {'a launch command' if file is None else file}. Replace the workload and the SLO by yours."]
     documents, notes = [], []
     for name in source.models:
         document = source.document(name, workload, asked)
-        alone = lone(document)
-        found = fit(alone, None if asked is None else document["workload"]["arrivals"]["rate"])
+        source.check(document)
+        with source.explaining(name):
+            alone = lone(document)
+            found = fit(alone, None if asked is None else document["workload"]["arrivals"]["rate"])
         whose = f"{name}: " if len(source.models) > 1 else ""
         header.append(f"{whose}parallel: as the command says; an engine holds {alone.memory_text()}")
         header += [f"{whose}{key}: {why}" for key, why in found.reasons.items()]
@@ -72,7 +110,8 @@ def import_vllm(
         documents.append(found.document)
     document = together(documents, source)
     if len(documents) > 1:
-        document = confirmed(document)
+        with explaining(source.written):
+            document = confirmed(document)
     for note in (*source.notes, *notes):
         print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(document, "\n".join([*header, *source.warnings, *source.notes]), output)
@@ -112,10 +151,11 @@ def import_router(
 
     A flag that is not modelled is refused.
     """
+    from hermes.deploy.engine_scenario import text_of
     from hermes.deploy.objects import with_parts
     from hermes.deploy.router_command import router_of
 
-    read = router_of(_standard_input() if command == "-" else command)
+    read = router_of(text_of(command)[0])
     for note in read.notes:
         print(f"hermes: note: {note}", file=sys.stderr)
     _scenario(with_parts(into, read.parts, output), f"{into} with the router of a launch command.", output)
@@ -133,11 +173,11 @@ def import_planner(
     A field that is not modelled is refused with its line.
     """
     from hermes.config.yaml_document import read_text
+    from hermes.deploy.engine_scenario import text_of
     from hermes.deploy.objects import with_planner
     from hermes.deploy.planner import planner_of
 
-    file = None if config == "-" or config.lstrip().startswith("{") else config
-    text = read_text(file) if file is not None else _standard_input() if config == "-" else config
+    text, file = text_of(config) if config == "-" or config.lstrip().startswith("{") else (read_text(config), config)
     read = planner_of(text, file)
     for note in read.notes:
         print(f"hermes: note: {note}", file=sys.stderr)
@@ -148,17 +188,6 @@ def _scenario(document: dict[str, Any], header: str, output: Path | None) -> Non
     from hermes.config.yaml_writer import to_yaml
 
     print_or_write(to_yaml(document, header, compact=True), output, f"hermes run {output}")
-
-
-def _standard_input() -> str:
-    """Return the text on standard input. Raises `InputError` for more than a file that people write may have."""
-    from hermes.config.files import MAX_BYTES
-    from hermes.errors import InputError, Verbatim
-
-    text = sys.stdin.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise InputError(f"at most {MAX_BYTES} characters on standard input", Verbatim("more"))
-    return text
 
 
 def export_vllm(
@@ -233,7 +262,8 @@ def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None,
 
 
 import_ = command_group("Make a scenario from the launch command of an engine.", {
-    "vllm": import_vllm, "objects": import_objects, "router": import_router, "planner": import_planner})
+    "vllm": import_vllm, "sglang": import_sglang, "trtllm": import_trtllm, "objects": import_objects,
+    "router": import_router, "planner": import_planner})
 export = command_group("Print what launches a scenario's engines.", {
     "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects,
     "metrics": export_metrics})

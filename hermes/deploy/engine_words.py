@@ -1,4 +1,4 @@
-"""The arguments of `vllm serve` in a shell command, in a `docker run`, or in a container of a manifest.
+"""The arguments of an engine in a shell command, in a `docker run`, or in a container of a manifest.
 
 Nothing of a command is printed but the names of its flags and variables: values may be secrets.
 """
@@ -6,49 +6,41 @@ Nothing of a command is printed but the names of its flags and variables: values
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
+from hermes.config.yaml_document import Node
+from hermes.deploy.docker_words import container_of
+from hermes.deploy.shell_words import ASSIGNED, SHELLS, Script, filled, script_of
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.descriptions.engines import vllm_engines
+from hermes.hardware.descriptions.files import names_in
 
-__all__ = ["EngineWords", "engine_of_image", "of_command", "of_container", "simple_commands"]
+__all__ = ["ENGINES", "EngineWords", "engine_of_image", "of_command", "of_container", "of_text", "other_engine"]
 
-SHELLS = {"sh", "bash", "dash", "zsh", "ash"}
-RUNTIMES = {"docker", "podman", "nerdctl"}
-SERVER = "vllm.entrypoints.openai.api_server"
-# options of `docker run` and `podman run` without a value; short ones may be joined (-itd)
-SWITCHES = {
-    "detach", "disable-content-trust", "help", "init", "interactive", "no-healthcheck", "no-hostname", "no-hosts",
-    "oom-kill-disable", "privileged", "publish-all", "quiet", "read-only", "read-only-tmpfs", "replace", "rm", "rmi",
-    "sig-proxy", "tls-verify", "tty", "use-api-socket"}
-SHORT_SWITCHES = set("ditqP")
-SHORT_VALUES = set("acehlmpuvw")
-VALUES = {
-    "add-host", "annotation", "arch", "attach", "authfile", "blkio-weight", "blkio-weight-device", "cap-add",
-    "cap-drop", "cgroup-parent", "cgroupns", "cidfile", "conmon-pidfile", "cpu-count", "cpu-percent", "cpu-period",
-    "cpu-quota", "cpu-rt-period", "cpu-rt-runtime", "cpu-shares", "cpus", "cpuset-cpus", "cpuset-mems", "detach-keys",
-    "device", "device-cgroup-rule", "device-read-bps", "device-read-iops", "device-write-bps", "device-write-iops",
-    "dns", "dns-opt", "dns-option", "dns-search", "domainname", "entrypoint", "env", "env-file", "expose", "gpus",
-    "group-add", "health-cmd", "health-interval", "health-retries", "health-start-interval", "health-start-period",
-    "health-timeout", "hostname", "ip", "ip6", "ipc", "isolation", "kernel-memory", "label", "label-file", "link",
-    "link-local-ip", "log-driver", "log-opt", "mac-address", "memory", "memory-reservation", "memory-swap",
-    "memory-swappiness", "mount", "name", "net", "net-alias", "network", "network-alias", "oom-score-adj", "os",
-    "pid", "pids-limit", "platform", "pod", "publish", "pull", "restart", "runtime", "secret", "security-opt",
-    "shm-size", "stop-signal", "stop-timeout", "storage-opt", "sysctl", "systemd", "timeout", "tmpfs", "tz", "ulimit",
-    "umask", "user", "userns", "uts", "variant", "volume", "volume-driver", "volumes-from", "workdir"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""Engines whose launch commands are read, as `hermes import` calls them, and their names."""
+EXAMPLES = {"vllm": "`vllm serve MODEL ...`, `docker run ... vllm/vllm-openai ...`",
+            "sglang": "`python -m sglang.launch_server --model-path MODEL ...`, `docker run ... lmsysorg/sglang ...`",
+            "trtllm": "`trtllm-serve MODEL ...`"}
+MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm", "dynamo.vllm": "vllm",
+           "sglang.launch_server": "sglang", "dynamo.sglang": "sglang", "dynamo.trtllm": "trtllm"}
+OTHERS = {"text-generation-launcher": "Text Generation Inference", "llama-server": "llama.cpp", "ollama": "Ollama",
+          "lmdeploy": "LMDeploy", "tritonserver": "Triton Inference Server", "mlc_llm": "MLC LLM",
+          "text-embeddings-router": "Text Embeddings Inference",
+          "text-generation-inference": "Text Generation Inference",
+          "text-embeddings-inference": "Text Embeddings Inference", "infinity": "Infinity", "llama.cpp": "llama.cpp"}
+"""Programs and images of engines that are not simulated."""
 # variables that may change when a token is computed, and those of them that do not
-_VARIABLE = re.compile(r"(VLLM|LMCACHE|NCCL_P2P|NCCL_SHM|NCCL_IB|FLASHINFER|CUDA_VISIBLE|OMP_NUM)_?\w*\Z")
+_VARIABLE = re.compile(
+    r"(VLLM|SGLANG|SGL|TRTLLM|LMCACHE|NCCL_P2P|NCCL_SHM|NCCL_IB|FLASHINFER|CUDA_VISIBLE|OMP_NUM)_?\w*\Z")
 HARMLESS = re.compile(
     r"VLLM_(API_KEY|LOGGING\w*|LOG_\w*|CONFIGURE_LOGGING|HOST_IP|HOST|PORT|RPC\w*|NIXL_SIDE_CHANNEL\w*|DO_NOT_TRACK|"
     r"NO_USAGE_STATS|USAGE\w*|CACHE_ROOT|CONFIG_ROOT|ASSETS\w*|MODEL_REDIRECT_PATH|USE_MODELSCOPE|ALLOW\w*|"
-    r"SKIP_P2P_CHECK|WORKER_MULTIPROC_METHOD|TORCH_PROFILER\w*|RANDOMIZE\w*|ENGINE_READY_TIMEOUT_S|"
-    r"ENGINE_ITERATION_TIMEOUT_S|USE_V1|SERVER_DEV_MODE|REPO_URL|BRANCH)\Z|LMCACHE_LOG_LEVEL\Z|NCCL_IB_HCA\Z")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_NAMED = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|([A-Za-z_]\w*))")
-_SUM = re.compile(r"\$\(\(\s*(\w+)\s*(?:([*/+-])\s*(\w+)\s*)?\)\)")
-_AWAY = re.compile(r"(?<=\s)(?:\d|&)?>{1,2}\s*(?:&\d|\S+)")   # redirected output
+    r"SKIP_P2P_CHECK|HTTP_TIMEOUT\w*|WORKER_MULTIPROC_METHOD|TORCH_PROFILER\w*|RANDOMIZE\w*|ENGINE_READY_TIMEOUT_S|"
+    r"ENGINE_ITERATION_TIMEOUT_S|USE_V1|SERVER_DEV_MODE|REPO_URL|BRANCH|ADDITIONAL_ARGS)\Z|LMCACHE_LOG_LEVEL\Z|"
+    r"NCCL_IB_HCA\Z|CUDA_VISIBLE_DEVICES\Z|SGLANG_(HOST_IP|PORT|\w*TIMEOUT\w*|USE_RUNAI\w*|LOG\w*|ALLOW\w*|USE_MODELSCOPE|TORCH_PROFILER\w*)\Z")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)((?:\.\d+)?)")
 
 
 @dataclass
@@ -56,11 +48,17 @@ class EngineWords:
     """The arguments of an engine.
 
     Args:
-        words: What follows `vllm serve`.
+        words: What follows `vllm serve` or the like.
         image: The container's, or None.
         gpus: Devices that the container has, if known.
         variables: Names of environment variables that may change when a token is computed.
         unread: Parts of the command that were not understood, each with what it is.
+        kind: The engine, of `ENGINES`.
+        program: The word that starts it: `dynamo.vllm` takes flags of its own.
+        files: Text of settings files that the command may name, by path.
+        mounts: Path in the container -> path on the host.
+        env: Values of its variables.
+        settings: The settings file that its command names, once it is read.
     """
 
     words: list[str]
@@ -68,183 +66,177 @@ class EngineWords:
     gpus: int | None = None
     variables: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    kind: str = "vllm"
+    program: str = ""
+    files: Mapping[str, str | Node] = field(default_factory=dict)
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    settings: Node | None = None
 
 
-def of_command(text: str) -> EngineWords:
-    """Read `vllm serve MODEL ...`, `python -m ...api_server`, `docker run ... IMAGE ...`, or a script with one of them.
+@dataclass(frozen=True)
+class Started:
+    """An engine that words start: the words in front of its arguments are `before`."""
+
+    kind: str
+    program: str
+    args: list[str]
+    before: list[str]
+    script: Script | None = None
+
+
+def of_command(text: str, kind: str = "vllm") -> EngineWords:
+    """Return the first engine that `of_text` reads."""
+    return of_text(text, kind)[0]
+
+
+def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:
+    """Read the engines that a command or script starts: `vllm serve MODEL ...`, `python -m sglang.launch_server ...`,
+    `trtllm-serve MODEL ...`, or `docker run ... IMAGE ...`.
+
+    Args:
+        kind: The engine that the user asks for, for the message.
 
     Raises `InputError` if there is none.
     """
-    commands = list(simple_commands(text))
-    for words in commands:
-        place = next((i for i, word in enumerate(words[:-1]) if _base(word) in RUNTIMES
-                      and {"run", "create"} & set(words[i + 1:i + 3])), None)
-        if place is not None:
-            return _of_docker(words[place + 1:])
-    for words in commands:
-        found = _arguments(words)
-        if found is not None:
-            before = words[:len(words) - len(found)]
-            names = [match[1] for word in before if (match := _ASSIGNED.fullmatch(word))]
-            return EngineWords(found, variables=_notable(names))
-    first = next((word for words in commands for word in words if not _ASSIGNED.fullmatch(word)), "nothing")
-    raise InputError("a command `vllm serve MODEL ...`, `docker run ... vllm/vllm-openai ...`, or a file FILE.yaml "
-                     "with Helm values or manifests", Verbatim(f"one that begins with {first[:40]!r}"), field="command")
+    script, found = script_of(text), []
+    for words in _first_branches(script.commands, script):
+        container = container_of(words)
+        if container is not None:
+            engine = of_container(container.image, [container.entry] if container.entry else [], container.args,
+                                  container.env, container.names, script.files)
+            if engine is None:
+                other = other_engine([container.image, *container.args])
+                raise InputError(Verbatim(
+                    f"this container starts {other}, which is not simulated" if other else
+                    f"this container does not start {ENGINES[kind]}: docker run ... IMAGE followed by the arguments of "
+                    f"{EXAMPLES[kind].partition(', ')[0]}, or by that command"), field="command")
+            engine.gpus, engine.unread, engine.mounts = container.gpus, container.unread, container.mounts
+            found.append(engine)
+        elif (started := _started(words, script.env, script.files)) is not None:
+            own = {match[1]: match[2] for word in started.before if (match := ASSIGNED.fullmatch(word))}
+            files = {**script.files, **(started.script.files if started.script else {})}
+            changing = {*script.changing, *(started.script.changing if started.script else ())}
+            unread = [f"which value {name} has: the script sets several, and the last is read"
+                      for name in sorted(changing)]
+            variables = _notable([*_exported(script), *own])
+            found.append(EngineWords(started.args, unread=unread, variables=variables, kind=started.kind,
+                                     program=started.program, files=files, env={**script.env, **own}))
+    if found:
+        return found
+    other = next((name for words in script.commands if (name := other_engine(words))), None)
+    if other is not None:
+        raise InputError(Verbatim(f"the command starts {other}, which is not simulated: give {EXAMPLES[kind]}"),
+                         field="command")
+    first = next((word for words in script.commands for word in words if not ASSIGNED.fullmatch(word)), "nothing")
+    raise InputError(f"a command {EXAMPLES[kind]}, or a file FILE.yaml with Helm values or manifests",
+                     Verbatim(f"one that begins with {first[:40]!r}"), field="command")
 
 
 def of_container(image: str | None, command: Sequence[str], args: Sequence[str], env: Mapping[str, str],
-                 names: Iterable[str] = ()) -> EngineWords | None:
-    """Read a container, or return None if it does not start vLLM.
+                 names: Iterable[str] = (), files: Mapping[str, str | Node] = {}) -> EngineWords | None:
+    """Read a container, or return None if it starts no engine.
 
     Args:
         command: In place of the image's entry point; empty to keep it.
         env: Values of environment variables, as far as they are known.
         names: Names of all of them.
+        files: Files that it may read, by path.
     """
-    words = [_filled(word, env) for word in (*command, *args)]
-    found = _arguments(words, env)
-    if found is None and not command and image is not None and "vllm" in image and "sidecar" not in image:
-        found = words   # the entry point of vLLM's images is its server
-    return None if found is None else EngineWords(found, image, variables=_notable(names))
+    words = [filled(word, env) for word in (*command, *args)]
+    started = _started(words, env, {path: text for path, text in files.items() if isinstance(text, str)})
+    if started is None and not command and image is not None and "vllm" in image and not re.search(
+            r"sidecar|router|lmstack|runtime|proxy", image):
+        started = Started("vllm", "", words, [])   # the entry point of vLLM's images is its server
+    if started is None:
+        return None
+    files = {**files, **(started.script.files if started.script else {})}
+    return EngineWords(started.args, image, variables=_notable(names), kind=started.kind, program=started.program,
+                       files=files, env=env)
 
 
-def engine_of_image(image: str) -> tuple[str | None, str | None]:
-    """Return the engine that vLLM's own image runs, None if the image does not tell; and what to say of it."""
+def other_engine(words: Iterable[str]) -> str | None:
+    """Return the name of the engine that words or an image start and that is not simulated, None if they start none."""
+    bases = [_base(word.partition("@")[0]).partition(":")[0] for word in words]
+    return next((OTHERS[base] for base in bases if base in OTHERS), None)
+
+
+def engine_of_image(image: str, kind: str = "vllm") -> tuple[str | None, str | None]:
+    """Return the engine that an image runs, None if the image does not tell; and what to say of it."""
     repository, _, tag = image.partition("@")[0].rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "")
-    known = vllm_engines()
-    version = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", tag)
-    if version is None or not repository.endswith("vllm-openai"):
-        newest = max(known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
-        return None, f"the image's tag ({tag or 'none'}) names no version of vLLM: the rules of {newest}"
-    name = f"vllm-{version[1]}.{version[2]}"
+    known = [name for name in names_in("engines") if name.startswith(f"{kind}-")]
+    newest = max(known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    version = re.search(rf"{kind}[-_]?{_VERSION.pattern}", tag) or _VERSION.match(tag)   # rocm6.4_vllm_0.10.1
+    owner, _, name = repository.rpartition("/")
+    own = {"vllm": name.startswith("vllm-openai") and not owner.endswith("lmcache"),
+           "sglang": name.startswith("sglang"), "trtllm": "tensorrt-llm" in repository}[kind]
+    own = own or (version is not None and version[1] == "0" and name == kind)   # copies of other publishers
+    if version is None or not own:
+        return None, f"the image's tag ({tag or 'none'}) names no version of {ENGINES[kind]}: the rules of {newest}"
+    name = f"{kind}-{version[1]}.{version[2]}"
     if name in known:
         return name, None
-    same = [other for other in known if other.startswith(f"vllm-{version[1]}.")]
+    same = [other for other in known if other.startswith(f"{kind}-{version[1]}.")]
     nearest = min(same or known, key=lambda other: abs(int(other.rpartition(".")[2]) - int(version[2])))
-    return nearest, f"the rules of {nearest} stand for those of {name}, which are not known"
+    window = ", ".join(known) if len(known) < 3 else f"{_oldest(known)} to {newest}"
+    return nearest, (f"the image is {ENGINES[kind]} {version[1]}.{version[2]}{version[3]}, outside of the known "
+                     f"versions ({window}): the rules of {nearest} stand for its own")
 
 
-def _of_docker(words: list[str]) -> EngineWords:
-    """Read what follows `docker`."""
-    words = words[1:] if words[0] == "container" else words
-    place, entry, gpus, names = 1, None, None, []
-    unread: list[str] = []
-    while place < len(words) and words[place].startswith("-"):
-        name, value, place = _docker_option(words, place, unread)
-        if name == "entrypoint":
-            entry = value
-        elif name == "gpus":
-            gpus = _gpus(value or "")
-        elif name in ("env", "e"):
-            names.append((value or "").partition("=")[0])
-        elif name == "env-file":
-            unread.append("the variables in --env-file")
-    if place >= len(words):
-        raise InputError(Verbatim("docker run names no image: docker run [OPTIONS] IMAGE [ARGUMENTS]"), field="command")
-    image, args = words[place], words[place + 1:]
-    found = of_container(image, [entry] if entry else [], args, {}, names)
-    if found is None:
-        raise InputError(Verbatim("this container does not start vLLM: docker run ... vllm/vllm-openai:TAG --model "
-                                  "MODEL ..., or ... IMAGE vllm serve MODEL ..."), field="command")
-    found.gpus, found.unread = gpus, unread
-    return found
+def _oldest(known: Sequence[str]) -> str:
+    return min(known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
 
 
-def _docker_option(words: list[str], place: int, unread: list[str]) -> tuple[str, str | None, int]:
-    """Return name and value of an option of `docker run`, and the place after it."""
-    word = words[place]
-    if word.startswith("--"):
-        name, equals, value = word[2:].partition("=")
-        if equals or name in SWITCHES:
-            if name not in SWITCHES | VALUES:
-                unread.append(f"docker run --{name}")
-            return name, value or None, place + 1
-        if name not in VALUES:
-            raise InputError(Verbatim(f"docker run has no option --{name} that is known here; leave it out"),
-                             field="command")
-    else:
-        letters = word[1:]
-        switches = len(letters) - len(letters.lstrip("".join(SHORT_SWITCHES)))
-        if switches == len(letters):
-            return letters, None, place + 1
-        name, attached = letters[switches], letters[switches + 1:]
-        if name not in SHORT_VALUES:
-            raise InputError(Verbatim(f"docker run has no option -{name} that is known here; leave it out"),
-                             field="command")
-        if attached:
-            return name, attached.removeprefix("="), place + 1
-    if place + 1 >= len(words):
-        raise InputError(Verbatim("needs a value"), field=f"docker run --{name}")
-    return name, words[place + 1], place + 2
-
-
-def _gpus(value: str) -> int | None:
-    """Return the number of devices in `--gpus`: a count, or the devices by name; None for all."""
-    value = value.strip("'\"")
-    if value.isdecimal():
-        return int(value)
-    found = re.search(r"(count|device)=(.*)", value)
-    if found is None or found[2] in ("all", "-1"):
-        return None
-    if found[1] == "count":
-        count = re.match(r"\d+", found[2])
-        return int(count[0]) if count else None
-    return len([part for part in found[2].split(",") if part and "=" not in part])
-
-
-def _arguments(words: Sequence[str], env: Mapping[str, str] = {}, depth: int = 0) -> list[str] | None:
-    """Return what follows `vllm serve` or the server's module, also inside `sh -c TEXT`; None without either."""
+def _started(words: Sequence[str], env: Mapping[str, str] = {}, files: Mapping[str, str] = {}, depth: int = 0
+             ) -> Started | None:
+    """Return the engine that words start, also inside `sh -c TEXT` or a script of `files`; None without one."""
     for place, word in enumerate(words):
-        if _base(word) == "vllm" and words[place + 1:place + 2] == ["serve"]:
-            return list(words[place + 2:])
-        if word.endswith(SERVER):
-            return list(words[place + 1:])
-        if _base(word) in SHELLS and depth == 0:
-            script = next((i for i in range(place + 1, len(words)) if re.fullmatch(r"-[a-z]*c[a-z]*", words[i])), None)
-            text = "" if script is None else next((word for word in words[script + 1:] if not word.startswith("-")), "")
-            for command in simple_commands(text, env):
-                found = _arguments(command, env, 1)
+        base, rest = _base(word), list(words[place + 1:])
+        before = list(words[:place])
+        if base in ("vllm", "sglang") and rest[:1] == ["serve"]:
+            return Started(base, f"{base} serve", rest[1:], before)
+        if re.fullmatch(r"\$\{?\w*VLLM\w*\}?", base) and rest[:1] == ["serve"]:   # a path that is not known
+            return Started("vllm", base, rest[1:], before)
+        if base == "vllm.entrypoints.cli.main" and rest[:1] == ["serve"]:
+            return Started("vllm", base, rest[1:], before)
+        if base == "trtllm-serve":
+            return Started("trtllm", base, rest[rest[:1] == ["serve"]:], before)
+        if base in MODULES:
+            return Started(MODULES[base], base, rest, before)
+        if base in SHELLS and depth == 0:
+            script = next((i for i, own in enumerate(rest) if re.fullmatch(r"-[a-z]*c[a-z]*", own)), None)
+            text = "" if script is None else next((own for own in rest[script + 1:] if not own.startswith("-")), "")
+            if script is None:
+                named = {PurePosixPath(path).name: body for path, body in files.items()}
+                text = next((named[_base(own)] for own in rest if _base(own) in named), "")
+            read = script_of(text, env)
+            for command in read.commands:
+                found = _started(command, read.env, read.files, 1)
                 if found is not None:
-                    return found
+                    return Started(found.kind, found.program, found.args, [*before, *found.before], read)
     return None
 
 
-def simple_commands(text: str, env: Mapping[str, str] = {}) -> Iterable[list[str]]:
-    """Yield the words of each simple command of a script. Raises `InputError` for one that a shell cannot read."""
-    text = re.sub(r"\\\s*\n", " ", text)
-    text = re.sub(r"(?m)^\s*#.*$", "", text)
-    text = re.sub(r"\n(?=\s*-)", " ", text)   # flags that were pasted without a backslash
-    lexer = shlex.shlex(_AWAY.sub(" ", _filled(text, env)), posix=True, punctuation_chars=";&|\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    words: list[str] = []
-    try:
-        for word in lexer:
-            if word and not word.strip(";&|\n"):
-                if words:
-                    yield words
-                words = []
-            else:
-                words.append(word)
-    except ValueError as error:
-        raise InputError(f"a command that a shell can read ({error})", field="command") from None
-    if words:
+def _first_branches(commands: Iterable[list[str]], script: Script) -> Iterator[list[str]]:
+    """Yield commands without those of `else` and `elif` where the branch before starts an engine as well."""
+    branches: list[list[bool]] = []   # of each `if`: whether a branch has an engine, whether this one is left out
+    for words in commands:
+        if words[0] == "if":
+            branches.append([False, False])
+        elif words[0] == "fi" and branches:
+            branches.pop()
+        elif words[0] in ("else", "elif") and branches:
+            branches[-1][1] = branches[-1][0]
+        if branches and (container_of(words) is not None or _started(words, script.env) is not None):
+            if branches[-1][1]:
+                continue
+            branches[-1][0] = True
         yield words
 
 
-def _filled(text: str, env: Mapping[str, str]) -> str:
-    """Put in the variables whose values are known."""
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[3] or found[4]
-        return env.get(name, found[0] if found[2] is None else found[2])
-
-    def calculated(found: re.Match[str]) -> str:
-        first, second = (env.get(name, name) if name else "1" for name in (found[1], found[3]))
-        if not (first.isdecimal() and second.isdecimal()) or (found[2] == "/" and int(second) == 0):
-            return found[0]
-        one, two = int(first), int(second)
-        return str({"*": one * two, "/": one // max(two, 1), "+": one + two, "-": one - two}[found[2] or "*"])
-
-    return _SUM.sub(calculated, _NAMED.sub(value, text))
+def _exported(script: Script) -> list[str]:
+    return [match[1] for words in script.commands if words[0] == "export"
+            for word in words if (match := ASSIGNED.fullmatch(word))]
 
 
 def _notable(names: Iterable[str]) -> list[str]:

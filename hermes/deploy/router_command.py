@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.deploy.engine_words import simple_commands
+from hermes.deploy.shell_words import simple_commands
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["RouterRead", "router_of"]

@@ -5,28 +5,61 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from hermes.deploy.engine_words import EngineWords, of_command
-from hermes.deploy.vllm_features import DRAFT_HEAD, MANY, SYNCHRONOUS, Features, Told, draft_config
-from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, canonical
+from hermes.deploy.flags import Kind, Parser, settings_of
+from hermes.deploy.vllm_features import DRAFT_HEAD, FEATURES, MANY, SYNCHRONOUS, Features, Told, draft_config
+from hermes.deploy.vllm_flags import (
+    BESIDE,
+    CAPACITY,
+    EARLIER,
+    FLAGS,
+    NOT_MODELLED,
+    ON,
+    SHORT,
+    SWITCHES,
+    USUAL,
+    canonical,
+    whole_number,
+)
 from hermes.deploy.vllm_models import hub_name, precision_of, quantization_flag, simulated
 from hermes.errors import InputError, Verbatim, inside, printable
 from hermes.hardware.composed.term_sources import Backend
 from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
-from hermes.hardware.info import hardware_info
+from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
 
-__all__ = ["Launch", "Read", "assumed_names", "client_of", "command_lines", "commands_of", "launches_of"]
+__all__ = ["Client", "Launch", "Read", "assumed_names", "checkpoint_of", "client_of", "command_lines", "commands_of",
+           "launches_of", "parser", "set_key"]
 
+Client = dict[str, Any]
+"""Keys of a client of a scenario."""
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
 BLOCK_SIZE = 16   # vLLM's default on GPUs
+_OF = {"scheduler.speculative": ("spec-tokens", "spec-model", "spec-method", "speculative-config"),
+       "memory.kv_offload": ("kv-transfer-config", "kv-offloading-size"),
+       "hardware.cudagraph_capture_sizes": ("compilation-config", "max-cudagraph-capture-size",
+                                            "cudagraph-capture-sizes")}   # keys that several flags may set
+_VALUES = ("model", "config", "kv-cache-dtype", "all2all-backend", "max-lora-rank", "dtype", "quantization",
+           "kv-cache-memory-bytes")   # flags that this module reads by name
+_PATHS = [*((flag.path, name) for name, flag in FLAGS.items()),
+          ("hardware.dtype", "dtype"), ("hardware.dtype", "quantization"), ("hardware.kv_dtype", "kv-cache-dtype"),
+          ("hardware.lora", "max-lora-rank"), ("hardware.all2all", "all2all-backend"), ("model", "model"),
+          *((path, name) for path in ("scheduler.speculative", "memory.kv_offload", "hardware.cudagraph_capture_sizes")
+            for name in _OF[path])]
+_DYNAMO = """
+    component connector+ custom-jinja-template discovery-backend disaggregation-mode durable-kv-events*
+    dyn-endpoint-types dyn-reasoning-parser dyn-tool-call-parser enable-local-indexer* enable-multimodal* endpoint
+    endpoint-types event-plane is-decode-worker* is-prefill-worker* migration-limit namespace request-plane store-kv
+    use-vllm-tokenizer*
+"""   # flags of `python -m dynamo.vllm` beside vLLM's; `*`: a switch, `+`: several values
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -41,21 +74,48 @@ class Read:
         not_modelled: Flags that may, and that the simulator does not model.
         unknown: Flags that are neither.
         notes: What the client's keys do not keep.
-        given: Names of all flags, without dashes and without `no-`.
+        given: Names of all flags, without dashes and without `no-`, and as they are given.
         engine: The words, and the container around them.
         mode: The performance mode, which changes defaults that depend on the device.
         drafts: Whether it has speculative decoding.
+        role: The phases that it serves: `both`, `prefill` or `decode`.
+        kv_bytes: KV memory of a device in bytes, where the command says it.
+        flags: Keys of the client, and the flags that set them.
     """
 
-    client: dict[str, Any]
+    client: Client
     beside: list[str] = field(default_factory=list)
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    given: set[str] = field(default_factory=set)
+    given: dict[str, str] = field(default_factory=dict)
     engine: EngineWords | None = None
     mode: str = "balanced"
     drafts: bool = False
+    role: str = "both"
+    kv_bytes: int | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+
+
+@cache
+def parser(dynamo: bool = False) -> Parser:
+    """Return the flags of `vllm serve`, with those of Dynamo's worker where it starts the engine."""
+    def kind(name: str) -> Kind:
+        flag = FLAGS.get(name)
+        is_switch = name in SWITCHES or (flag is not None and flag.kind in ("switch", "off"))
+        return "switch" if is_switch else "values" if name in MANY else "value"
+
+    kinds = {name: kind(name) for name in (*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *_VALUES)}
+    for name in [name for name, own in kinds.items() if own == "switch" and name not in EARLIER]:
+        kinds[f"no-{name}"] = "switch"
+        for prefix, inverse in (("enable-", "disable-"), ("disable-", "enable-")):
+            if name.startswith(prefix):
+                kinds.setdefault(inverse + name.removeprefix(prefix), "switch")
+    if dynamo:
+        kinds |= {word.rstrip("*+"): "switch" if word.endswith("*") else "values" if word.endswith("+") else "value"
+                  for word in _DYNAMO.split()}
+    return Parser("vLLM", {name: own for name, own in kinds.items() if name not in EARLIER},
+                  {name: kinds[name] for name in EARLIER}, SHORT, canonical)
 
 
 def client_of(command: str | EngineWords, model: str | None = None, told: Told = Told()) -> Read:  # noqa: B008  (frozen)
@@ -69,22 +129,31 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     Raises `InputError` for a command that is none, and for a model without a description.
     """
     engine = of_command(command) if isinstance(command, str) else command
-    words = engine.words
-    read = Read({}, engine=engine)
+    dynamo = engine.program.startswith("dynamo")
+    flags = parser(dynamo)
+    words, oddities = settings_of(engine, flags)
+    read = Read({}, engine=engine, not_modelled=oddities)
     named: list[str] = []
+    models: list[str] = []
     precision: dict[str, str] = {}
     backend, lora, rank = _ALL2ALL[0], False, None
     features = Features()
-    for name, value in _options(words, named):
-        read.given.add(name.partition(".")[0].removeprefix("no-"))
-        if features.add(name, value):
+    longer = engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") in ("1", "true")
+    for option in flags.read(words, named):
+        name, value = option.name, option.value
+        longer = longer or name == "rope-scaling" or (
+            name.startswith("hf-overrides") and re.search("rope|max_position", f"{name} {value}") is not None)
+        head = name.partition(".")[0]
+        read.given[head.removeprefix("no-")] = head
+        if features.add(name, value) or (dynamo and _dynamo(read, name, value)):
             continue
         if name == "model" and value is not None:
-            named.append(value)
+            models.append(value)
         elif name == "kv-cache-dtype" and value is not None:
+            precision.pop(name, None)
             if value != "auto":
                 precision[name] = value
-                _set(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
+                set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
         elif name == "all2all-backend" and value is not None:
             if value in _ALL2ALL:
                 backend = value
@@ -94,44 +163,73 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
             rank = _rank(value)
         elif name in ("dtype", "quantization") and value is not None:
             precision[name] = value.lower()
+        elif name == "kv-cache-memory-bytes" and value is not None:
+            read.kv_bytes = whole_number(name, value)
         elif name.removeprefix("no-") == "enable-lora":
             lora = not name.startswith("no-")
+        elif name in CAPACITY:
+            _check_capacity(name, value)
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
             _apply(read.client, name, value)
         else:
-            _rest(read, name)
-    if not named and model is None:
-        raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
+            _rest(read, name, value)
+    unknown = [word for word in named if word.startswith("$")]
+    read.unknown += [f"the value of {word}" for word in unknown]
+    named = [word for word in named if word not in unknown] or models[-1:]
+    if model is None and (not named or named[0].startswith("$")):
+        raise InputError(Verbatim(f"the value of {(named or unknown)[0]} is not known: write the model's name, or add "
+                                  "--model NAME" if named or unknown else
+                                  "the command names no model: vllm serve MODEL ..."), field="command")
     if len(named) > 1 and model is None:
         read.unknown.append("a second model, or a value without its flag")
-    own, how = (model, Stored()) if model is not None else _checkpoint(named[0], read)
+    own, how = (model, Stored()) if model is not None else checkpoint_of(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
     _drop_ignored(read.client, lora)
     if lora and rank is not None:
-        _set(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
+        set_key(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
     dtype = precision_of(own, how, precision.get("quantization"), precision.get("dtype"))
     if dtype is not None:
-        _set(read.client, "hardware", {"kind": "composed", "dtype": dtype})
+        set_key(read.client, "hardware", {"kind": "composed", "dtype": dtype})
     if how.kv_dtype and "kv-cache-dtype" not in precision:
-        _set(read.client, "hardware", {"kind": "composed", "kv_dtype": how.kv_dtype})
+        set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": how.kv_dtype})
         read.notes.append(f"kv_dtype: the checkpoint asks for a KV cache in {how.kv_dtype.upper()}, which vLLM follows "
                           "without --kv-cache-dtype")
     if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
-        _set(read.client, "hardware", {"kind": "composed", "all2all": backend})
+        set_key(read.client, "hardware", {"kind": "composed", "all2all": backend})
     _apply_features(read, features, told)
+    if longer and "max_model_len" in read.client:   # than the model's own context, which vLLM then takes
+        read.client["allow_mismatch"] = True
+    read.flags = {path: f"--{read.given[name]}" for path, name in _PATHS if name in read.given}
     return read
 
 
-def _rest(read: Read, name: str) -> None:
+def _check_capacity(name: str, value: str | None) -> None:
+    """Raise `InputError` for a flag that changes how much KV fits and is not modelled."""
+    usual, why = CAPACITY[name]
+    if value != usual:
+        raise InputError(Verbatim(f"not modelled: {why}; leave it out"), field=f"--{name}")
+
+
+def _dynamo(read: Read, name: str, value: str | None) -> bool:
+    """Read a flag of Dynamo's worker; return whether it is one."""
+    own = {word.rstrip("*+") for word in _DYNAMO.split()}
+    if name == "disaggregation-mode" and value in ("prefill", "decode"):
+        read.role = value
+    elif name in ("is-prefill-worker", "is-decode-worker"):
+        read.role = name.split("-")[1]
+    return name in own
+
+
+def _rest(read: Read, name: str, value: str | None) -> None:
     """Name a flag that sets no key."""
     flag = name.removeprefix("no-").partition(".")[0]   # one field of it, in `--watchdog-config.timeout`
     default = flag in SWITCHES and (name == flag) == (flag in ON)
-    beside = flag in BESIDE or (flag in NOT_MODELLED and default)
+    beside = flag in BESIDE or (flag in NOT_MODELLED and default) or value in USUAL.get(flag, ())
     where = read.beside if beside else read.not_modelled if flag in NOT_MODELLED else read.unknown
     where.append(f"--{name}")
 
 
-def _checkpoint(name: str, read: Read) -> tuple[str, Stored]:
+def checkpoint_of(name: str, read: Read) -> tuple[str, Stored]:
     """Return the client's name of a checkpoint, and how it is stored; note the part of the name that is lost."""
     own, how, note = simulated(name)
     read.notes += [note] if note is not None else []
@@ -143,36 +241,37 @@ def _apply_features(read: Read, features: Features, told: Told) -> None:
     features.check_weights()
     features.read_compilation()
     read.mode = features.mode
+    read.role = features.role if read.role == "both" else read.role
     if sizes := features.capture_sizes():
-        _set(read.client, "hardware", {"kind": "composed", "cudagraph_capture_sizes": sizes})
+        set_key(read.client, "hardware", {"kind": "composed", "cudagraph_capture_sizes": sizes})
     drafts = features.speculative(told)
     if drafts is not None:
         read.drafts = True
         if "draft_model" in drafts and told.draft_model is None:
             with inside("--speculative-config"):
                 drafts["draft_model"] = _draft_model(drafts["draft_model"], read)
-        _set(read.client, "scheduler.speculative", drafts)
+        set_key(read.client, "scheduler.speculative", drafts)
         if features.plans_behind:
-            _set(read.client, "scheduler.async_scheduling", False)
+            set_key(read.client, "scheduler.async_scheduling", False)
     offload = features.kv_offload(read.client.get("memory", {}).get("block_size", BLOCK_SIZE))
     if offload is not None:
-        _set(read.client, "memory.kv_offload", offload)
+        set_key(read.client, "memory.kv_offload", offload)
         if read.client.get("scheduler", {}).get("async_scheduling") is not False:
-            _set(read.client, "scheduler.async_scheduling", False)
+            set_key(read.client, "scheduler.async_scheduling", False)
             features.not_modelled.append(SYNCHRONOUS)
     read.not_modelled += features.not_modelled
 
 
 def _draft_model(name: str, read: Read) -> str:
     try:
-        return _checkpoint(name, read)[0]
+        return checkpoint_of(name, read)[0]
     except InputError:
         raise InputError(Verbatim(f"no description of {name}, which drafts: save its config.json (from its page at "
                                   "Hugging Face), add --draft-model PATH; or add --draft-time, of one of its runs"),
                          field="model") from None
 
 
-def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
+def _with_ranks(client: Client) -> Client:
     """Return the client's keys with what its ranks are: those of a dense model are so many clients."""
     parallel = client.get("parallel")
     if parallel is None:
@@ -189,64 +288,27 @@ def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "parallel": parallel} if parallel else rest
 
 
-def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
+def _drop_ignored(client: Client, lora: bool) -> None:
     """Leave out what vLLM ignores: LoRA slots without LoRA."""
     if lora and "max_loras" not in client.get("scheduler", {}):
-        _set(client, "scheduler.max_loras", 1)
+        set_key(client, "scheduler.max_loras", 1)
     scheduler = client.get("scheduler", {})
     if not lora:
         scheduler.pop("max_loras", None)
 
 
-def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield (name without dashes, value or None) of every flag; what is no flag goes to `named`."""
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
-        if not word.startswith("-") or word == "-":
-            named.append(word)
-            continue
-        if re.match(r"-O[^.]", word):   # as -O3 and -O=3
-            yield "optimization-level", word[2:].removeprefix("=")
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        name, dot, fields = name.replace("_", "-").partition(".")
-        name = canonical(SHORT.get(name, name))
-        name += dot + fields
-        if equals:
-            yield name, value
-        elif name in MANY:
-            values = list(takewhile(lambda word: not _is_flag(word), words[place:]))
-            place += len(values)
-            yield name, " ".join(values) or None
-        elif place < len(words) and not _is_flag(words[place]) and not _switch(name):
-            yield name, words[place]
-            place += 1
-        else:
-            yield name, None
-
-
-def _is_flag(word: str) -> bool:
-    return word.startswith("-") and not re.match(r"-\d", word)
-
-
-def _switch(name: str) -> bool:
-    flag = FLAGS.get(name.removeprefix("no-"))
-    return name.removeprefix("no-") in SWITCHES or (flag is not None and flag.kind in ("switch", "off"))
-
-
-def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
+def _apply(client: Client, name: str, value: str | None) -> None:
     flag = FLAGS[name.removeprefix("no-")]
     if flag.kind in ("switch", "off"):
-        _set(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
+        set_key(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
     elif value is None:
         raise InputError(Verbatim("needs a value"), field=f"--{name}")
     elif value not in (flag.default, "-1"):
-        _set(client, flag.path, flag.value(name, value))
+        set_key(client, flag.path, flag.value(name, value))
 
 
-def _set(client: dict[str, Any], path: str, value: Any) -> None:
+def set_key(client: Client, path: str, value: Any) -> None:   # Any: a scenario's
+    """Set a dotted key of a client; a mapping adds to what is there."""
     *above, last = path.split(".")
     for key in above:
         client = client.setdefault(key, {"kind": "chunked"} if key == "scheduler" else {})
@@ -305,10 +367,14 @@ def launches_of(scenario: Scenario) -> list[Launch]:
     for index, client in enumerate(scenario.clients):
         if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
             hardware = scenario.source.hardware.get(index)
-            tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
+            info = HardwareInfo(tp=client.parallel.tp) if hardware is None else hardware_info(hardware)
+            tp, model = info.tp, client.memory_model(info, scenario.source.base_dir)
+            if not model:
+                raise InputError(Verbatim("no model: its hardware was fitted to one that has no description; name it"),
+                                 field=f"clients.{index}.model")
             devices = tp * client.parallel.pp * client.parallel.dp
             out.append(Launch(
-                str(client.name), client.count, client.role, hub_name(client.model),
+                str(client.name), client.count, client.role, hub_name(model),
                 tuple(_flags(client, tp, scenario.source.base_dir)), devices, client.device,
                 client.scheduler.engine_version))
     if not out:
@@ -330,9 +396,13 @@ def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def command_lines(scenario: Scenario) -> list[str]:
-    """Return the commands as a shell script: a comment with the name and number of each group, then its command."""
-    counts = {str(client.name): client.count for client in scenario.clients if client.kind == "llm"}
-    return [f"# {printable(' '.join(name.split()))}: {counts[name]} of them\n{command}"
+    """Return the commands as a shell script: a comment with the name, number and phase of each group, then its command.
+
+    `hermes import vllm` reads the comments, since no flag has what they say.
+    """
+    groups = {str(client.name): client for client in scenario.clients if client.kind == "llm"}
+    phases = {name: "" if client.role == "both" else f" ({client.role})" for name, client in groups.items()}
+    return [f"# {printable(' '.join(name.split()))}: {groups[name].count} of them{phases[name]}\n{command}"
             for name, command in commands_of(scenario)]
 
 

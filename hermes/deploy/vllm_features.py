@@ -57,6 +57,17 @@ OFFLOAD_KEYS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "offl
 OFFLOAD_BESIDE = {"block_size", "canonical_layout", "max_tracker_size", "self_describing_kv_events"}
 TRANSFER_BESIDE = {"kv_connector", "kv_role", "kv_connector_extra_config", "engine_id", "kv_port", "kv_buffer_device",
                    "kv_load_failure_policy"}
+KV_TRANSFER = "--kv-transfer-config"
+ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+_BETWEEN, _STORE = "KV moves between engines", "KV in a store outside of the engine"
+_LMCACHE = "LMCache, KV in host memory or a store"
+CONNECTORS = {
+    "NixlConnector": _BETWEEN, "MooncakeConnector": _BETWEEN, "P2pNcclConnector": _BETWEEN,
+    "MoRIIOConnector": _BETWEEN, "LMCacheConnectorV1": _LMCACHE, "LMCacheMPConnector": _LMCACHE,
+    "MooncakeStoreConnector": _STORE, "SharedStorageConnector": _STORE, "ExampleConnector": _STORE,
+    "FlexKVConnectorV1": _STORE, "HF3FSKVConnector": _STORE, "OffloadingConnector": "KV in host memory, beside another "
+    "connector"}
+"""Connectors of vLLM, and what they do."""
 COMPILATION_BESIDE = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cache_dir", "debug_dump_path",
                       "compile_cache_save_format", "cudagraph_num_of_warmups", "local_cache_dir"}
 GIB = 2**30
@@ -98,6 +109,7 @@ class Features:
 
     flags: dict[str, str] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)   # Any: JSON
+    dotted: set[str] = field(default_factory=set)   # flags that were set field by field
     not_modelled: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: str | None) -> bool:
@@ -108,11 +120,15 @@ class Features:
         if value is None:
             raise InputError(Verbatim("needs a value"), field=f"--{name}")
         if dot:
+            if head not in self.dotted:   # vLLM's parser puts them behind a JSON object, which they replace
+                self.dotted.add(head)
+                self.fields[head] = {}
             self._set(head, path.removesuffix("+").replace("-", "_").split("."),
                       value.split(",") if path.endswith("+") else _scalar(value))
         elif head in JSON or value.lstrip().startswith("{"):   # older versions: -O '{...}'
             head = head if head in JSON else "compilation-config"
-            self.fields.setdefault(head, {}).update(_object(f"--{name}", value))
+            if head not in self.dotted:
+                self.fields[head] = _object(f"--{name}", value)
         else:
             self.flags[head] = value
         return True
@@ -175,12 +191,27 @@ class Features:
 
     # -- KV offload --------------------------------------------------------------------------------------------
 
+    @property
+    def role(self) -> str:
+        """The phases that the engine serves, as its KV transfer says: `both`, `prefill` or `decode`."""
+        return next((ROLES[role] for transfer in self._transfers() if (role := transfer.get("kv_role")) in ROLES),
+                    "both")
+
+    def _transfers(self) -> list[dict[str, Any]]:   # Any: JSON
+        """Return the KV transfer, and those that a MultiConnector has."""
+        given = self.fields.get("kv-transfer-config", {})
+        extra = given.get("kv_connector_extra_config")
+        inner = extra.get("connectors", []) if isinstance(extra, dict) else []
+        return [given, *(one for one in inner if isinstance(one, dict))]
+
     def kv_offload(self, block_size: int) -> dict[str, Any] | None:   # Any: keys of `HostOffloadConfig`
         """Return the memory's `kv_offload`, or None without it. block_size: Tokens of a KV block."""
         size, transfer = self.flags.get("kv-offloading-size"), dict(self.fields.get("kv-transfer-config", {}))
         if size is not None and size.lower() != "none":
-            if self.flags.get("kv-offloading-backend", "native") != "native":
-                self.not_modelled.append("--kv-offloading-backend")
+            backend = self.flags.get("kv-offloading-backend", "native")
+            if backend != "native":
+                self.not_modelled.append(f"--kv-offloading-backend {backend} (its copies of KV in host memory)"
+                                         if backend == "lmcache" else "--kv-offloading-backend")
                 return None
             extra = transfer.get("kv_connector_extra_config") or {}
             transfer |= {"kv_connector": "OffloadingConnector",   # vLLM puts it in place of another one, too
@@ -189,7 +220,9 @@ class Features:
             return None
         extra = transfer.get("kv_connector_extra_config") or {}
         if transfer.get("kv_connector") != "OffloadingConnector" or not isinstance(extra, dict):
-            self.not_modelled.append("--kv-transfer-config")
+            self.not_modelled += [f"{KV_TRANSFER} ({name}: {CONNECTORS[name]})" if name in CONNECTORS else KV_TRANSFER
+                                  for name in dict.fromkeys(str(one.get("kv_connector")) for one in self._transfers())
+                                  if name != "MultiConnector"]
             return None
         self._name("--kv-transfer-config", transfer, TRANSFER_BESIDE)
         if extra.get("spec_name", "CPUOffloadingSpec") == "CPUOffloadingSpec":

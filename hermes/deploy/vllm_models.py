@@ -70,7 +70,8 @@ def simulated(name: str) -> tuple[str, Stored, str | None]:
     return own, how, f"model {name} is simulated as {own}; `hermes export` calls it {hub_name(own)}"
 
 
-def precision_of(model: str, how: Stored, quantization: str | None, dtype: str | None) -> str | None:
+def precision_of(model: str, how: Stored, quantization: str | None, dtype: str | None, engine: str = "vLLM"
+                 ) -> str | None:
     """Return the `hardware.dtype` of a client; None for that of its model's description.
 
     `--quantization` names the method of a checkpoint that is quantised: vLLM refuses any other one
@@ -82,6 +83,7 @@ def precision_of(model: str, how: Stored, quantization: str | None, dtype: str |
         how: How its checkpoint is stored, as far as its name tells it.
         quantization: Value of `--quantization`, None without the flag.
         dtype: Value of `--dtype`, None without the flag.
+        engine: Its name in messages.
 
     Raises `InputError` for a value that vLLM refuses, and for one that is not modelled.
     """
@@ -101,7 +103,7 @@ def precision_of(model: str, how: Stored, quantization: str | None, dtype: str |
     methods = how.methods or _METHODS[own]
     if quantization is not None and quantization not in methods:
         raise InputError(Verbatim(f"{quantization} is not how the weights of {model} are stored ({methods[0]}), so "
-                                  "that vLLM does not start; leave it out"), field="--quantization")
+                                  f"that {engine} does not start; leave it out"), field="--quantization")
     return how.dtype or None
 
 

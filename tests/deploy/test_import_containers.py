@@ -7,9 +7,10 @@ import pytest
 
 from hermes.api import load_scenario, simulate
 from hermes.cli import main
-from hermes.deploy.engine_words import SHORT_SWITCHES, SHORT_VALUES, SWITCHES, VALUES, engine_of_image, of_command
+from hermes.deploy.docker_words import SHORT_SWITCHES, SHORT_VALUES, SWITCHES, VALUES
+from hermes.deploy.engine_scenario import read_source
+from hermes.deploy.engine_words import engine_of_image, of_command
 from hermes.deploy.manifests import manifest_text
-from hermes.deploy.vllm_scenario import read_source
 from hermes.errors import InputError
 
 DATA = Path(__file__).parents[1] / "data" / "manifests"
@@ -68,8 +69,8 @@ def test_what_a_docker_command_leaves_open_is_named_without_its_values():
     found = source("docker run --gpus 1 --hooks=3 --env-file secrets.env -e VLLM_ATTENTION_BACKEND=hf_secret "
                    "vllm/vllm-openai:latest --model Qwen/Qwen3-32B -tp 2 --frobnicate hf_secret --api-key hf_secret")
     assert found.warnings == [
-        "not modelled: VLLM_ATTENTION_BACKEND", "unknown: --frobnicate", "unknown: docker run --hooks",
-        "unknown: the variables in --env-file", "the container has 1 GPUs, its engine takes 2 (--tensor-parallel-size)"]
+        "the container has 1 GPUs, its engine takes 2 (--tensor-parallel-size)", "unknown: --frobnicate",
+        "unknown: docker run --hooks", "unknown: the variables in --env-file", "not modelled: VLLM_ATTENTION_BACKEND"]
     assert found.notes == ["the image's tag (latest) names no version of vLLM: the rules of vllm-0.33"]
     assert "hf_secret" not in str(found)
 
@@ -141,8 +142,7 @@ def test_helm_values_of_the_production_stack():
         {"name": "mist", "model": "qwen3-32b", "memory": {"prefix_caching": True}, "parallel": {"tp": 2},
          "device": "h200"}]
     assert found.router == "round_robin"
-    assert found.warnings == ["not modelled: lmcacheConfig (line 20)", "unknown: vllmConfig.fancyThing (line 17)",
-                              "unknown: --swap-space of llama3"]
+    assert found.warnings == ["not modelled: lmcacheConfig (line 20)", "unknown: vllmConfig.fancyThing (line 17)"]
     assert "hf_" not in str(found)
 
 
@@ -179,7 +179,7 @@ def test_a_deployment(command, args):
 
 @pytest.mark.parametrize(("change", "said"), [
     (("replicas: 3", "replicas: many"), "s.yaml:6:13: replicas: expected a whole number"),
-    (('-tp, "2"', "--max-num-seqs, many"), "s.yaml:12:9: --max-num-seqs: expected a whole number"),
+    (('-tp, "2"', "--max-num-seqs, many"), "s.yaml:15:41: --max-num-seqs: expected a whole number"),
     (("Qwen/Qwen3-32B", "acme/new"), "s.yaml:12:9: command: no description of acme/new"),
     (("kind: Deployment", "kind: Service"), "s.yaml:2: no engine of vLLM"),
     (("args:", "args: {{"), "s.yaml:11:46: "), (("[--model", "3 #"), "args: expected a list of words"),

@@ -13,14 +13,13 @@ from hermes.api import load_scenario
 from hermes.cli import main
 from hermes.deploy.vllm import assumed_names, client_of, commands_of, launches_of
 from hermes.deploy.vllm_features import FEATURES, MANY
-from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, whole_number
+from hermes.deploy.vllm_flags import BESIDE, CAPACITY, EARLIER, FLAGS, NOT_MODELLED, ON, SHORT, SWITCHES, whole_number
 from hermes.deploy.vllm_models import described
 from hermes.errors import InputError
 
 # names of its flags, and which take a value: from its argument parser (scripts/vllm_serve_flags.py)
 PARSER = json.loads((Path(__file__).parents[1] / "data" / "vllm-serve-flags.json").read_text())
 THEIRS = PARSER["flags"]
-EARLIER = {"calculate-kv-scales", "disable-log-requests"}   # in versions before
 BASE = {
     "workload": {"requests": 1, "arrivals": {"kind": "at_once"},
                  "lengths": {"kind": "fixed", "prompt": 1, "output": 1}},
@@ -29,7 +28,7 @@ BASE = {
 
 
 def test_every_flag_is_one_of_vllms():
-    assert ({*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *SHORT.values()} - EARLIER) <= THEIRS.keys()
+    assert ({*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *SHORT.values()} - EARLIER) <= THEIRS.keys()
     assert not (BESIDE & NOT_MODELLED) | (BESIDE & FLAGS.keys()) | (NOT_MODELLED & FLAGS.keys())
     assert not FEATURES & {*FLAGS, *BESIDE, *NOT_MODELLED}
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from hermes.api import load_scenario
 from hermes.cli import main
+from hermes.deploy.engine_scenario import read_source
 from hermes.deploy.vllm import assumed_names, client_of, commands_of
 from hermes.deploy.vllm_features import DRAFT_HEAD, SYNCHRONOUS, Told, apply_mode
-from hermes.deploy.vllm_scenario import read_source
 from hermes.errors import InputError
 from hermes.hardware.config import ClientTerms
 from hermes.hardware.descriptions.devices import load_device
@@ -182,8 +182,10 @@ def test_kv_offload(flags):
 
 
 @pytest.mark.parametrize(("flags", "named"), [
-    ("--kv-offloading-size 10 --kv-offloading-backend lmcache", "--kv-offloading-backend"),
-    (flag("kv-transfer-config", {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}), "--kv-transfer-config"),
+    ("--kv-offloading-size 10 --kv-offloading-backend lmcache",
+     "--kv-offloading-backend lmcache (its copies of KV in host memory)"),
+    (flag("kv-transfer-config", {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}),
+     "--kv-transfer-config (LMCacheConnectorV1: LMCache, KV in host memory or a store)"),
 ])
 def test_other_ways_to_keep_kv_are_named(flags, named):
     read = client_of(f"{SERVE} {flags}")

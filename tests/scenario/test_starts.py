@@ -11,9 +11,9 @@ import pytest
 from hermes.api import load_scenario
 from hermes.cli import main
 from hermes.config.yaml_document import as_node
+from hermes.deploy.engine_scenario import read_source
 from hermes.deploy.vllm import commands_of
 from hermes.deploy.vllm_features import Told
-from hermes.deploy.vllm_scenario import read_source
 from hermes.errors import HermesError
 from hermes.explore import first_load, size
 from hermes.explore.size.layouts import Kind

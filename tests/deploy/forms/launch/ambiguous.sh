@@ -1,0 +1,2 @@
+vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 \
+  --max-num 64

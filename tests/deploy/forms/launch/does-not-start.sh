@@ -1,0 +1,2 @@
+vllm serve meta-llama/Llama-3.1-70B-Instruct \
+  --scheduling-policy sjf

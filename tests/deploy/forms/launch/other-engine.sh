@@ -1,0 +1,1 @@
+text-generation-launcher --model-id mistralai/Mistral-7B-v0.1 --num-shard 2

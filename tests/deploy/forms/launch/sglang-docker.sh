@@ -1,0 +1,1 @@
+docker run --gpus all --shm-size 32g -p 30000:30000 --ipc=host lmsysorg/sglang:v0.5.6 python3 -m sglang.launch_server --model Qwen/Qwen3-30B-A3B --tp 4 --ep 4 --dp 2 --context-length 32768 --disable-overlap-schedule --kv-cache-dtype fp8_e4m3 --attention-backend fa3
