@@ -14,10 +14,10 @@ forms_check = sys.modules["forms_check"] = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(forms_check)
 FORMS = forms_check.forms()
 
-
 PART = 9   # forms of an item
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes import vllm`, `hermes import sglang`, `hermes import trtllm`")
 @pytest.mark.parametrize("part", range(-(-len(FORMS) // PART)))
 def test_forms_are_read_as_expected(part):
     def check(form):

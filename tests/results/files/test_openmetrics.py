@@ -54,6 +54,7 @@ def of(found: Series, name: str, pod: str, **labels: str) -> dict[float, float]:
     return one
 
 
+@pytest.mark.feature("Results, sweeps, studies", "`hermes export metrics`: a run as Prometheus would have scraped it")
 def test_totals_are_those_of_the_stages(run: Any) -> None:
     found, stages = read(list(metric_lines(run.record, engines_of(run), 0.5, 100.0))), run.record.stages
     for client, (pod, engine) in enumerate((("llm-0", "vllm"), ("llm-1", "vllm"), ("sg", "sglang"))):
