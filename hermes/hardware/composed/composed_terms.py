@@ -23,6 +23,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,6 +103,17 @@ class _Line:
         return float(ys[i] + slopes[i] * (x - xs[i]))
 
 
+class _Spread(NamedTuple):
+    """What a step takes in each pipeline stage but for the attention of its batch.
+
+    layers: Layers of each stage. of_layers: Nanoseconds of all layers. beside: Of each stage without its layers.
+    """
+
+    layers: list[int]
+    of_layers: float
+    beside: list[int]
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ComposedModel:
     """Named terms of one model on one kind of device. All answers are in nanoseconds."""
@@ -136,6 +148,8 @@ class ComposedModel:
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
         self._own: dict[tuple[int, int, bool], float] = {}
         self._shared: dict[tuple[int, int, bool], float] = {}
+        self._spreads: dict[tuple[int, int], _Spread] = {}
+        self._common_spreads: dict[tuple[int, int, bool, int, int], _Spread] = {}
         self._experts: tuple[FloatArray, str] | None = None
         self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
@@ -444,8 +458,11 @@ class ComposedModel:
         Layers are spread as vLLM does (get_pp_indices in vllm/distributed/utils.py): what is left over goes to the
         stages before the last, which has the output head.
         """
-        rows = self.rows(stats.prefill_tokens + stats.decode_seqs + stats.drafts)
-        return self._by_stage(self.terms_ns(stats), rows, self.step_ns(stats))
+        key = tokens, sampled = stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled
+        spread = self._spreads.get(key)
+        if spread is None:
+            spread = self._spreads[key] = self._spread(self.fixed_terms(tokens, sampled), self.rows(tokens))
+        return self._by_stage(spread, stats, self.step_ns(stats))
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
         """Return the nanoseconds of one step of all data-parallel ranks by pipeline stage, in sum `lockstep_ns`.
@@ -457,12 +474,15 @@ class ComposedModel:
                for batch, n in zip(batches, rows, strict=True)]
         slowest = int(np.argmax(own))
         stats = batches[slowest] or _IDLE
-        terms = (self._own_terms(rows[slowest], stats.sampled, captured)
-                 | self._shared_terms(sum(rows), max(rows), captured) | self._work_terms(stats))
-        return self._by_stage(terms, rows[slowest], int(self.lockstep_ns(batches, 1)[0]))
+        key = rows[slowest], stats.sampled, captured, sum(rows), max(rows)
+        spread = self._common_spreads.get(key)
+        if spread is None:
+            terms = self._own_terms(*key[:3]) | self._shared_terms(key[3], key[4], captured)
+            spread = self._common_spreads[key] = self._spread(terms, key[0])
+        return self._by_stage(spread, stats, int(self.lockstep_ns(batches, 1)[0]))
 
-    def _by_stage(self, terms: dict[str, float], rows: int, total: int) -> list[int]:
-        """Spread the terms of a step of so many rows over the stages; `total` is what it takes, the host included."""
+    def _spread(self, terms: dict[str, float], rows: int) -> _Spread:
+        """Spread all terms of a step of so many rows but the attention over the stages."""
         pp, layers = self.base.options.pp, self.base.model.num_layers
         hops, ways = terms.pop("hops", 0.0), self._hops_ns(rows)
         last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
@@ -470,12 +490,18 @@ class ComposedModel:
         share = [layers // pp] * pp
         for place in range(2, layers % pp + 2):
             share[-place] += 1
-        each = float_sum(terms.values()) / layers
-        times = [round(each * count) for count in share]
-        for stage in range(1, pp):
-            times[stage] += round(hops * ways[stage - 1] / float_sum(ways))
-        times[0] += round(first)
-        times[-1] += round(last)
+        beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
+        beside[0] += round(first)
+        beside[-1] += round(last)
+        return _Spread(share, float_sum(terms.values()), beside)
+
+    def _by_stage(self, spread: _Spread, stats: StepStats, total: int) -> list[int]:
+        """Add the attention of a batch; `total` is what its step takes, the host included."""
+        each = spread.of_layers
+        for ns in self._work_terms(stats).values():   # from left to right, as `float_sum` of all terms
+            each += ns
+        each /= self.base.model.num_layers
+        times = [round(each * count) + ns for count, ns in zip(spread.layers, spread.beside, strict=True)]
         times[0] += total - sum(times)   # what the host takes longer, and rounding
         return [max(ns, 1) for ns in times]
 
