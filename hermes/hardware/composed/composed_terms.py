@@ -45,7 +45,7 @@ from hermes.hardware.composed.kernel_curves import (
 )
 from hermes.hardware.composed.kernel_tables import BORROWED, KernelTables
 from hermes.hardware.composed.row_curves import elementwise_times, row_times
-from hermes.hardware.composed.term_sources import HostTime, Reduces, Sources
+from hermes.hardware.composed.term_sources import HostTime, Reduces, Sources, Times
 from hermes.hardware.descriptions.models import precision
 from hermes.hardware.fitted.operator_curves import rising
 from hermes.hardware.fitted.ranges import Ranges, steps_outside
@@ -85,6 +85,25 @@ def _rising(times: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArra
 def _row_grid(last: float) -> FloatArray:
     """The same, with both sides of the edges of the tiles of matrix products."""
     return np.unique(np.concatenate([_spaced(last), tile_edges()]))
+
+
+_Curve = tuple[list[float], list[float]]   # linear between points, in proportion beyond the last
+
+
+def _curve(times: Times) -> _Curve:
+    return times[0].tolist(), times[1].tolist()
+
+
+def _interpolated(xs: list[float], ys: list[float], x: float) -> float:
+    """The value of a curve: that of `np.interp`, to the last bit, without the microseconds that it takes for one
+    number."""
+    if x > xs[-1]:
+        return ys[-1] * x / xs[-1]
+    i = bisect_right(xs, x) - 1
+    if i < 0 or xs[i] == x:
+        return ys[max(i, 0)]
+    low, high, at = ys[i], ys[i + 1], xs[i]
+    return (high - low) / (xs[i + 1] - at) * (x - at) + low
 
 
 class _Line:
@@ -135,13 +154,13 @@ class ComposedModel:
         self._row_list: list[float] = self._rows.tolist()
         self._sunk = np.zeros(len(self._rows))
         self._sunk_times: dict[int, float] = {}
-        self._linears: list[tuple[str, FloatArray]] = []
+        self._linears: list[tuple[str, list[float]]] = []
         self._products_said = ""
         self._attention_said: dict[str, str] = {}
         self._last: dict[str, float] = {}
-        self._head: FloatArray | None = None
-        self._elementwise: FloatArray | None = None
-        self._sampler: FloatArray | None = None
+        self._head: list[float] | None = None
+        self._elementwise: list[float] | None = None
+        self._sampler: list[float] | None = None
         self._prefill: tuple[_Line, _Line] | None = None
         self._latest_prompts = (-1.0, -1, 0.0)   # pairs, tokens, nanoseconds
         self._launches: dict[int, float] = {}
@@ -150,27 +169,36 @@ class ComposedModel:
         self._shared: dict[tuple[int, int, bool], float] = {}
         self._spreads: dict[tuple[int, int], _Spread] = {}
         self._common_spreads: dict[tuple[int, int, bool, int, int], _Spread] = {}
-        self._experts: tuple[FloatArray, str] | None = None
+        self._experts: tuple[list[float], str] | None = None
         self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
-        reduces, self._link, self._launched = sources.reduces, None, None
+        self._link: _Curve | None = None
+        self._launched: _Curve | None = None
+        reduces = sources.reduces
         if reduces is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
             found = kernels.all_reduce(options.tp, captured=True)
             reduces = Reduces(_rising(found), _rising(kernels.all_reduce(options.tp, captured=False)), "",
                               float(found[0][-1]))
         if reduces is not None:
-            self._link, self._launched = reduces.captured, reduces.launched
+            self._link, self._launched = _curve(reduces.captured), _curve(reduces.launched)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and reduces is not None and reduces.measured_bytes:   # a formula has no last point
             self._limit("tokens", reduces.measured_bytes / self._reduced_bytes)
         self._exchange = sources.exchange if model.num_experts else None
+        self._gather, self._scatter = (None, None) if self._exchange is None else (
+            _curve(self._exchange.gather), _curve(self._exchange.scatter))
+        self._hops = [_curve(hop) for hop in sources.hops]
         if sources.grouped:
             from hermes.hardware.composed.grouped import grouped_experts
 
-            self._experts = grouped_experts(base, sources, self._rows)
+            times, said = grouped_experts(base, sources, self._rows)
+            self._experts = times.tolist(), said
+        # whether the roofline prices a term that tables may hold
+        self._by_roof = not self._linears or self._head is None or (
+            bool(self._reduces) and (self._link is None or self._launched is None))
         self._between, self._moved_ns, self._launched_ns = base.work, base._elementwise, base._step
         work = base.work
         self._leave_out((work.narrowing if self._linears else ())
@@ -198,7 +226,7 @@ class ComposedModel:
         """What the matrix products of a step take longer at the rate that the device sustains."""
         found = self._sunk_times.get(tokens)
         if found is None:
-            found = self._sunk_times[tokens] = self._at(self._sunk, self.rows(tokens))
+            found = self._sunk_times[tokens] = self._at(self._sunk.tolist(), self.rows(tokens))
         return found
 
     @property
@@ -253,7 +281,7 @@ class ComposedModel:
         if gemm is not None:
             for name, (n, k), count in self._products(heads, kv_heads):
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
-                self._linears.append((name, times * count))
+                self._linears.append((name, (times * count).tolist()))
                 self._sinks(times, count, n, k)
             self._limit("tokens", float(gemm.m[-1]))
         if model.num_experts:
@@ -264,20 +292,22 @@ class ComposedModel:
                 kernels, self._expert_roof, model, model.expert_dtype or options.dtype, split,
                 self.sources.routing_skew, self._rows)
             if of_experts is not None:
-                self._experts = of_experts[0] * model.expert_layers, of_experts[1]
+                self._experts = (of_experts[0] * model.expert_layers).tolist(), of_experts[1]
                 self._sinks(of_experts[0], model.expert_layers, 3.0 * model.hidden_size * model.intermediate_size,
                             model.experts_per_token / tp, self._expert_roof)
             plain = kernels.gemm(self.base.work.wide)
             if gemm is not None and plain is not None:   # the router is not quantised
                 times = gemm_times(plain, self._wide, kind.other_bytes, self._rows, model.num_experts, hidden)
-                self._linears.append(("router", times * model.expert_layers))
+                self._linears.append(("router", (times * model.expert_layers).tolist()))
         wide = kernels.gemm(self.base.work.wide)
         if wide is not None and model.output_head != "none":
-            self._head = gemm_times(wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden)
-        self._elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+            self._head = gemm_times(
+                wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden).tolist()
+        elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+        self._elementwise = None if elementwise is None else elementwise.tolist()
         sampler = kernels.rows("sampling", "fp32")
         if sampler is not None:
-            self._sampler = row_times(sampler, self._rows, model.vocab_size)
+            self._sampler = row_times(sampler, self._rows, model.vocab_size).tolist()
         self._attends(kernels, heads, kv_heads)
 
     def _attends(self, kernels: KernelTables, heads: int, kv_heads: int) -> None:
@@ -359,17 +389,9 @@ class ComposedModel:
             return tokens
         return sizes[bisect_right(sizes, tokens - 1)]
 
-    def _at(self, times: FloatArray, rows: float) -> float:
-        """The value of a curve over `_rows` at a number of rows: that of `np.interp`, to the last bit, without the
-        microseconds that it takes for one number."""
-        grid = self._row_list
-        if rows > grid[-1]:
-            return float(times[-1]) * rows / grid[-1]
-        i = bisect_right(grid, rows) - 1
-        if i < 0 or grid[i] == rows:
-            return float(times[max(i, 0)])
-        low, high, x = float(times[i]), float(times[i + 1]), grid[i]
-        return (high - low) / (grid[i + 1] - x) * (rows - x) + low
+    def _at(self, times: list[float], rows: float) -> float:
+        """The value of a curve over `_rows` at a number of rows."""
+        return _interpolated(self._row_list, times, rows)
 
     def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
         """All terms but attention and host, by name; of data-parallel ranks with as many tokens on each."""
@@ -395,25 +417,18 @@ class ComposedModel:
             times = [way.times_ns(tokens * piece, most * piece) for piece in pieces]
             out["dispatch"], out["combine"] = (
                 base.model.expert_layers * float_sum(part) for part in zip(*times, strict=True))
-        elif self._exchange is not None:
+        elif self._gather is not None and self._scatter is not None:
             size = tokens * self._reduced_bytes
-            gather, scatter = self._exchange.gather, self._exchange.scatter
-            out["dispatch"] = base.model.expert_layers * self._sent(gather, size)
-            out["combine"] = base.model.expert_layers * self._sent(scatter, size)
+            out["dispatch"] = base.model.expert_layers * _interpolated(*self._gather, size)
+            out["combine"] = base.model.expert_layers * _interpolated(*self._scatter, size)
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], tokens)
         return out
 
-    def _sent(self, times: tuple[FloatArray, FloatArray], size: float) -> float:
-        """Nanoseconds of a collective of so many bytes, in proportion beyond the last."""
-        sizes, ns = times
-        return float(np.interp(size, sizes, ns)) if size <= sizes[-1] else float(ns[-1] * size / sizes[-1])
-
     def _own_terms(self, rows: int, sampled: int, captured: bool) -> dict[str, float]:
         """Terms of one rank, of so many rows, padding included."""
         base = self.base
-        stats = StepStats(decode_seqs=rows, sampled=sampled)
-        roof = base.operators_ns(stats)
+        roof = base.operators_ns(StepStats(decode_seqs=rows, sampled=sampled)) if self._by_roof else {}
         out: dict[str, float] = {}
         if self._linears:
             for name, times in self._linears:
@@ -440,8 +455,8 @@ class ComposedModel:
             if link is None:
                 out["all_reduce"] = roof["all_reduce"]
             else:
-                out["all_reduce"] = self._reduces * self._sent(link, rows * self._reduced_bytes)
-        if self.sources.hops:
+                out["all_reduce"] = self._reduces * _interpolated(*link, rows * self._reduced_bytes)
+        if self._hops:
             out["hops"] = float_sum(self._hops_ns(rows))
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
@@ -450,7 +465,7 @@ class ComposedModel:
     def _hops_ns(self, rows: float) -> list[float]:
         """Nanoseconds of the way to each stage but the first: every device sends its share of the rows' values."""
         size = rows * self._reduced_bytes / self.base.options.tp
-        return [self._sent(hop, size) for hop in self.sources.hops]
+        return [_interpolated(*hop, size) for hop in self._hops]
 
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.
