@@ -170,10 +170,12 @@ def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: floa
 
 
 def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
-    """Return the verdicts of longer simulations of a layout, with more seeds."""
+    """Return the verdicts of longer simulations of a layout, with more seeds: one after the other, until one misses,
+    where no seed met the SLO before."""
     first = trials.scenario.seed + 1 + SEEDS
+    seeds = range(first, first + SEEDS)
     times = verdicts.times * times_as_long(verdicts.tried.row.get("requests.total"), ENOUGH_LONG)
-    return _run(trials, verdicts.tried, changes, [range(first, first + SEEDS)], times)
+    return _run(trials, verdicts.tried, changes, [seeds] if verdicts.met else [[seed] for seed in seeds], times)
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
