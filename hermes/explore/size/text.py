@@ -101,9 +101,8 @@ def dearer(sizing: Sizing, ahead: str = "") -> list[tuple[str, str]]:
         found.setdefault(one.kind.device, []).append(one)
     out = []
     for device, several in found.items():
-        unit = " an hour" if several[0].kind.price is not None else ""
         parts = [f"{one.kind.split.name} {one.layout} {_at_least(sizing, one)}" for one in several]
-        out.append(("dearer", f"{ahead}{device}: {', '.join(parts)}{unit} (bound)"))
+        out.append(("dearer", f"{ahead}{device}: {', '.join(parts)} (bound)"))
     return out
 
 
@@ -112,7 +111,7 @@ def _at_least(sizing: Sizing, one: Dearer) -> str:
     if one.clients == math.inf:
         return "never meets the SLO"
     dollars = bound_hourly(sizing, one)
-    return f"at least {counted(int(one.cost), 'device')}" if dollars is None else f"at least ${dollars:,.4g}"
+    return f"at least {counted(int(one.cost), 'device')}" if dollars is None else f"at least ${dollars:,.4g}/h"
 
 
 def bound_hourly(sizing: Sizing, one: Dearer) -> float | None:

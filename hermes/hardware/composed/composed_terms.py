@@ -41,13 +41,12 @@ from hermes.hardware.composed.kernel_curves import (
     largest_sum,
     prefill_times,
     sunk_times,
-    tile_edges,
 )
 from hermes.hardware.composed.kernel_tables import BORROWED, KernelTables
+from hermes.hardware.composed.piecewise import Curve, Line, evened, interpolated, listed, row_grid, spaced
 from hermes.hardware.composed.row_curves import elementwise_times, row_times
-from hermes.hardware.composed.term_sources import HostTime, Reduces, Sources, Times
+from hermes.hardware.composed.term_sources import HostTime, Reduces, Sources
 from hermes.hardware.descriptions.models import precision
-from hermes.hardware.fitted.operator_curves import rising
 from hermes.hardware.fitted.ranges import Ranges, steps_outside
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
@@ -59,9 +58,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
 
-RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
-FAR = 2.0**20
 EIGHT_BIT = Trust("guess", 0.75, 1.2)   # 8-bit layers of the tables, narrowing included, which engines fuse with norms
 EIGHT = ("fp8", "int8")
 PRODUCTS = {"fp16": ("bf16",), "fp8-block": ("fp8_block", "fp8")}   # tables of products, the first that exists
@@ -69,57 +66,6 @@ COMPARED_RANKS = 2          # most data-parallel ranks of a mixture that were co
 _STEPS = np.arange(1024, dtype=np.float64)
 _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
-
-
-def _spaced(last: float) -> FloatArray:
-    """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
-    count = int(np.ceil(np.log(last) / np.log(RATIO))) + 1
-    return np.unique(np.rint(np.geomspace(1.0, last, count)))
-
-
-def _rising(times: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """The same points with falls of the times evened out."""
-    return times[0], rising(times[1])
-
-
-def _row_grid(last: float) -> FloatArray:
-    """The same, with both sides of the edges of the tiles of matrix products."""
-    return np.unique(np.concatenate([_spaced(last), tile_edges()]))
-
-
-_Curve = tuple[list[float], list[float]]   # linear between points, in proportion beyond the last
-
-
-def _curve(times: Times) -> _Curve:
-    return times[0].tolist(), times[1].tolist()
-
-
-def _interpolated(xs: list[float], ys: list[float], x: float) -> float:
-    """The value of a curve: that of `np.interp`, to the last bit, without the microseconds that it takes for one
-    number."""
-    if x > xs[-1]:
-        return ys[-1] * x / xs[-1]
-    i = bisect_right(xs, x) - 1
-    if i < 0 or xs[i] == x:
-        return ys[max(i, 0)]
-    low, high, at = ys[i], ys[i + 1], xs[i]
-    return (high - low) / (xs[i + 1] - at) * (x - at) + low
-
-
-class _Line:
-    """A piecewise linear function, in proportion beyond its last point."""
-
-    def __init__(self, xs: FloatArray, ys: FloatArray) -> None:
-        """`xs` ascending, from at most the smallest argument."""
-        xs, ys = np.append(xs, xs[-1] * FAR), np.append(ys, ys[-1] * FAR)
-        self._lists = xs.tolist(), ys.tolist(), (np.diff(ys) / np.diff(xs)).tolist()
-        self._last = len(xs) - 2
-
-    def at(self, x: float) -> float:
-        """The value at a number."""
-        xs, ys, slopes = self._lists
-        i = min(max(bisect_right(xs, x) - 1, 0), self._last)
-        return float(ys[i] + slopes[i] * (x - xs[i]))
 
 
 class _Spread(NamedTuple):
@@ -150,7 +96,7 @@ class ComposedModel:
         self._expert_compute = next((one.compute for one in base.work.linears if one.kind == "experts"), "")
         self._expert_roof = Roof(device.peak(self._expert_compute) / 1e9, device.memory_bandwidth / 1e9)
         self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
-        self._rows = _row_grid(2**17)
+        self._rows = row_grid(2**17)
         self._row_list: list[float] = self._rows.tolist()
         self._sunk = np.zeros(len(self._rows))
         self._sunk_times: dict[int, float] = {}
@@ -161,7 +107,7 @@ class ComposedModel:
         self._head: list[float] | None = None
         self._elementwise: list[float] | None = None
         self._sampler: list[float] | None = None
-        self._prefill: tuple[_Line, _Line] | None = None
+        self._prefill: tuple[Line, Line] | None = None
         self._latest_prompts = (-1.0, -1, 0.0)   # pairs, tokens, nanoseconds
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
@@ -174,31 +120,31 @@ class ComposedModel:
         self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
-        self._link: _Curve | None = None
-        self._launched: _Curve | None = None
+        self._link: Curve | None = None
+        self._launched: Curve | None = None
         reduces = sources.reduces
         if reduces is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
             found = kernels.all_reduce(options.tp, captured=True)
-            reduces = Reduces(_rising(found), _rising(kernels.all_reduce(options.tp, captured=False)), "",
+            reduces = Reduces(evened(found), evened(kernels.all_reduce(options.tp, captured=False)), "",
                               float(found[0][-1]))
         if reduces is not None:
-            self._link, self._launched = _curve(reduces.captured), _curve(reduces.launched)
+            self._link, self._launched = listed(reduces.captured), listed(reduces.launched)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and reduces is not None and reduces.measured_bytes:   # a formula has no last point
             self._limit("tokens", reduces.measured_bytes / self._reduced_bytes)
         self._exchange = sources.exchange if model.num_experts else None
-        self._gather, self._scatter = (None, None) if self._exchange is None else (
-            _curve(self._exchange.gather), _curve(self._exchange.scatter))
-        self._hops = [_curve(hop) for hop in sources.hops]
+        self._gather: Curve | None = None
+        self._scatter: Curve | None = None
+        if self._exchange is not None:
+            self._gather, self._scatter = listed(self._exchange.gather), listed(self._exchange.scatter)
+        self._hops = [listed(hop) for hop in sources.hops]
         if sources.grouped:
             from hermes.hardware.composed.grouped import grouped_experts
 
             times, said = grouped_experts(base, sources, self._rows)
             self._experts = times.tolist(), said
-        # whether the roofline prices a term that tables may hold
-        self._by_roof = not self._linears or self._head is None or (
-            bool(self._reduces) and (self._link is None or self._launched is None))
+        self._by_roof = self._asks_roof()
         self._between, self._moved_ns, self._launched_ns = base.work, base._elementwise, base._step
         work = base.work
         self._leave_out((work.narrowing if self._linears else ())
@@ -239,6 +185,11 @@ class ComposedModel:
         return replace(known, kind="composed", assumed_links=self.sources.assumed,
                        whole_experts=self.sources.whole_experts,
                        uncompared=tuple(name for name, holds in uncompared if holds))
+
+    def _asks_roof(self) -> bool:
+        """Whether the roofline prices a term that tables may hold."""
+        by_link = not self._reduces or (self._link is not None and self._launched is not None)
+        return not (self._linears and self._head is not None and by_link)
 
     def _limit(self, feature: str, last: float) -> None:
         """Note that some term was measured up to `last` of a feature of the batch."""
@@ -337,10 +288,10 @@ class ComposedModel:
         if table is None:
             return
         layers, longest = self.base.model.num_layers, float(table.length[-1])
-        found = prefill_times(table, self._wide, heads, kv_heads, width, of_table, _spaced(MOST_PAIRS),
-                              _spaced(2**17))
+        found = prefill_times(table, self._wide, heads, kv_heads, width, of_table, spaced(MOST_PAIRS),
+                              spaced(2**17))
         self._limit("prefill_attn", longest * (longest + 1.0) / 2.0)
-        self._prefill = _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers)
+        self._prefill = Line(found.pairs, found.of_pairs * layers), Line(found.tokens, found.of_tokens * layers)
         self._attention_said["attention_of_prompts"] = kernels.said(key)
 
     def _decodes(self, kernels: KernelTables, key: str, heads: int, kv_heads: int, width: float, of_table: float
@@ -349,7 +300,7 @@ class ComposedModel:
         table = kernels.attention(key)
         if table is None:
             return
-        value, seqs = kv_value_bytes(self.base.options.kv_dtype, self.base.options.dtype), _spaced(2048)
+        value, seqs = kv_value_bytes(self.base.options.kv_dtype, self.base.options.dtype), spaced(2048)
         self._limit("decode_ctx", largest_sum(table) / kv_heads)
         self._decode = (
             cold_decode_times(table, heads, kv_heads, width, of_table, value, seqs) if kernels.file.cold
@@ -391,7 +342,7 @@ class ComposedModel:
 
     def _at(self, times: list[float], rows: float) -> float:
         """The value of a curve over `_rows` at a number of rows."""
-        return _interpolated(self._row_list, times, rows)
+        return interpolated(self._row_list, times, rows)
 
     def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
         """All terms but attention and host, by name; of data-parallel ranks with as many tokens on each."""
@@ -419,8 +370,8 @@ class ComposedModel:
                 base.model.expert_layers * float_sum(part) for part in zip(*times, strict=True))
         elif self._gather is not None and self._scatter is not None:
             size = tokens * self._reduced_bytes
-            out["dispatch"] = base.model.expert_layers * _interpolated(*self._gather, size)
-            out["combine"] = base.model.expert_layers * _interpolated(*self._scatter, size)
+            out["dispatch"] = base.model.expert_layers * interpolated(*self._gather, size)
+            out["combine"] = base.model.expert_layers * interpolated(*self._scatter, size)
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], tokens)
         return out
@@ -455,7 +406,7 @@ class ComposedModel:
             if link is None:
                 out["all_reduce"] = roof["all_reduce"]
             else:
-                out["all_reduce"] = self._reduces * _interpolated(*link, rows * self._reduced_bytes)
+                out["all_reduce"] = self._reduces * interpolated(*link, rows * self._reduced_bytes)
         if self._hops:
             out["hops"] = float_sum(self._hops_ns(rows))
         for name in self.sources.terms.keys() & out.keys():
@@ -465,7 +416,7 @@ class ComposedModel:
     def _hops_ns(self, rows: float) -> list[float]:
         """Nanoseconds of the way to each stage but the first: every device sends its share of the rows' values."""
         size = rows * self._reduced_bytes / self.base.options.tp
-        return [_interpolated(*hop, size) for hop in self._hops]
+        return [interpolated(*hop, size) for hop in self._hops]
 
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.

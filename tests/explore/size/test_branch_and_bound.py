@@ -54,7 +54,7 @@ def test_a_layout_that_must_cost_more_is_not_simulated() -> None:
     assert trials.ran == ["2 x h100-sxm TP1", "1 x h100-sxm TP1"]   # $8; four devices cost $16
     assert [tried.label for tried in found.ranked] == ["2 x h100-sxm TP1"]
     assert found.dearer == [Dearer(TP[4], "mixed", 1, [])]
-    assert dearer(found) == [("dearer", "h100-sxm: TP4 mixed at least $16 an hour (bound)")]
+    assert dearer(found) == [("dearer", "h100-sxm: TP4 mixed at least $16/h (bound)")]
 
 
 def test_near_alternatives_are_searched() -> None:
@@ -83,6 +83,8 @@ def test_a_layout_that_can_never_meet_the_slo_waits_for_all_others() -> None:
     sizing = searches.extended(Sizing("x", None, {}, [], []))  # type: ignore[arg-type]
     assert [tried.label for tried in sizing.ranked] == ["3 x h100-sxm TP2"]
     assert [(one.kind, one.clients) for one in searches.dearer()] == [(TP[1], math.inf)]
+    assert dearer(Sizing("x", None, {}, [], [], dearer=searches.dearer())) == [  # type: ignore[arg-type]
+        ("dearer", "h100-sxm: TP1 mixed never meets the SLO (bound)")]
     none = Needed({TP[1]: 99, TP[2]: 99})
     searches = _Searches(none, CLIENTS, starts, 8, ("mixed",))  # type: ignore[arg-type]
     sizing = searches.extended(Sizing("x", None, {}, [], []))  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed
 def test_a_card_that_must_cost_more_has_its_bound():
     found = size(FEW, devices=["h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
     assert [tried.label for tried in found.ranked] == ["1 x l40s TP1"]
-    assert dict(lines(found))["dearer"] == "h100-sxm: TP1 mixed at least $3.99 an hour (bound)"
+    assert dict(lines(found))["dearer"] == "h100-sxm: TP1 mixed at least $3.99/h (bound)"
     (one,) = plain(found)["dearer"]
     assert (one["device"], one["layout"], one["clients"], one["dollars_per_hour"]) == ("h100-sxm", "mixed", 1, 3.99)
 
