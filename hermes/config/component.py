@@ -51,7 +51,7 @@ class ConfigModel(BaseModel):
     )
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:   # Any: of pydantic
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         if not cls.__module__.startswith("hermes."):   # a mistake in a plug-in's is found where it stands
             cls.model_rebuild(raise_errors=False)
 
@@ -249,7 +249,7 @@ def _validator(cls: type, kind: str) -> SchemaValidator:
 
 
 def _core_schema(cls: type) -> core_schema.CoreSchema:
-    adapter: TypeAdapter[Any] = TypeAdapter(cls)
+    adapter: TypeAdapter[object] = TypeAdapter(cls)
     adapter.rebuild()   # deferred until now
     return adapter.core_schema
 

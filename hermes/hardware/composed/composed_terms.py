@@ -78,6 +78,21 @@ class _Spread(NamedTuple):
     of_layers: float
     beside: list[int]
 
+    @classmethod
+    def of(cls, terms: dict[str, float], ways: list[float], layers: int) -> _Spread:
+        """Spread all terms of a step but the attention. ways: Nanoseconds of the way to each stage but the first."""
+        stages = len(ways) + 1
+        hops = terms.pop("hops", 0.0)
+        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
+        first = terms.pop("engine", 0.0)
+        share = [layers // stages] * stages
+        for place in range(2, layers % stages + 2):
+            share[-place] += 1
+        beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
+        beside[0] += round(first)
+        beside[-1] += round(last)
+        return cls(share, float_sum(terms.values()), beside)
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ComposedModel:
@@ -427,7 +442,8 @@ class ComposedModel:
         key = tokens, sampled = stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled
         spread = self._spreads.get(key)
         if spread is None:
-            spread = self._spreads[key] = self._spread(self.fixed_terms(tokens, sampled), self.rows(tokens))
+            spread = self._spreads[key] = _Spread.of(
+                self.fixed_terms(tokens, sampled), self._hops_ns(self.rows(tokens)), self.base.model.num_layers)
         return self._by_stage(spread, stats, self.step_ns(stats))
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
@@ -444,22 +460,8 @@ class ComposedModel:
         spread = self._common_spreads.get(key)
         if spread is None:
             terms = self._own_terms(*key[:3]) | self._shared_terms(key[3], key[4], captured)
-            spread = self._common_spreads[key] = self._spread(terms, key[0])
+            spread = self._common_spreads[key] = _Spread.of(terms, self._hops_ns(key[0]), self.base.model.num_layers)
         return self._by_stage(spread, stats, int(self.lockstep_ns(batches, 1)[0]))
-
-    def _spread(self, terms: dict[str, float], rows: int) -> _Spread:
-        """Spread all terms of a step of so many rows but the attention over the stages."""
-        pp, layers = self.base.options.pp, self.base.model.num_layers
-        hops, ways = terms.pop("hops", 0.0), self._hops_ns(rows)
-        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
-        first = terms.pop("engine", 0.0)
-        share = [layers // pp] * pp
-        for place in range(2, layers % pp + 2):
-            share[-place] += 1
-        beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
-        beside[0] += round(first)
-        beside[-1] += round(last)
-        return _Spread(share, float_sum(terms.values()), beside)
 
     def _by_stage(self, spread: _Spread, stats: StepStats, total: int) -> list[int]:
         """Add the attention of a batch; `total` is what its step takes, the host included."""
