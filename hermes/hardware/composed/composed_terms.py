@@ -30,7 +30,6 @@ import numpy as np
 from hermes.arrays import FloatArray, IntArray
 from hermes.compiled import mypyc_attr
 from hermes.hardware.base import StepStats
-from hermes.hardware.composed.elementwise import elementwise_ns
 from hermes.hardware.composed.kernel_curves import (
     GRAPH_LAUNCH_NS,
     DecodeTimes,
@@ -406,6 +405,8 @@ class ComposedModel:
         else:
             moved = self._moved_ns * rows
             if base.device.cache is not None:
+                from hermes.hardware.composed.elementwise import elementwise_ns  # few devices have operator tables
+
                 moved = elementwise_ns(self._between, base.device, rows)
             out["elementwise"] = moved + self._launched_ns
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
