@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -62,11 +62,13 @@ class Answer:
         data: Plain data for `--json`.
         parts: What is printed without it: sections, and texts of one line or several.
         exit_code: Exit code of the command.
+        further: Find what is printed after all this, in that order; their data join `data`, a dict then.
     """
 
     data: Any   # Any: of any command
     parts: Sequence[Part] = ()
     exit_code: int = 0
+    further: Sequence[Callable[[], Answer]] = ()
 
 
 class Options:
@@ -124,9 +126,13 @@ def _answering(command: Callable[..., Answer]) -> Callable[..., None]:
                   for name, fields in grouped.items()}
         answer = command(*arguments, **options, **groups)
         if as_json:
-            print(to_json(answer.data))
+            print(to_json(reduce(lambda data, find: data | find().data, answer.further, answer.data)))
         else:
             show(answer.parts)
+            for find in answer.further:
+                sys.stdout.flush()
+                if parts := find().parts:
+                    show(["", *parts])
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,8 +131,8 @@ def size(
         if found.meets:
             _write_launch(output)
     sections = [*ranking(found), *([front_section(found)] if verbose else [])]
-    return _answer(lines(found), plain(found), assumes_of_best(found), output if found.meets else None, sections,
-                   verbose, int(not found.meets))
+    return _answer(lines(found), plain(found), partial(assumes_of_best, found), output if found.meets else None,
+                   sections, verbose, int(not found.meets))
 
 
 def _scaled(scenario: str | None, given: dict[str, str | None], fleet: ScaleOptions, group: str | None,
@@ -208,20 +210,28 @@ def _of_groups(found: Grouped, base_dir: Path, output: Path | None, verbose: boo
     if output is not None and found.meets:
         write_best(found.document, base_dir, "each group by its own simulations, then together", output)
         _write_launch(output)
-    assumes = assumes_of_document(found.document, base_dir) if found.meets else []
+    assumes = partial(assumes_of_document, found.document, base_dir) if found.meets else list
     return _answer(lines(found), plain(found), assumes, output if found.meets else None, [], verbose,
                    int(not found.meets))
 
 
-def _answer(lines: list[tuple[str, str]], data: dict[str, Any], assumes: list[dict[str, Any]], written: Path | None,
-            sections: list[Section], verbose: bool, exit_code: int) -> Answer:
+def _answer(lines: list[tuple[str, str]], data: dict[str, Any], assumes: Callable[[], list[dict[str, Any]]],
+            written: Path | None, sections: list[Section], verbose: bool, exit_code: int) -> Answer:
+    """Return the answer, and after it the defaults behind it, whose alternatives are simulated."""
+    from hermes.results.layout import labelled
+
+    if written is not None:
+        lines = [*lines, ("files", f"{written}; next: hermes capacity {written / 'best.yaml'}")]
+    return Answer(data, [labelled(lines), *sections], exit_code, [partial(_assumed, assumes, verbose)])
+
+
+def _assumed(assumes: Callable[[], list[dict[str, Any]]], verbose: bool) -> Answer:
     from hermes.results.assumes import assumed_lines
     from hermes.results.layout import labelled
 
-    lines = [*lines, *(("assumes", text) for text in assumed_lines(assumes, verbose=verbose))]
-    if written is not None:
-        lines.append(("files", f"{written}; next: hermes capacity {written / 'best.yaml'}"))
-    return Answer(data | {"assumes": assumes}, [labelled(lines), *sections], exit_code)
+    found = assumes()
+    texts = [("assumes", text) for text in assumed_lines(found, verbose=verbose)]
+    return Answer({"assumes": found}, [labelled(texts)] if texts else [])
 
 
 def _write_launch(folder: Path) -> None:

@@ -47,7 +47,13 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False,
+        defer_build=True,   # a run validates a few of all models that are imported
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        if not cls.__module__.startswith("hermes."):   # a mistake in a plug-in's is found where it stands
+            cls.model_rebuild(raise_errors=False)
 
     def value_of(self, name: str) -> Any:   # Any: any field
         """Return the value of a field that only some components of a kind have; None for one without it."""
@@ -230,7 +236,7 @@ def _definition(cls: type, described: bool) -> core_schema.CoreSchema:
     ref = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
     if described:
         return core_schema.definition_reference_schema(ref)
-    schema = TypeAdapter(cls).core_schema
+    schema = _core_schema(cls)
     if schema["type"] == "definitions":
         return {**schema, "schema": {**schema["schema"], "ref": ref}}
     return {**schema, "ref": ref}
@@ -239,7 +245,13 @@ def _definition(cls: type, described: bool) -> core_schema.CoreSchema:
 @cache
 def _validator(cls: type, kind: str) -> SchemaValidator:
     """Return a validator of a component; its errors have the kind in their location, as in a discriminated union."""
-    return SchemaValidator(core_schema.tagged_union_schema({kind: TypeAdapter(cls).core_schema}, "kind"))
+    return SchemaValidator(core_schema.tagged_union_schema({kind: _core_schema(cls)}, "kind"))
+
+
+def _core_schema(cls: type) -> core_schema.CoreSchema:
+    adapter: TypeAdapter[object] = TypeAdapter(cls)
+    adapter.rebuild()   # deferred until now
+    return adapter.core_schema
 
 
 class Shorthand:

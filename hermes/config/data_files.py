@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 
 __all__ = ["files_noted", "note_file", "resource_dir"]
@@ -35,6 +36,7 @@ def note_file(path: str | Path) -> None:
         noted[Path(path)] = None
 
 
+@cache
 def resource_dir(folder: str) -> Path:
     """Return the folder `hw_profiles`, `traces` or `scenarios` that ships with this installation."""
     packaged = _PACKAGE / "_data" / folder

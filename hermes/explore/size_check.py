@@ -30,10 +30,22 @@ from hermes.sums import float_sum
 if TYPE_CHECKING:
     from hermes.explore.size import Kind, Sizing, Tried
 
-__all__ = ["ENOUGH", "ENOUGH_LONG", "Beyond", "Check", "Verdicts", "check_answer", "near_limit",
-           "pooled_beyond", "times_as_long", "with_longer"]
+__all__ = [
+    "ENOUGH",
+    "ENOUGH_LONG",
+    "Beyond",
+    "Check",
+    "Verdicts",
+    "check_answer",
+    "misses_by_far",
+    "near_limit",
+    "pooled_beyond",
+    "times_as_long",
+    "with_longer",
+]
 
 Changes = Callable[["Kind", tuple[int, ...]], Mapping[str, Any]]
+Extended = Callable[["Sizing"], "Sizing"]
 
 SEEDS = 3
 TIMES, ENOUGH = 3.0, 20_000   # arrivals at most so many times as long, as far as that makes so many requests
@@ -95,10 +107,12 @@ class Check:
 
 
 def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: int,
-                 bounds: Mapping[Kind, int] | None = None) -> Sizing:
+                 bounds: Mapping[Kind, int] | None = None, extended: Extended = lambda sizing: sizing) -> Sizing:
     """Return the answers with the cheapest one checked, and changed where the check changes it.
 
-    bounds: Closed-form bound on the mixed clients of a kind; fewer are not simulated.
+    Args:
+        bounds: Closed-form bound on the mixed clients of a kind; fewer are not simulated.
+        extended: Adds the answers of layouts that may cost no more than the cheapest one now. Called before each round.
     """
     seen: dict[str, Verdicts] = {}
 
@@ -117,6 +131,7 @@ def check_answer(trials: Trials, sizing: Sizing, changes: Changes, max_devices: 
             len(one.clients) > 1 or one.clients[0] >= (bounds or {}).get(one.kind, 1))
 
     for _ in range(MOST_ROUNDS):
+        sizing = extended(sizing)
         if not sizing.meets:
             return sizing
         best = sizing.meets[0]
@@ -155,10 +170,12 @@ def with_longer(trials: Trials, sizing: Sizing, changes: Changes, headroom: floa
 
 
 def _longer(trials: Trials, verdicts: Verdicts, changes: Changes) -> Verdicts:
-    """Return the verdicts of longer simulations of a layout, with more seeds."""
+    """Return the verdicts of longer simulations of a layout, with more seeds: one after the other, until one misses,
+    where no seed met the SLO before."""
     first = trials.scenario.seed + 1 + SEEDS
+    seeds = range(first, first + SEEDS)
     times = verdicts.times * times_as_long(verdicts.tried.row.get("requests.total"), ENOUGH_LONG)
-    return _run(trials, verdicts.tried, changes, [range(first, first + SEEDS)], times)
+    return _run(trials, verdicts.tried, changes, [seeds] if verdicts.met else [[seed] for seed in seeds], times)
 
 
 def _verdicts(trials: Trials, tried: Tried, changes: Changes, all_seeds: bool) -> Verdicts:
@@ -262,9 +279,11 @@ def _no_dearer(tried: Tried, best: Tried) -> bool:
 def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:
     """Whether the search saw these clients miss the SLO, by more than other seeds could change."""
     found = _searched(sizing, tried)
-    if found is None:
-        return False
-    row = found.row
+    return found is not None and misses_by_far(found.row)
+
+
+def misses_by_far(row: Row) -> bool:
+    """Whether a simulation misses the SLO by more than other seeds could change."""
     if grows(row):
         return True
     far = BY_FAR if row["requests.total"] < ENOUGH else 1.0

@@ -78,7 +78,7 @@ class Trials:
 
     def finish(self) -> None:
         """Make the folder a sweep of all simulations; until then it is one of the latest."""
-        self._sweep(self.cases)
+        self._sweep(self.cases, table=True)
 
     def _simulate(self, wanted: Wanted, factors: Mapping[str, float]) -> dict[str, Row]:
         names = {label: label if factors[label] == 1.0 else f"{label}, arrivals x {factors[label]:.4g}"
@@ -100,13 +100,14 @@ class Trials:
         report("run", 0, 0)
         return report
 
-    def _sweep(self, cases: Mapping[str, Mapping[str, Any]], progress: Progress | None = None) -> dict[str, Row]:
+    def _sweep(self, cases: Mapping[str, Mapping[str, Any]], progress: Progress | None = None, *, table: bool = False
+               ) -> dict[str, Row]:
         more = {} if self.extract is None else {"extract": self.extract}
         sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values()), **more})
         source = self.scenario.source   # with the overrides, which a case may set again
         assert source.node is not None
         sweep = replace(sweep, base=source.node, base_dir=source.base_dir)
-        done = run_sweep(sweep, self.folder, progress=progress, executor=self.executor)
+        done = run_sweep(sweep, self.folder, progress=progress, executor=self.executor, table=table)
         rows: dict[str, Row] = {}
         for number, label in enumerate(cases):
             row = done.outcome(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
@@ -15,6 +15,9 @@ from hermes.scenario.client_keys import write_out_splits
 from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
 from hermes.units import parse_number
+
+if TYPE_CHECKING:
+    from hermes.hardware.base import HardwareModel
 
 Overrides = Iterable[str] | Mapping[str, Any]
 """Settings of a scenario: texts such as `clients.0.count=4`, or a mapping of dotted paths to values."""
@@ -107,17 +110,34 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
 
 
 def _completed(scenario: Scenario, source: Source) -> Scenario:
-    """Return the scenario with the engines' defaults written into its clients."""
+    """Return the scenario with the engines' defaults written into its clients.
+
+    Groups that differ in nothing but their names share one hardware model, as the clients of a group do.
+    """
     clients, sorts = [], _sorts(scenario)
-    for i, config in enumerate(scenario.clients):
+    alike: dict[str, tuple[Any, HardwareModel | None]] = {}
+    for i, (config, key) in enumerate(zip(scenario.clients, _keys(source.node, len(scenario.clients)), strict=True)):
         with inside(f"clients.{i}"):
             if sorts is not None:
                 config = config.sampled(sorts)
-            config, hardware = config.completed(source.base_dir)
+            if key not in alike:
+                alike[key] = config.completed(source.base_dir)
+            first, hardware = alike[key]
+            config = first if first.name == config.name else first.model_copy(update={"name": config.name})
         if hardware is not None:
             source.hardware[i] = hardware
         clients.append(config)
     return scenario.model_copy(update={"clients": clients})
+
+
+def _keys(node: Node | None, count: int) -> list[str]:
+    """Return a text for each group of clients, equal for groups that the document describes alike but for names."""
+    place = None if node is None else node.child("clients")
+    several = [] if place is None else place.value if isinstance(place.value, list) else [place]
+    written = [one.plain() for one in several]
+    if len(written) != count or not all(isinstance(one, dict) for one in written):
+        return [str(number) for number in range(count)]
+    return [repr({**one, "name": isinstance(one.get("name"), str)}) for one in written]
 
 
 def _sorts(scenario: Scenario) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hermes.cli import main
+from hermes.cli.output import Answer, answering
 from hermes.config.writing import locked, scratch_folder, write_text
 
 SMALL = """\
@@ -171,3 +173,17 @@ def test_the_next_command_repeats_what_was_set(small_file, capsys, monkeypatch):
     assert main(["run", small_file.name, "--seed", "4", "--set", "name=it's", "-q"]) == 0
     (command,) = re.findall(r"next: (hermes run .*) \(-v: more\)", " ".join(capsys.readouterr().out.split()))
     assert shlex.split(command)[2:] == [small_file.name, "--set", "name=it's", "--set", "seed=4", "-o", "runs/small"]
+
+
+def test_what_takes_longer_is_printed_after_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[str] = []
+
+    def later() -> Answer:
+        printed.append(capsys.readouterr().out)
+        return Answer({"b": 2}, ["second"])
+
+    command = answering(lambda: Answer({"a": 1}, ["first"], 0, [later, lambda: Answer({"c": 3})]))
+    command(as_json=False)
+    assert (printed, capsys.readouterr().out) == (["first\n"], "\nsecond\n")
+    command(as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": 1, "b": 2, "c": 3}

@@ -48,6 +48,18 @@ def test_a_hop_by_hand():
     assert model.terms_ns(stats)["hops"] == pytest.approx((15e-6 + sent / 25e9) * 1e9)
 
 
+def test_a_batch_takes_as_long_after_others_as_alone():
+    """What batches of as many rows share is kept; their attention, and padding beyond a graph, are of each."""
+    batches = [StepStats(decode_seqs=seqs, decode_ctx=context, decode_ctx_max=context // seqs, sampled=sampled)
+               for seqs in (1, 16, 600) for context in (seqs * 10, seqs * 900) for sampled in (seqs, 0)]
+    batches += [StepStats(prefill_seqs=1, prefill_tokens=15, prefill_attn=120, prefill_max=15, decode_seqs=1,
+                          decode_ctx=10, decode_ctx_max=10, sampled=1)]
+    model = hardware()
+    for stats in [*batches, *batches]:
+        assert model.stages_ns(stats) == hardware().stages_ns(stats)
+        assert model.lockstep_stages_ns([stats]) == hardware().lockstep_stages_ns([stats])
+
+
 def test_layers_are_spread_as_the_engine_does():
     """126 layers on 4 stages: 31, 32, 32, 31 (the rest goes to the stages before the last)."""
     model = Composed(model="llama-3.1-405b", device="b200", tp=8, pp=4, engine="vllm-0.32").build()

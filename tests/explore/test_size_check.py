@@ -59,6 +59,17 @@ def test_a_seed_that_misses_adds_a_client() -> None:
     assert not found.check.within_noise
 
 
+def test_longer_simulations_end_with_a_miss_where_no_seed_met_the_slo() -> None:
+    """Three seeds miss within noise: a fourth decides. Where seeds disagree, three more run side by side."""
+    seeds = Seeds({3: 0, 4: 3}, share=0.0098)
+    assert checked(seeds, sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)})).meets[0].clients == (4,)
+    mine = [label for label in seeds.ran if label.startswith("3 x")]
+    assert [label.rsplit(" ", 1)[1] for label in mine] == ["1", "2", "3", "4"]
+    seeds = Seeds({3: 2, 4: 3}, share=0.0098)
+    checked(seeds, sizing(3, {3: row(ok=True), 2: row(ok=False, stable=False)}))
+    assert len([label for label in seeds.ran if label.startswith("3 x")]) == 6
+
+
 def test_one_client_less_that_meets_with_all_seeds_is_the_answer() -> None:
     start = sizing(4, {4: row(ok=True), 3: row(ok=False, share=0.011)})
     found = checked(Seeds({4: 3, 3: 3, 2: 0}), start)

@@ -103,6 +103,8 @@ def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch)
     ("x = 1\ny = x / 0\n", "mine.py:2: expected a plug-in that can be imported, found ZeroDivisionError"),
     ("def f(:\n", "mine.py:1: expected a plug-in that can be imported, found SyntaxError"),
     ("import nothing_of_that_name\n", "mine.py:1: expected a plug-in that can be imported, found ModuleNotFoundError"),
+    ("from hermes.config import ConfigModel\nclass Mine(ConfigModel):\n    key: type(iter(()))\n",
+     "mine.py:2: expected a plug-in that can be imported, found PydanticSchemaGenerationError"),
     (None, "mine.py: expected a Python file, found no such file or directory"),
 ])
 def test_what_is_wrong_with_a_plug_in_is_one_line(folder, capsys, text, said):

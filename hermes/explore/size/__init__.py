@@ -10,6 +10,10 @@ decode. Each layout is searched for the fewest clients that meet the SLO, all la
   whose queue grows, prefill for the TTFT, decode for the TPOT. Once the SLO is met, a client less is tried on each
   side.
 
+Layouts that must cost more than the answer are not searched to the end (branch and bound): the search of a layout goes
+on while what it may cost at least, by the closed form and by what misses for certain, is at most `NEAR` times the cost
+of the cheapest layout that meets the SLO. What is left has that bound in the answer.
+
 A simulation counts only if it has settled (`hermes.results.figures.settling`); it is lengthened until it has. At last
 the cheapest layout is checked (`hermes.explore.size_check`): other seeds, longer arrivals, and one client less.
 """
@@ -32,11 +36,11 @@ from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, axis_of
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
 from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo, settled
-from hermes.explore.size.bounds import demand_of, fewest_clients
+from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
 from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size.size_range import StepRange, of_others, with_range
-from hermes.explore.size_check import SEEDS, Check, check_answer, with_longer
+from hermes.explore.size_check import SEEDS, Check, check_answer, misses_by_far, with_longer
 from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.trials import Trials
 from hermes.hardware.descriptions.devices import load_device
@@ -49,9 +53,10 @@ from hermes.scenario.loading import overridden
 from hermes.scenario.starts import check_starts
 from hermes.units import counted
 
-__all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "changes", "hourly", "size"]
+__all__ = ["LAYOUTS", "Dearer", "Found", "Kind", "Left", "Sizing", "Tried", "changes", "hourly", "size"]
 
 LAYOUTS = ("mixed", "pd")
+NEAR = 1.15           # of the least cost, up to which layouts are searched to the end
 MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
@@ -105,6 +110,25 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Dearer:
+    """A layout that was not searched to the end: it must cost more than the answer.
+
+    Args:
+        clients: Fewest clients that might meet the SLO; infinite if no number can.
+    """
+
+    kind: Kind
+    layout: str
+    clients: float
+    tried: list[Tried]
+
+    @property
+    def cost(self) -> float:
+        """Dollars per hour at least, without clients of other kinds; devices where they have no price."""
+        return _cost(self.kind, self.clients)
+
+
+@dataclass(frozen=True)
 class Sizing:
     """The answers of all layouts.
 
@@ -117,6 +141,7 @@ class Sizing:
         remarks: Kind of client -> what to know of its times: properties with which none were compared.
         steps: The cheapest layout with step times at the ends of their range; None where it is not known.
         others: The cheapest layout of each other ranked device, with how far its step times are trusted.
+        dearer: The layouts that were not searched to the end, by what they cost at least.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
@@ -133,6 +158,7 @@ class Sizing:
     own: OwnLayout | None = None
     steps: StepRange | None = None
     others: list[tuple[Tried, StepRange | None]] = field(default_factory=list)
+    dearer: list[Dearer] = field(default_factory=list)
 
     @property
     def ranked(self) -> list[Tried]:
@@ -162,7 +188,8 @@ class Sizing:
 
     @property
     def tried(self) -> list[Tried]:
-        return [tried for found in self.found for tried in found.tried]
+        several = [*(found.tried for found in self.found), *(one.tried for one in self.dearer)]
+        return [tried for one in several for tried in one]
 
     @property
     def settled(self) -> bool:
@@ -176,6 +203,10 @@ class Sizing:
             document["seed"] = tried.seed
         longer = arrivals_of(self.scenario).settings({}, tried.length)
         return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
+
+
+def _cost(kind: Kind, clients: float) -> float:
+    return clients * kind.devices * (kind.price or 1.0)
 
 
 def _fewest(tried: Tried) -> tuple[int, int, int, str]:
@@ -236,11 +267,12 @@ def size(
             warnings.filterwarnings("ignore", re.escape(text).join((".*", ".*")), InputWarning)
         trials = Trials(f"size {checked.title}", checked, folder, doing, progress)
         trials.length = max([1.0, *(start.length for start in starts.values())])
-        found = _all(trials, base["clients"], starts, max_devices, layouts)
-        sizing = Sizing(checked.title, checked, base, found, left, path=None if out is None else Path(out),
+        searches = _Searches(trials, base["clients"], starts, max_devices, layouts)
+        sizing = Sizing(checked.title, checked, base, [], left, path=None if out is None else Path(out),
                         assumed=known.links, remarks=known.remarks)
         sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
-                              {kind: start.clients for kind, start in starts.items()})
+                              {kind: start.clients for kind, start in starts.items()}, searches.extended)
+        sizing = replace(sizing, dearer=searches.dearer())
         trials.left = USUAL_LATER
         if sizing.meets:
             headroom = _headroom(trials, base["clients"], sizing.meets[0])
@@ -272,10 +304,17 @@ def _price(device: str, clients: Sequence[Mapping[str, Any]], prices: Mapping[st
 
 @dataclass(frozen=True)
 class _Start:
-    """Where the search of a kind of client begins: a number of clients, and how long the arrivals should be."""
+    """Where the search of a kind of client begins: a number of clients, and how long the arrivals should be.
+
+    Args:
+        fewest, fewest_split: Clients that are needed at least, mixed or prefill and decode together; infinite if no
+            number can serve the load.
+    """
 
     clients: int
     length: float
+    fewest: float = 1
+    fewest_split: float = 2
 
 
 class _Known(NamedTuple):
@@ -334,13 +373,16 @@ def _lacks(error: InputError) -> float:
 def _start(scenario: Scenario) -> _Start:
     """Begin at the closed-form bound, with arrivals that let the longest answers settle; else at one client."""
     demand = demand_of(scenario)
-    bound = None if demand is None else fewest_clients(demand)
-    if demand is None or bound is None:
+    if demand is None:
         return _Start(1, 1.0)
+    split = fewest_split(demand) or math.inf
+    bound = fewest_clients(demand)
+    if bound is None:
+        return _Start(1, 1.0, math.inf, split)
     clients, state = bound
     needed_s = LENGTH * demand.long_output * state.token_s
     most = MOST_REQUESTS / max(demand.rate * demand.arrivals_s, 1.0)
-    return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)))
+    return _Start(clients, max(1.0, min(needed_s / demand.arrivals_s, most)), clients, split)
 
 
 def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
@@ -360,28 +402,75 @@ Numbers = tuple[int, ...]
 Search = Generator[Numbers, Tried, Tried | None]   # yields clients to try, takes the result, returns the best
 
 
-def _all(trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[Kind, _Start], max_devices: int,
-         layouts: Sequence[str]) -> list[Found]:
-    """Run the searches of all layouts side by side; those of pd begin when mixed has an answer."""
-    seed = trials.scenario.seed
-    running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.devices, start.clients))
-               for kind, start in starts.items()}
-    done: dict[tuple[Kind, str], _Running] = {}
-    while running:
-        trials.left = USUAL_CHECK + USUAL_LATER + sum(_usual_left(one, layout, max_devices, layouts)
-                                                      for (_, layout), one in running.items())
-        wanted = {f"{one.label(one.wanted)}": one for one in running.values()}
-        rows = trials.run({label: (changes(clients, one.kind, one.wanted), seed) for label, one in wanted.items()})
-        for label, one in wanted.items():
+class _Searches:
+    """The searches of all layouts, side by side; those of pd begin when mixed has an answer."""
+
+    def __init__(self, trials: Trials, clients: Sequence[Mapping[str, Any]], starts: Mapping[Kind, _Start],
+                 max_devices: int, layouts: Sequence[str]) -> None:
+        self._trials, self._clients, self._starts = trials, clients, starts
+        self._max_devices, self._layouts = max_devices, layouts
+        self._running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.devices, start.clients))
+                         for kind, start in starts.items()}
+
+    def extended(self, sizing: Sizing) -> Sizing:
+        """Return the answers with those of all layouts that may cost at most `NEAR` times the cheapest one."""
+        while wanted := self._open(sizing):
+            self._simulate(wanted)
+            sizing = replace(sizing, found=[*sizing.found, *self._ended()])
+        return sizing
+
+    def dearer(self) -> list[Dearer]:
+        """Return the layouts whose searches did not go on."""
+        left = [Dearer(kind, served, clients, one.tried if served == layout else [])
+                for (kind, layout), one in self._running.items() for served, clients in self._bounds(layout, one)]
+        return sorted(left, key=lambda one: (one.kind.price is None, one.cost))
+
+    def _open(self, sizing: Sizing) -> dict[tuple[Kind, str], _Running]:
+        """Return the searches that go on; the cheapest ones while no layout meets the SLO."""
+        out: dict[tuple[Kind, str], _Running] = {}
+        for priced in (True, False):   # nothing says what those without a price cost beside the others
+            mine = {key: min(_cost(key[0], clients) for _, clients in self._bounds(key[1], one))
+                    for key, one in self._running.items() if (key[0].price is not None) == priced}
+            meets = [_cost(tried.kind, sum(tried.clients)) for tried in sizing.meets
+                     if (tried.kind.price is not None) == priced]
+            least = min(meets or mine.values(), default=0.0)
+            out |= {key: self._running[key] for key, cost in mine.items() if cost <= NEAR * least}
+        return out
+
+    def _bounds(self, layout: str, one: _Running) -> list[tuple[str, float]]:
+        """Return the layouts that wait for a search, with the fewest clients that may meet the SLO in each."""
+        start = self._starts[one.kind]
+        mixed = max(start.fewest, *(sum(tried.clients) + 1 for tried in one.tried if misses_by_far(tried.row)), 1)
+        out = [("mixed", mixed)] if layout == "mixed" and "mixed" in self._layouts else []
+        return [*out, ("pd", start.fewest_split)] if layout == "pd" or self._follows(one.kind) else out
+
+    def _follows(self, kind: Kind) -> bool:
+        """Whether a search of pd follows that of mixed."""
+        return "pd" in self._layouts and kind.has_roles and self._max_devices // kind.devices >= 2
+
+    def _simulate(self, wanted: Mapping[tuple[Kind, str], _Running]) -> None:
+        trials, seed = self._trials, self._trials.scenario.seed
+        trials.left = USUAL_CHECK + USUAL_LATER + sum(
+            _usual_left(one, layout, self._max_devices, self._layouts) for (_, layout), one in wanted.items())
+        labels = {one.label(one.wanted): one for one in wanted.values()}
+        rows = trials.run({label: (changes(self._clients, one.kind, one.wanted), seed)
+                           for label, one in labels.items()})
+        for label, one in labels.items():
             one.learn(rows[label], trials.lengths[label])
-        for key, one in list(running.items()):
-            if one.over:
-                done[key] = running.pop(key)
-                kind, layout = key
-                if layout == "mixed" and "pd" in layouts and kind.has_roles and max_devices // kind.devices >= 2:
-                    start = one.best or one.tried[-1]
-                    running[kind, "pd"] = _Running(kind, _split(start, max_devices // kind.devices))
-    return [Found(kind, layout, one.best, one.tried) for (kind, layout), one in done.items() if layout in layouts]
+
+    def _ended(self) -> list[Found]:
+        """Return the answers of the searches that are over, and begin those that follow."""
+        out = []
+        for (kind, layout), one in list(self._running.items()):
+            if not one.over:
+                continue
+            del self._running[kind, layout]
+            if layout in self._layouts:
+                out.append(Found(kind, layout, one.best, one.tried))
+            if layout == "mixed" and self._follows(kind):
+                self._running[kind, "pd"] = _Running(
+                    kind, _split(one.best or one.tried[-1], self._max_devices // kind.devices))
+        return out
 
 
 def _usual_left(one: _Running, layout: str, max_devices: int, layouts: Sequence[str]) -> int:

@@ -12,7 +12,8 @@ within the limit of the TPOT, and if the KV of the answers in flight fits: b tim
     c = E[a * (p + a / 2)] / E[a]
 
 which is longer than the mean context of a request, since long answers stay longer. Waiting, bursts and the spread of
-contexts only add to this, so fewer clients cannot do. The estimate also says how long a simulation must be: an answer
+contexts only add to this, so fewer clients cannot do. Clients that prefill are at least r * P, and those that decode
+are as many as serve the answers alone. The estimate also says how long a simulation must be: an answer
 of the 99th percentile takes its tokens times t(b).
 
 Where prompts share text (conversations, prefixes, hashes of blocks) a cache may spare their work and memory, so that
@@ -23,8 +24,9 @@ request, branches, data-parallel ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ from hermes.scenario import Scenario
 from hermes.scenario.build import build
 from hermes.units import NS_PER_S
 
-__all__ = ["Demand", "Equilibrium", "demand_of", "equilibrium", "fewest_clients"]
+__all__ = ["Demand", "Equilibrium", "demand_of", "equilibrium", "fewest_clients", "fewest_split"]
 
 MOST = 1 << 20   # clients
 ROUNDS = 200     # of the fixed point
@@ -168,3 +170,9 @@ def fewest_clients(demand: Demand) -> tuple[int, Equilibrium] | None:
         state = equilibrium(demand, middle)
         low, high, found = (middle, high, found) if state is None else (low, middle, state)
     return high, found
+
+
+def fewest_split(demand: Demand) -> int | None:
+    """Return the fewest clients that prefill and decode, together, that can serve the load; None if no number can."""
+    decodes = fewest_clients(replace(demand, prompt_s=0.0))
+    return None if decodes is None else max(math.ceil(demand.rate * demand.prompt_s), 1) + decodes[0]

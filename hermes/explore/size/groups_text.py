@@ -7,7 +7,7 @@ from typing import Any
 from hermes.explore.objective import limits_text
 from hermes.explore.size import Tried
 from hermes.explore.size.groups import Grouped
-from hermes.explore.size.text import kind_plain, left_out
+from hermes.explore.size.text import dearer, kind_plain, left_out
 from hermes.explore.size.text import plain as plain_sizing
 from hermes.results.layout import format_s
 from hermes.sums import float_sum
@@ -30,6 +30,7 @@ def lines(found: Grouped) -> list[tuple[str, str]]:
             if layout.best is None:
                 most = max(layout.tried, key=lambda tried: (tried.devices, tried.label))
                 out.append(("misses", f"{name}: {counted(most.devices, 'device')} as {most.label}: {most.misses}"))
+        out += dearer(sizing, f"{name}: ")
         out += left_out(sizing.left, f"{name}: ")
     if not found.best:
         return out

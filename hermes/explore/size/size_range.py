@@ -104,7 +104,11 @@ def _numbers(best: Tried, total: int) -> tuple[int, ...]:
 
 def _clients(trials: Trials, best: Tried, changes: Changes, factor: float, most: int) -> int | None:
     """Return the fewest clients that meet the SLO with step times so many times as long; None if `most` miss."""
-    bracket = Bracket(-sum(best.clients), lowest=-most, highest=-len(best.clients))
+    answer, least = sum(best.clients), len(best.clients)
+    begin = min(max(round(answer * factor), least), most)   # clients in proportion to the time of a step
+    bracket = Bracket(-begin, lowest=-most, highest=-least)
+    if factor <= 1:   # what meets the SLO does so with shorter steps
+        bracket = replace(bracket, known={-answer: True}, hint=-begin)
     while (level := bracket.choose()) is not None and len(bracket.known) < MOST_TRIALS:
         numbers = _numbers(best, -level)
         settings = changes(best.kind, numbers)

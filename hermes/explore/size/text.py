@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from hermes.explore.objective import binds_text, limits_text, nearest_to_limit
-from hermes.explore.size import Found, Sizing, Tried, hourly
+from hermes.explore.size import Dearer, Found, Sizing, Tried, hourly
 from hermes.explore.size.layouts import Kind, Left
 from hermes.explore.size.size_range import StepRange
 from hermes.hardware.descriptions.devices import load_device
@@ -18,7 +19,7 @@ from hermes.results.figures.limit_parts import limit_of_row
 from hermes.results.layout import Section, format_s, short_number
 from hermes.units import counted
 
-__all__ = ["chart", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
+__all__ = ["chart", "dearer", "front", "front_section", "kind_plain", "left_out", "lines", "marks", "plain", "ranking",
            "speed"]
 
 FRONT = 10   # rows of the front in the terminal
@@ -75,6 +76,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     if sizing.own is not None:
         out.append(("own", own_text(sizing)))
     out += [("misses", _missing(found)) for found in sizing.found if found.best is None]
+    out += dearer(sizing)
     out += left_out(sizing.left)
     if sizing.ranked:
         out.append(("prices", "; ".join(_prices(sizing))))
@@ -90,6 +92,37 @@ def _instead(sizing: Sizing) -> list[str]:
         out.append(f"{tried.label}: {counted(tried.devices, 'device')}, {dollars}"
                    + ("" if steps is None else f"; {_times(steps)}"))
     return out
+
+
+def dearer(sizing: Sizing, ahead: str = "") -> list[tuple[str, str]]:
+    """Return a line for each device with the layouts that must cost more than the answer, and what they cost at least.
+
+    ahead: Text before each.
+    """
+    found: dict[str, list[Dearer]] = {}
+    for one in sizing.dearer:
+        found.setdefault(one.kind.device, []).append(one)
+    out = []
+    for device, several in found.items():
+        parts = [f"{one.kind.split.name} {one.layout} {_at_least(sizing, one)}" for one in several]
+        out.append(("dearer", f"{ahead}{device}: {', '.join(parts)} (bound)"))
+    return out
+
+
+def _at_least(sizing: Sizing, one: Dearer) -> str:
+    """Return what a layout costs at least, clients of other kinds included."""
+    if one.clients == math.inf:
+        return "never meets the SLO"
+    dollars = bound_hourly(sizing, one)
+    return f"at least {counted(int(one.cost), 'device')}" if dollars is None else f"at least ${dollars:,.4g}/h"
+
+
+def bound_hourly(sizing: Sizing, one: Dearer) -> float | None:
+    """Return the dollars per hour that a layout costs at least; None without a price, or if it never meets the SLO."""
+    if one.kind.price is None or one.clients == math.inf:
+        return None
+    others = next(((hourly(tried) or 0.0) - tried.devices * (tried.kind.price or 0.0) for tried in sizing.ranked), 0.0)
+    return one.cost + others
 
 
 def left_out(left: Sequence[Left], ahead: str = "") -> list[tuple[str, str]]:
@@ -318,6 +351,9 @@ def plain(sizing: Sizing) -> dict[str, Any]:
                        "misses": one.tried.misses} for one in check.fewer]},
         "misses": [{**kind_plain(found.kind), "layout": found.layout, "why": _missing(found)}
                    for found in sizing.found if found.best is None],
+        "dearer": [{**kind_plain(one.kind), "layout": one.layout,
+                    "clients": None if one.clients == math.inf else one.clients,
+                    "dollars_per_hour": bound_hourly(sizing, one)} for one in sizing.dearer],
         "assumed_links": sizing.assumed,
         "left_out": [{**kind_plain(left.kind), "layout": left.layout or None, "why": left.reason}
                      for left in sizing.left],

@@ -28,7 +28,7 @@ __all__ = ["plan_sweep", "run_sweep"]
 
 def run_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Overrides = (),
-    workers: int = 1, progress: Progress | None = None, executor: Executor | None = None,
+    workers: int = 1, progress: Progress | None = None, executor: Executor | None = None, table: bool = True,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
@@ -40,6 +40,7 @@ def run_sweep(
         workers: Number of processes; 0 runs the points in this one.
         progress: Function of ("check" or "run", points done, points in all).
         executor: Executor to use instead of `workers` new processes; it stays open.
+        table: Whether to write `results.parquet`.
 
     Raises `InputError`, before any run, for a mistake in the sweep or one of its points, and for a folder that another
     process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`); the next call
@@ -57,7 +58,7 @@ def run_sweep(
             return done
         with opened(executor, workers, modules) as doing:
             doing.begin()
-            _run_points(read, folder, doing, code, progress)
+            _run_points(read, folder, doing, code, progress, table)
     return open_sweep(folder.path)
 
 
@@ -112,7 +113,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _run_points(sweep: Sweep, folder: Folder, executor: Executor, code: str, progress: Progress | None) -> None:
+def _run_points(sweep: Sweep, folder: Folder, executor: Executor, code: str, progress: Progress | None, table: bool
+                ) -> None:
     plan = make_plan(sweep, folder, executor, code, progress, save=True)
     manifest, waiting = _manifest(plan), plan.waiting
     folder.drop_results()
@@ -127,7 +129,8 @@ def _run_points(sweep: Sweep, folder: Folder, executor: Executor, code: str, pro
         warn_all(outcome.warnings)
         if progress is not None:
             progress("run", done, before + len(waiting))
-    folder.write_results(merged(folder, manifest), json.dumps({"of": _digest(sweep, code), "files": plan.files}))
+    if table:
+        folder.write_results(merged(folder, manifest), json.dumps({"of": _digest(sweep, code), "files": plan.files}))
 
 
 def _jobs(plan: Plan, waiting: list[Planned], folder: Folder) -> Iterator[Job]:

@@ -20,17 +20,16 @@ every rank's batch fits into a CUDA graph, all are padded to the largest; an idl
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
 from hermes.compiled import mypyc_attr
 from hermes.hardware.base import StepStats
-from hermes.hardware.composed.elementwise import elementwise_ns
 from hermes.hardware.composed.kernel_curves import (
     GRAPH_LAUNCH_NS,
     DecodeTimes,
@@ -41,13 +40,12 @@ from hermes.hardware.composed.kernel_curves import (
     largest_sum,
     prefill_times,
     sunk_times,
-    tile_edges,
 )
 from hermes.hardware.composed.kernel_tables import BORROWED, KernelTables
+from hermes.hardware.composed.piecewise import Curve, Line, evened, interpolated, listed, row_grid, spaced
 from hermes.hardware.composed.row_curves import elementwise_times, row_times
 from hermes.hardware.composed.term_sources import HostTime, Reduces, Sources
 from hermes.hardware.descriptions.models import precision
-from hermes.hardware.fitted.operator_curves import rising
 from hermes.hardware.fitted.ranges import Ranges, steps_outside
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
@@ -59,9 +57,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["ComposedModel"]
 
-RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
-FAR = 2.0**20
 EIGHT_BIT = Trust("guess", 0.75, 1.2)   # 8-bit layers of the tables, narrowing included, which engines fuse with norms
 EIGHT = ("fp8", "int8")
 PRODUCTS = {"fp16": ("bf16",), "fp8-block": ("fp8_block", "fp8")}   # tables of products, the first that exists
@@ -71,36 +67,30 @@ _IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
 
-def _spaced(last: float) -> FloatArray:
-    """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
-    count = math.ceil(math.log(last) / math.log(RATIO)) + 1
-    return np.unique(np.rint(np.geomspace(1.0, last, count)))
+class _Spread(NamedTuple):
+    """What a step takes in each pipeline stage but for the attention of its batch.
 
+    layers: Layers of each stage. of_layers: Nanoseconds of all layers. beside: Of each stage without its layers.
+    """
 
-def _rising(times: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """The same points with falls of the times evened out."""
-    return times[0], rising(times[1])
+    layers: list[int]
+    of_layers: float
+    beside: list[int]
 
-
-def _row_grid(last: float) -> FloatArray:
-    """The same, with both sides of the edges of the tiles of matrix products."""
-    return np.unique(np.concatenate([_spaced(last), tile_edges()]))
-
-
-class _Line:
-    """A piecewise linear function, in proportion beyond its last point."""
-
-    def __init__(self, xs: FloatArray, ys: FloatArray) -> None:
-        """`xs` ascending, from at most the smallest argument."""
-        xs, ys = np.append(xs, xs[-1] * FAR), np.append(ys, ys[-1] * FAR)
-        self._lists = xs.tolist(), ys.tolist(), (np.diff(ys) / np.diff(xs)).tolist()
-        self._last = len(xs) - 2
-
-    def at(self, x: float) -> float:
-        """The value at a number."""
-        xs, ys, slopes = self._lists
-        i = min(max(bisect_right(xs, x) - 1, 0), self._last)
-        return float(ys[i] + slopes[i] * (x - xs[i]))
+    @classmethod
+    def of(cls, terms: dict[str, float], ways: list[float], layers: int) -> _Spread:
+        """Spread all terms of a step but the attention. ways: Nanoseconds of the way to each stage but the first."""
+        stages = len(ways) + 1
+        hops = terms.pop("hops", 0.0)
+        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
+        first = terms.pop("engine", 0.0)
+        share = [layers // stages] * stages
+        for place in range(2, layers % stages + 2):
+            share[-place] += 1
+        beside = [0] + [round(hops * way / float_sum(ways)) for way in ways]
+        beside[0] += round(first)
+        beside[-1] += round(last)
+        return cls(share, float_sum(terms.values()), beside)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -120,44 +110,55 @@ class ComposedModel:
         self._expert_compute = next((one.compute for one in base.work.linears if one.kind == "experts"), "")
         self._expert_roof = Roof(device.peak(self._expert_compute) / 1e9, device.memory_bandwidth / 1e9)
         self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
-        self._rows = _row_grid(2**17)
+        self._rows = row_grid(2**17)
         self._row_list: list[float] = self._rows.tolist()
         self._sunk = np.zeros(len(self._rows))
         self._sunk_times: dict[int, float] = {}
-        self._linears: list[tuple[str, FloatArray]] = []
+        self._linears: list[tuple[str, list[float]]] = []
         self._products_said = ""
         self._attention_said: dict[str, str] = {}
         self._last: dict[str, float] = {}
-        self._head: FloatArray | None = None
-        self._elementwise: FloatArray | None = None
-        self._sampler: FloatArray | None = None
-        self._prefill: tuple[_Line, _Line] | None = None
+        self._head: list[float] | None = None
+        self._elementwise: list[float] | None = None
+        self._sampler: list[float] | None = None
+        self._prefill: tuple[Line, Line] | None = None
         self._latest_prompts = (-1.0, -1, 0.0)   # pairs, tokens, nanoseconds
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
         self._own: dict[tuple[int, int, bool], float] = {}
         self._shared: dict[tuple[int, int, bool], float] = {}
-        self._experts: tuple[FloatArray, str] | None = None
+        self._spreads: dict[tuple[int, int], _Spread] = {}
+        self._common_spreads: dict[tuple[int, int, bool, int, int], _Spread] = {}
+        self._experts: tuple[list[float], str] | None = None
         self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
-        reduces, self._link, self._launched = sources.reduces, None, None
+        self._link: Curve | None = None
+        self._launched: Curve | None = None
+        reduces = sources.reduces
         if reduces is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
             found = kernels.all_reduce(options.tp, captured=True)
-            reduces = Reduces(_rising(found), _rising(kernels.all_reduce(options.tp, captured=False)), "",
+            reduces = Reduces(evened(found), evened(kernels.all_reduce(options.tp, captured=False)), "",
                               float(found[0][-1]))
         if reduces is not None:
-            self._link, self._launched = reduces.captured, reduces.launched
+            self._link, self._launched = listed(reduces.captured), listed(reduces.launched)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and reduces is not None and reduces.measured_bytes:   # a formula has no last point
             self._limit("tokens", reduces.measured_bytes / self._reduced_bytes)
         self._exchange = sources.exchange if model.num_experts else None
+        self._gather: Curve | None = None
+        self._scatter: Curve | None = None
+        if self._exchange is not None:
+            self._gather, self._scatter = listed(self._exchange.gather), listed(self._exchange.scatter)
+        self._hops = [listed(hop) for hop in sources.hops]
         if sources.grouped:
             from hermes.hardware.composed.grouped import grouped_experts
 
-            self._experts = grouped_experts(base, sources, self._rows)
+            times, said = grouped_experts(base, sources, self._rows)
+            self._experts = times.tolist(), said
+        self._by_roof = self._asks_roof()
         self._between, self._moved_ns, self._launched_ns = base.work, base._elementwise, base._step
         work = base.work
         self._leave_out((work.narrowing if self._linears else ())
@@ -185,7 +186,7 @@ class ComposedModel:
         """What the matrix products of a step take longer at the rate that the device sustains."""
         found = self._sunk_times.get(tokens)
         if found is None:
-            found = self._sunk_times[tokens] = self._at(self._sunk, self.rows(tokens))
+            found = self._sunk_times[tokens] = self._at(self._sunk.tolist(), self.rows(tokens))
         return found
 
     @property
@@ -198,6 +199,11 @@ class ComposedModel:
         return replace(known, kind="composed", assumed_links=self.sources.assumed,
                        whole_experts=self.sources.whole_experts,
                        uncompared=tuple(name for name, holds in uncompared if holds))
+
+    def _asks_roof(self) -> bool:
+        """Whether the roofline prices a term that tables may hold."""
+        by_link = not self._reduces or (self._link is not None and self._launched is not None)
+        return not (self._linears and self._head is not None and by_link)
 
     def _limit(self, feature: str, last: float) -> None:
         """Note that some term was measured up to `last` of a feature of the batch."""
@@ -240,7 +246,7 @@ class ComposedModel:
         if gemm is not None:
             for name, (n, k), count in self._products(heads, kv_heads):
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
-                self._linears.append((name, times * count))
+                self._linears.append((name, (times * count).tolist()))
                 self._sinks(times, count, n, k)
             self._limit("tokens", float(gemm.m[-1]))
         if model.num_experts:
@@ -251,20 +257,22 @@ class ComposedModel:
                 kernels, self._expert_roof, model, model.expert_dtype or options.dtype, split,
                 self.sources.routing_skew, self._rows)
             if of_experts is not None:
-                self._experts = of_experts[0] * model.expert_layers, of_experts[1]
+                self._experts = (of_experts[0] * model.expert_layers).tolist(), of_experts[1]
                 self._sinks(of_experts[0], model.expert_layers, 3.0 * model.hidden_size * model.intermediate_size,
                             model.experts_per_token / tp, self._expert_roof)
             plain = kernels.gemm(self.base.work.wide)
             if gemm is not None and plain is not None:   # the router is not quantised
                 times = gemm_times(plain, self._wide, kind.other_bytes, self._rows, model.num_experts, hidden)
-                self._linears.append(("router", times * model.expert_layers))
+                self._linears.append(("router", (times * model.expert_layers).tolist()))
         wide = kernels.gemm(self.base.work.wide)
         if wide is not None and model.output_head != "none":
-            self._head = gemm_times(wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden)
-        self._elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+            self._head = gemm_times(
+                wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden).tolist()
+        elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+        self._elementwise = None if elementwise is None else elementwise.tolist()
         sampler = kernels.rows("sampling", "fp32")
         if sampler is not None:
-            self._sampler = row_times(sampler, self._rows, model.vocab_size)
+            self._sampler = row_times(sampler, self._rows, model.vocab_size).tolist()
         self._attends(kernels, heads, kv_heads)
 
     def _attends(self, kernels: KernelTables, heads: int, kv_heads: int) -> None:
@@ -294,10 +302,10 @@ class ComposedModel:
         if table is None:
             return
         layers, longest = self.base.model.num_layers, float(table.length[-1])
-        found = prefill_times(table, self._wide, heads, kv_heads, width, of_table, _spaced(MOST_PAIRS),
-                              _spaced(2**17))
+        found = prefill_times(table, self._wide, heads, kv_heads, width, of_table, spaced(MOST_PAIRS),
+                              spaced(2**17))
         self._limit("prefill_attn", longest * (longest + 1.0) / 2.0)
-        self._prefill = _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers)
+        self._prefill = Line(found.pairs, found.of_pairs * layers), Line(found.tokens, found.of_tokens * layers)
         self._attention_said["attention_of_prompts"] = kernels.said(key)
 
     def _decodes(self, kernels: KernelTables, key: str, heads: int, kv_heads: int, width: float, of_table: float
@@ -306,7 +314,7 @@ class ComposedModel:
         table = kernels.attention(key)
         if table is None:
             return
-        value, seqs = kv_value_bytes(self.base.options.kv_dtype, self.base.options.dtype), _spaced(2048)
+        value, seqs = kv_value_bytes(self.base.options.kv_dtype, self.base.options.dtype), spaced(2048)
         self._limit("decode_ctx", largest_sum(table) / kv_heads)
         self._decode = (
             cold_decode_times(table, heads, kv_heads, width, of_table, value, seqs) if kernels.file.cold
@@ -346,17 +354,9 @@ class ComposedModel:
             return tokens
         return sizes[bisect_right(sizes, tokens - 1)]
 
-    def _at(self, times: FloatArray, rows: float) -> float:
-        """The value of a curve over `_rows` at a number of rows: that of `np.interp`, to the last bit, without the
-        microseconds that it takes for one number."""
-        grid = self._row_list
-        if rows > grid[-1]:
-            return float(times[-1]) * rows / grid[-1]
-        i = bisect_right(grid, rows) - 1
-        if i < 0 or grid[i] == rows:
-            return float(times[max(i, 0)])
-        low, high, x = float(times[i]), float(times[i + 1]), grid[i]
-        return (high - low) / (grid[i + 1] - x) * (rows - x) + low
+    def _at(self, times: list[float], rows: float) -> float:
+        """The value of a curve over `_rows` at a number of rows."""
+        return interpolated(self._row_list, times, rows)
 
     def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
         """All terms but attention and host, by name; of data-parallel ranks with as many tokens on each."""
@@ -382,25 +382,18 @@ class ComposedModel:
             times = [way.times_ns(tokens * piece, most * piece) for piece in pieces]
             out["dispatch"], out["combine"] = (
                 base.model.expert_layers * float_sum(part) for part in zip(*times, strict=True))
-        elif self._exchange is not None:
+        elif self._gather is not None and self._scatter is not None:
             size = tokens * self._reduced_bytes
-            gather, scatter = self._exchange.gather, self._exchange.scatter
-            out["dispatch"] = base.model.expert_layers * self._sent(gather, size)
-            out["combine"] = base.model.expert_layers * self._sent(scatter, size)
+            out["dispatch"] = base.model.expert_layers * interpolated(*self._gather, size)
+            out["combine"] = base.model.expert_layers * interpolated(*self._scatter, size)
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], tokens)
         return out
 
-    def _sent(self, times: tuple[FloatArray, FloatArray], size: float) -> float:
-        """Nanoseconds of a collective of so many bytes, in proportion beyond the last."""
-        sizes, ns = times
-        return float(np.interp(size, sizes, ns)) if size <= sizes[-1] else float(ns[-1] * size / sizes[-1])
-
     def _own_terms(self, rows: int, sampled: int, captured: bool) -> dict[str, float]:
         """Terms of one rank, of so many rows, padding included."""
         base = self.base
-        stats = StepStats(decode_seqs=rows, sampled=sampled)
-        roof = base.operators_ns(stats)
+        roof = base.operators_ns(StepStats(decode_seqs=rows, sampled=sampled)) if self._by_roof else {}
         out: dict[str, float] = {}
         if self._linears:
             for name, times in self._linears:
@@ -412,6 +405,8 @@ class ComposedModel:
         else:
             moved = self._moved_ns * rows
             if base.device.cache is not None:
+                from hermes.hardware.composed.elementwise import elementwise_ns  # few devices have operator tables
+
                 moved = elementwise_ns(self._between, base.device, rows)
             out["elementwise"] = moved + self._launched_ns
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
@@ -427,8 +422,8 @@ class ComposedModel:
             if link is None:
                 out["all_reduce"] = roof["all_reduce"]
             else:
-                out["all_reduce"] = self._reduces * self._sent(link, rows * self._reduced_bytes)
-        if self.sources.hops:
+                out["all_reduce"] = self._reduces * interpolated(*link, rows * self._reduced_bytes)
+        if self._hops:
             out["hops"] = float_sum(self._hops_ns(rows))
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
@@ -437,7 +432,7 @@ class ComposedModel:
     def _hops_ns(self, rows: float) -> list[float]:
         """Nanoseconds of the way to each stage but the first: every device sends its share of the rows' values."""
         size = rows * self._reduced_bytes / self.base.options.tp
-        return [self._sent(hop, size) for hop in self.sources.hops]
+        return [interpolated(*hop, size) for hop in self._hops]
 
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.
@@ -445,8 +440,12 @@ class ComposedModel:
         Layers are spread as vLLM does (get_pp_indices in vllm/distributed/utils.py): what is left over goes to the
         stages before the last, which has the output head.
         """
-        rows = self.rows(stats.prefill_tokens + stats.decode_seqs + stats.drafts)
-        return self._by_stage(self.terms_ns(stats), rows, self.step_ns(stats))
+        key = tokens, sampled = stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled
+        spread = self._spreads.get(key)
+        if spread is None:
+            spread = self._spreads[key] = _Spread.of(
+                self.fixed_terms(tokens, sampled), self._hops_ns(self.rows(tokens)), self.base.model.num_layers)
+        return self._by_stage(spread, stats, self.step_ns(stats))
 
     def lockstep_stages_ns(self, batches: Sequence[StepStats | None]) -> list[int]:
         """Return the nanoseconds of one step of all data-parallel ranks by pipeline stage, in sum `lockstep_ns`.
@@ -458,25 +457,20 @@ class ComposedModel:
                for batch, n in zip(batches, rows, strict=True)]
         slowest = int(np.argmax(own))
         stats = batches[slowest] or _IDLE
-        terms = (self._own_terms(rows[slowest], stats.sampled, captured)
-                 | self._shared_terms(sum(rows), max(rows), captured) | self._work_terms(stats))
-        return self._by_stage(terms, rows[slowest], int(self.lockstep_ns(batches, 1)[0]))
+        key = rows[slowest], stats.sampled, captured, sum(rows), max(rows)
+        spread = self._common_spreads.get(key)
+        if spread is None:
+            terms = self._own_terms(*key[:3]) | self._shared_terms(key[3], key[4], captured)
+            spread = self._common_spreads[key] = _Spread.of(terms, self._hops_ns(key[0]), self.base.model.num_layers)
+        return self._by_stage(spread, stats, int(self.lockstep_ns(batches, 1)[0]))
 
-    def _by_stage(self, terms: dict[str, float], rows: int, total: int) -> list[int]:
-        """Spread the terms of a step of so many rows over the stages; `total` is what it takes, the host included."""
-        pp, layers = self.base.options.pp, self.base.model.num_layers
-        hops, ways = terms.pop("hops", 0.0), self._hops_ns(rows)
-        last = float_sum(terms.pop(name, 0.0) for name in _SAMPLED)
-        first = terms.pop("engine", 0.0)
-        share = [layers // pp] * pp
-        for place in range(2, layers % pp + 2):
-            share[-place] += 1
-        each = float_sum(terms.values()) / layers
-        times = [round(each * count) for count in share]
-        for stage in range(1, pp):
-            times[stage] += round(hops * ways[stage - 1] / float_sum(ways))
-        times[0] += round(first)
-        times[-1] += round(last)
+    def _by_stage(self, spread: _Spread, stats: StepStats, total: int) -> list[int]:
+        """Add the attention of a batch; `total` is what its step takes, the host included."""
+        each = spread.of_layers
+        for ns in self._work_terms(stats).values():   # from left to right, as `float_sum` of all terms
+            each += ns
+        each /= self.base.model.num_layers
+        times = [round(each * count) + ns for count, ns in zip(spread.layers, spread.beside, strict=True)]
         times[0] += total - sum(times)   # what the host takes longer, and rounding
         return [max(ns, 1) for ns in times]
 

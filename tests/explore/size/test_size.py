@@ -92,8 +92,9 @@ def test_ranked_by_price(sized):
 
 @pytest.fixture(scope="module")
 def mixed_prices():
-    """b300 has no price, and needs fewer devices than the L40S; the H100 does, and costs more."""
-    return size(SMALL, devices=["b300", "h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+    """b300 has no price, and needs fewer devices than the L40S; the H100 does, and costs 5% less."""
+    return size(SMALL, devices=["b300", "h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
+                prices={"h100-sxm": 2.45})
 
 
 @pytest.mark.long
@@ -119,16 +120,25 @@ def test_a_card_without_a_price_stands_last_and_does_not_unrank_the_others(mixed
 
 
 @pytest.mark.long
+def test_a_card_that_must_cost_more_has_its_bound():
+    found = size(FEW, devices=["h100-sxm", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0)
+    assert [tried.label for tried in found.ranked] == ["1 x l40s TP1"]
+    assert dict(lines(found))["dearer"] == "h100-sxm: TP1 mixed at least $3.99/h (bound)"
+    (one,) = plain(found)["dearer"]
+    assert (one["device"], one["layout"], one["clients"], one["dollars_per_hour"]) == ("h100-sxm", "mixed", 1, 3.99)
+
+
+@pytest.mark.long
 def test_a_price_given_ranks_a_card():
     cheap = size(FEW, devices=["b300", "l40s"], tps=[1], layouts=["mixed"], max_devices=8, workers=0,
-                 prices={"b300": 0.5})
+                 prices={"b300": 0.8})
     assert [tried.kind.device for tried in cheap.ranked] == ["b300", "l40s"]
-    assert hourly(cheap.ranked[0]) == 0.5 * cheap.ranked[0].devices
+    assert hourly(cheap.ranked[0]) == 0.8 * cheap.ranked[0].devices
     assert simulate(cheap.settings(cheap.ranked[0])).summary["cost"]["dollars_per_hour"] == hourly(cheap.ranked[0])
 
 
     said = dict(lines(cheap))["prices"]
-    assert "b300 $0.5 an hour each (as given)" in said
+    assert "b300 $0.8 an hour each (as given)" in said
     assert "l40s $0.86 an hour each (order of public list prices of 2025" in said
 
 
