@@ -6,8 +6,9 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +16,18 @@ import numpy.typing as npt
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.network import LinkUse
 
+if TYPE_CHECKING:
+    from hermes.core.stage import Stage
+
 __all__ = [
     "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "DOWN", "DRAINING", "FATES",
-    "GATEWAY_WAIT", "GONE", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
+    "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
     "QUEUED_FIELDS", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING",
     "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels",
-    "MachineInfo", "Offered", "RunRecord", "SharingInfo", "TierInfo",
+    "MachineInfo", "Notes", "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
+GROUPINGS = ("band", "class", "tenant")   # labels of requests by which a gateway tells them apart
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
 BURSTS = "arrivals come in bursts"
 """Why the rate of arrivals changes that change by chance: a longer run has more of them."""
@@ -357,3 +362,26 @@ class RunRecord:
         runs = self.runs
         if "kv_block_ns" not in runs:   # without a step log the blocks at a run's end count for the whole run
             runs["kv_block_ns"] = runs["used_blocks"] * (runs["end_ns"] - runs["start_ns"])
+
+
+class Notes:
+    """Numbers that are noted about requests, by name and request.
+
+    Attributes:
+        names: Of those that are positions: the names in their order.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[int, float]] = {}
+        self.names: dict[str, list[str]] = {}
+
+    def note(self, request: int, name: str, value: float, names: Sequence[str] = ()) -> None:
+        """Record a number about a request, or with `names` one of them by its position."""
+        self.values.setdefault(name, {})[request] = value
+        if names and name not in self.names:
+            self.names[name] = list(names)
+
+    def believed(self, stage: Stage, tokens: int) -> None:
+        """Add to the tokens of a request's prompts that a router believes to be cached."""
+        noted = self.values.setdefault(BELIEVED, {})
+        noted[stage.request.id] = noted.get(stage.request.id, 0.0) + tokens

@@ -33,7 +33,7 @@ from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from hermes.core.notes import Notes
+    from hermes.core.record import Notes
 
 __all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 

@@ -1,4 +1,4 @@
-"""What a client has computed, or given up: rows of the record, loads, observers, and then the pipeline."""
+"""What a client has computed, or given up: rows of the record, loads of clients, observers, and then the pipeline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hermes.core.client import Aborting, Client, ClientEvents
 from hermes.core.clock import ARRIVAL
 from hermes.core.generation import Generation, token_delay_ns
 from hermes.core.request import Request
+from hermes.core.router import LoadCell
 from hermes.core.stage import Stage
-from hermes.dispatch.load_ledger import LoadLedger
 
 if TYPE_CHECKING:
     from hermes.dispatch.coordinator import Coordinator
 
-__all__ = ["Completions"]
+__all__ = ["Completions", "LoadLedger"]
 
 
 class Completions:
@@ -184,3 +184,34 @@ class Completions:
             else:
                 there.append(stage)
         cast(Aborting, client).kill(there)
+
+
+_KINDS = ("output_tokens", "input_tokens", "requests")
+
+
+class LoadLedger:
+    """Keeps the clients' counters, the routers' load cells and the load bounds up to date."""
+
+    def __init__(self, cells: list[list[tuple[LoadCell, int]]]) -> None:
+        """
+        Args:
+            cells: For each client the cells that hold its load, with its position in each.
+        """
+        # Views of the cells: several times faster than numpy's indexing of single elements.
+        self._cells = [
+            [(memoryview(cell.values), pos, _KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
+             for cell, pos in mine] for mine in cells
+        ]
+
+    def add(self, client: Client, prompt_tokens: int, outputs: int, count: int) -> None:
+        """Count a stage at a client from now on; with negative numbers, stop counting it."""
+        client.input_tokens += prompt_tokens
+        client.output_tokens += outputs
+        client.num_assigned += count
+        cells = self._cells[client.index]
+        if cells:
+            for values, pos, kind in cells:
+                values[pos] += outputs if not kind else prompt_tokens if kind == 1 else count
+        if client.tracks:
+            for track, position in client.tracks:
+                track.moved(position, client)

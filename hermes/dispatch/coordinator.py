@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from hermes.core.client import Aborting, Client, ClientEvents, ClientView
 from hermes.core.clock import Clock
 from hermes.core.generation import Embedding, Generation
-from hermes.core.notes import Notes
+from hermes.core.record import Notes
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Stage
-from hermes.dispatch.completions import Completions
+from hermes.dispatch.completions import Completions, LoadLedger
 from hermes.dispatch.inputs import Inputs
-from hermes.dispatch.load_ledger import LoadLedger
 from hermes.dispatch.rows import StageRows
 from hermes.errors import InputError, Verbatim
 

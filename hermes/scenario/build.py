@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
-from hermes.core.notes import Notes
-from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS
+from hermes.core.record import RUN_FIELDS, RUN_NARROW, TRANSFER_FIELDS, Notes
 from hermes.dispatch.coordinator import Coordinator
 from hermes.dispatch.inputs import Inputs
 from hermes.dispatch.rows import StageRows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes.config.streams import stream as random_stream
 from hermes.core.clock import Clock
-from hermes.core.notes import Notes
+from hermes.core.record import Notes
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.errors import InputError, Verbatim, inside
 from hermes.network import Network

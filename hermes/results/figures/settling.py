@@ -28,7 +28,6 @@ from hermes.core.noise import T_OF_20
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, Offered, RunRecord
 from hermes.results.figures.headline import served_interval
 from hermes.results.figures.steady import Window
-from hermes.results.layout import format_s
 from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import METRICS, SloConfig, SloGroup
 from hermes.units import NS_PER_S
@@ -99,6 +98,8 @@ def _lacks(record: RunRecord, metrics: RequestMetrics, window: Window, first: in
         return window.why, max(ROOM * (LATENCIES + 2.0) * p99, 2.0 * span)
     after = min(window.end_ns, last) - window.start_ns
     if after < LATENCIES * p99:
+        from hermes.results.layout import format_s  # few runs need the sentence
+
         why = f"requests arrive for {format_s(after / NS_PER_S)} after the warm-up, less than 5 x E2E p99"
         return why, ROOM * (window.start_ns - first + LATENCIES * p99)
     low, high = served_interval(record, window)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
 from hermes.core.reasons import GAVE_UP
-from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.core.record import BELIEVED, GROUPINGS, STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.distribution import Distribution
-from hermes.results.figures.attempts import attempts_summary
-from hermes.results.figures.believed import believed_summary
 from hermes.results.figures.binding_resource import binding_summary
 from hermes.results.figures.breakdown import breakdown, critical_path
 from hermes.results.figures.energy import Attribution, attribute, cost_summary, stage_energy
@@ -28,10 +27,7 @@ from hermes.results.figures.kv_capacity import memory_summary
 from hermes.results.figures.limit_parts import missed, nearest_limit
 from hermes.results.figures.membership import fleet_summary
 from hermes.results.figures.settling import settling_summary
-from hermes.results.figures.sharing import sharing_summary
-from hermes.results.figures.slo_minutes import slo_minutes
 from hermes.results.figures.steady import find_window
-from hermes.results.figures.tenants import tenants_summary
 from hermes.results.figures.tiers import stores_summary
 from hermes.results.figures.usage import (
     ClientUsage,
@@ -139,25 +135,36 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "by": summary_by_label(record, metrics, path, good if limited else None, apart, window),
         "transfers": _transfers(record),
         **_notes(record, completed),
-        **believed_summary(record, metrics, completed),
+        **_of_some(BELIEVED in record.notes, "believed", record, metrics, completed),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
-        **sharing_summary(record),
+        **_of_some(bool(record.sharing), "sharing", record),
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(usages, attributed, record, output, int(completed.sum())),
         **fleet_summary(record, *paid_ns(record)), **_fleet_slo(record, metrics, groups),
-        **attempts_summary(record, attributed), **tenants_summary(record, metrics),
+        **_of_some(bool(record.attempts), "attempts", record, attributed),
+        **_of_some(bool(record.held) or any(name in record.labels for name in GROUPINGS), "tenants", record, metrics),
         "cost": cost_summary(record, (answers, output, output + prompt), int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
     }
 
 
+def _of_some(there: bool, module: str, *known: Any) -> dict[str, Any]:   # Any: what its function takes
+    """Return figures that only some records have; most runs do not load their module."""
+    if not there:
+        return {}
+    found: dict[str, Any] = vars(import_module(f"hermes.results.figures.{module}"))[f"{module}_summary"](*known)
+    return found
+
+
 def _fleet_slo(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup]) -> dict[str, Any]:
     """Return `fleet_slo`, the minutes out of limit; empty where no client comes and goes, or without limits."""
     if not len(record.membership) or not slo_given(groups):
         return {}
+    from hermes.results.figures.slo_minutes import slo_minutes  # most runs have no fleet
+
     found = slo_minutes(groups, metrics, record)
     return {"fleet_slo": {"minutes": len(found.minute), "slo_minutes_out": int(found.out.sum())}}
 

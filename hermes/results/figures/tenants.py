@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import BoolArray, FloatArray, IntArray
-from hermes.core.record import FATES, HELD_OUTCOMES, STATUS_COMPLETED, RunRecord
+from hermes.core.record import FATES, GROUPINGS, HELD_OUTCOMES, STATUS_COMPLETED, RunRecord
 from hermes.results.distribution import Distribution
 from hermes.results.figures.gateway_times import shares_of_ttft
 from hermes.results.layout import Section, format_number, format_s, percent
@@ -21,7 +21,6 @@ from hermes.units import NS_PER_S
 
 __all__ = ["GROUPINGS", "gateway_line", "gateway_sections", "jain", "shown_groupings", "tenants_summary", "waited_ns"]
 
-GROUPINGS = ("band", "class", "tenant")   # labels of requests that this is about
 _SHOWN = 0.05   # share of the TTFT from which on it is said
 _WORDS = {"gateway": "its hop", "held": "held", "lost": "lost attempts"}
 _TURNED_AWAY = ("shed", "expired", "revoked")
