@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
-    "SearchOptions", "Verbose", "Workers", "add_command", "command_group", "cores", "print_or_write", "show", "to_json",
+    "SearchOptions", "Verbose", "Workers", "add_command", "answering", "command_group", "cores", "print_or_write", "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -101,7 +101,7 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., Any] | typer
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name)(_answering(command) if command.__annotations__.get("return") == "Answer" else command)
+        app.command(name)(answering(command) if command.__annotations__.get("return") == "Answer" else command)
 
 
 def command_group(help_: str, commands: Mapping[str, Callable[..., Any]]) -> typer.Typer:
@@ -113,7 +113,7 @@ def command_group(help_: str, commands: Mapping[str, Callable[..., Any]]) -> typ
     return group
 
 
-def _answering(command: Callable[..., Answer]) -> Callable[..., None]:
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     """Return a command with the option `--json`, which prints the answer of `command`. A parameter that is `Options`
     becomes an option for each of its fields."""
     signature = inspect.signature(command, eval_str=True)

@@ -111,7 +111,7 @@ class Compared:
         """
         if self.paper is None:
             return "-"
-        if not self.settled:
+        if not self.settled or self.here is None:
             return "cannot tell"
         paper, here = _numbers(self.paper), _numbers(self.here)
         if self.agrees is not None or not paper or not here:

@@ -32,6 +32,7 @@ READERS = {
     "config.tables": "import",
     "config.validation": "profile", "config.yaml_document": "scenario", "explore.sweep.config": "sweep",
     "explore.optimize.space": "space", "explore.sweep.store": "store", "explore.sweep.results": "store",
+    "deploy.compose_read": "manifest", "deploy.engine_scenario": "manifest", "deploy.flags": "manifest",
     "fleet.dump": "dump", "hardware.descriptions.files": "described",
     "hardware.composed.kernel_tables": "kernels", "hardware.descriptions.models": "described",
     "hardware.fitted.operator_tables": "layers",
