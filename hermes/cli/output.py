@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "DiagramFile", "DiagramFormat", "Json", "Options", "Overrides", "Plugins", "Quiet", "Scenario",
-    "SearchOptions", "Verbose", "Workers", "add_command", "answering", "command_group", "cores", "print_or_write", "show", "to_json",
+    "SearchOptions", "Verbose", "Workers", "add_command", "answering", "command_group", "cores", "print_or_write",
+    "show", "to_json",
 ]
 
 Scenario = Annotated[str, typer.Argument(

@@ -1,6 +1,6 @@
 """Flags of SGLang's server and the keys of a client that they set.
 
-Names and kinds are those of SGLang's own source (`scripts/sglang_serve_flags.py`), where argparse takes unique
+Names and kinds (sglang_flags.json) are those of SGLang's own source, where argparse takes unique
 beginnings (`--tp 4` is `--tp-size 4`); what a flag does was read, not run.
 """
 

@@ -1,7 +1,7 @@
 """A `trtllm-serve` command as an LLM client of a scenario, with the engine `trtllm-1.2`.
 
 Options as in tensorrt_llm/commands/serve.py of TensorRT-LLM 1.2 (read, not run), where the settings of a file
-(`--extra_llm_api_options`, `--config`) overwrite those of the command.
+(`--config`, or its older name) overwrite those of the command.
 """
 
 from __future__ import annotations
