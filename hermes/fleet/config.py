@@ -10,6 +10,7 @@ from pydantic_core import core_schema
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.draining import Drain
 from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
@@ -71,11 +72,18 @@ class FleetConfig(ConfigModel):
     """Started replicas kept back, in slots of the group. Left out, there are none."""
     probe: Probe = Probe()
     """How routers notice a crash."""
+    drain: Drain = Drain()
+    """How replicas end that are not wanted any more."""
     updates: list[Update] = []
     """Rolling updates: all replicas are replaced by new ones, a few at a time."""
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
     """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
     scenario says for this group."""
+
+    def loses(self, *, shared: bool) -> bool:
+        """Whether requests may fail since a replica goes down. shared: Whether an autoscaler scales several groups."""
+        drains = bool(self.updates) or shared or self.autoscaler.value_of("kind") != "static"
+        return bool(self.crashes) or (drains and self.drain.grace is not None)
 
     @model_validator(mode="after")
     def _fits_the_pool(self) -> Self:

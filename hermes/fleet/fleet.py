@@ -84,7 +84,7 @@ class Fleet(DispatchPart):
                     env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
             with inside(f"{group.field}.fleet"):
                 replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
-                                    seed, self._down)
+                                    seed, self._down, config.drain)
             if config.spares is not None:
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))
@@ -174,11 +174,14 @@ class Fleet(DispatchPart):
         for part in self._parts:
             part.members_changed()
 
-    def _down(self, client: Client, down: bool) -> None:
-        for part in self._parts if down else ():
+    def _down(self, client: Client, why: str) -> None:
+        for part in self._parts if why else ():
             part.goes_down(client)
         for part in self._parts:
-            (part.lost if down else part.back)(client)
+            if why:
+                part.lost(client, why)
+            else:
+                part.back(client)
 
     def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
         """Return what calls a function when a crash of a client is noticed."""

@@ -1,9 +1,9 @@
 """The replicas of a group of clients: each client is a slot, in which one replica after the other may run.
 
 A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
-and is *gone* when its last one has ended. Devices are held from starting to gone. A new replica takes the lowest free
-slot. A replica that crashes is *down*, and starts again in its slot; one that was draining is gone. Routers choose a
-crashed replica until a probe has noticed it, or it is ready again.
+and is *gone* when its last one has ended, or its grace period (`hermes.fleet.draining`). Devices are held from starting
+to gone. A new replica takes the lowest free slot. A replica that crashes is *down*, and starts again in its slot; one
+that was draining is gone. Routers choose a crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
 A *spare* has started and is kept back (`hermes.fleet.spares`): the next one that is wanted is a spare, if there is one.
 """
@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
-from hermes.core.record import DOWN, DRAINING, GONE, READY, SPARE, STARTING
+from hermes.core.record import CUT, DOWN, DRAINING, GONE, READY, SPARE, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
+from hermes.fleet.draining import Drain
 from hermes.fleet.observations import Observations
 from hermes.fleet.rolling import Update, moves
 from hermes.fleet.spares import Waker
@@ -72,8 +73,8 @@ class Engine(Replica, Protocol):
 class _Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "since", "spare", "stale", "state", "up_ns",
-                 "ups", "version")
+    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "since", "spare", "stale", "state", "stays_ns",
+                 "up_ns", "ups", "version")
 
     def __init__(self, client: Replica) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
@@ -81,6 +82,7 @@ class _Slot:
         self.ups = 0          # how often it became ready
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
         self.up_ns = 0   # when the replica became ready
+        self.stays_ns = 0   # until when it stays at least while it drains
         self.held = False   # whether the replica has devices
         self.version = 0    # how many updates there had been when it was first started
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
@@ -102,7 +104,8 @@ class Replicas(Observations):
         start: Replicas that are ready at the start.
         starter: Starts new replicas.
         changed: Called when the replicas that routers choose have changed.
-        down: Called with a client that goes down (True) or can be reached again (False).
+        down: Called with a client that goes down, and why, or that can be reached again ("").
+        drain: How replicas end.
         holds: Whether KV of a client is still to move.
         left: Returns whether the run goes on: the requests that have not ended, or 1 before the last `duration` ends.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
@@ -114,10 +117,11 @@ class Replicas(Observations):
 
     def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 seed: int, down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
+                 seed: int, down: Callable[[Any, str], None],   # Any: a `Replica` that is a `Client`
+                 drain: Drain) -> None:
         super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
-        self._down = down
+        self._down, self._drain = down, drain
         self._waker: Waker | None = None
         self._slots = [_Slot(client) for client in clients]
         self._by_index = {slot.client.index: slot for slot in self._slots}
@@ -292,6 +296,10 @@ class Replicas(Observations):
         """Let a replica drain, or be gone if it is not ready."""
         if slot.state == READY:
             self._enter(slot, DRAINING, reason)
+            slot.stays_ns = self._env._now + s_to_ns(self._drain.pre_stop)
+            if self._drain.grace is not None:
+                self._env.tick_at(self._env._now + s_to_ns(self._drain.grace), FAILURE,
+                                  partial(self._cut, slot, slot.incarnation))
             self.check(slot.client)
         elif self._lacks_spare() and slot.version == self._version:
             slot.spare = True   # it goes on starting
@@ -316,11 +324,25 @@ class Replicas(Observations):
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
+        if self._env._now < slot.stays_ns:
+            self._env.tick_at(slot.stays_ns, SETTLED, partial(self._look, slot, incarnation))
+            return
         if self._waker is not None and self._lacks_spare() and slot.version == self._version:
             slot.spare, slot.stale = True, self._waker.forgets
             self._enter(slot, SPARE, "drained")
         else:
             self._go(slot, "drained")
+        self._fill("slot free")
+
+    def _cut(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+        """End a replica whose grace period is over, with all that it has."""
+        if slot.state == DRAINING and slot.incarnation == incarnation and self._left():
+            self._kill_draining(slot, CUT, "was stopped while it drained")
+
+    def _kill_draining(self, slot: _Slot, reason: str, why: str) -> None:
+        self._go(slot, reason)
+        self._down(slot.client, why)
+        self._down(slot.client, "")   # no router chooses it
         self._fill("slot free")
 
     def _go(self, slot: _Slot, reason: str) -> None:
@@ -405,7 +427,7 @@ class Replicas(Observations):
             return
         self._enter(slot, READY, reason)
         slot.ups += 1
-        self._down(slot.client, False)
+        self._down(slot.client, "")
         self._choose(slot, True)
         self._roll("update")
 
@@ -419,20 +441,16 @@ class Replicas(Observations):
     def _crash(self, slot: _Slot, notice: Callable[[int, Callable[[], None]], None], tick: Tick) -> None:
         if slot.state in (GONE, DOWN) or not slot.held or not self._left():
             return
-        serving, draining = slot.state in (READY, DRAINING), slot.state == DRAINING
-        if slot.state == READY:
-            notice(self._env._now, partial(self._noticed, slot, slot.ups))
-        if draining:
-            self._go(slot, "crashed")
-        else:
-            self._stop_starting(slot)
-            self._enter(slot, DOWN, "crashed")
-        if serving:
-            self._down(slot.client, True)
-        if draining:
-            self._down(slot.client, False)   # no router chooses it
-            self._fill("slot free")
+        if slot.state == DRAINING:
+            self._kill_draining(slot, "crashed", "went down")
             return
+        serving = slot.state == READY
+        if serving:
+            notice(self._env._now, partial(self._noticed, slot, slot.ups))
+        self._stop_starting(slot)
+        self._enter(slot, DOWN, "crashed")
+        if serving:
+            self._down(slot.client, "went down")
         self._begin(slot)
         self._start_up(slot, "restart", restart=True)
         self._roll("update")

@@ -14,6 +14,7 @@ from hermes.results.figures.tenants import gateway_line
 from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, shortened, to_html
 from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
 from hermes.results.slo import own_limits_missed
+from hermes.units import counted
 
 __all__ = ["brief", "grows", "headline", "html", "parts"]
 
@@ -82,6 +83,7 @@ def _fleets(summary: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
             + (f", {found['crashed']} crashed" if "crashed" in found else "")
+            + (f"; {counted(found['cut'], 'answer')} cut" if "cut" in found else "")
             for name, found in summary.get("fleet", {}).items()] + out
 
 

@@ -72,9 +72,8 @@ def build_handoff(scenario: Scenario, env: Clock, clients: list[Any], network: C
 def build_gateway(scenario: Scenario, env: Clock, built: Routers, requested: Requested) -> list[DispatchPart]:
     """Return what makes attempts; nothing where none can fail."""
     config = scenario.gateway
-    fleets = [client.value_of("fleet") for client in scenario.clients]
     again = any(workload.retry is not None for workload in scenario.workload)
-    if config is None and not again and not any(fleet is not None and fleet.crashes for fleet in fleets):
+    if config is None and not again and not any(_loses(scenario, client) for client in scenario.clients):
         return []
     groups: dict[str, list[list[Any]]] = {}
     for (kind, model), members in built.candidates.items():   # of all slots, before the fleet starts
@@ -110,13 +109,19 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
                                 partial(engine_start, config, mine[0], base_dir),
                                 slow_first if config.serves_llm else None))
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
-    if any(group.config.crashes for group in groups) and not all(map(can_cancel, networks)):
-        raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, or "
-                                  "leave out `crashes`"), field="network")
+    if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
+        raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
+                                  "leave out `crashes` and write `drain: {grace: null}`"), field="network")
     fleet = Fleet(env, groups, shared, goes_on, parts, scenario.seed)
     for key, router in built.routers.items():
         fleet.watch(built.candidates[key], router)
     return [fleet]
+
+
+def _loses(scenario: Scenario, config: Any) -> bool:   # Any: a kind of client
+    """Whether requests may fail since a replica of a group goes down."""
+    fleet = config.value_of("fleet")
+    return fleet is not None and fleet.loses(shared=any(config.name in one.groups for one in scenario.autoscalers))
 
 
 def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -> None:   # Any: a kind of client

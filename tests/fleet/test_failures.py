@@ -41,6 +41,7 @@ def fleet(draw: Any, count: int) -> dict[str, Any]:
         crashes = [{**crash, "replica": crash["replica"] % start} for crash in crashes]
     return {"start": start, "start_up": {"total": draw(st.sampled_from([0.0, 0.1, 1.0]))},
             "crashes": crashes, "autoscaler": schedule if changes else {"kind": "static"},
+            "drain": draw(st.sampled_from([{"grace": None}, {"grace": 0.2}, {"grace": 0.5, "pre_stop": 0.3}])),
             "probe": {"period": draw(st.sampled_from([0.05, 0.5])), "failures": draw(st.integers(1, 3)),
                       "delay": draw(st.sampled_from([0.0, 0.1]))}}
 

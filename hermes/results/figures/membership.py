@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hermes.arrays import IntArray
-from hermes.core.record import DRAINING, GONE, READY, STARTING, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DRAINING, GONE, READY, STARTING, RunRecord
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
@@ -70,7 +70,8 @@ def mean_devices(record: RunRecord, start_ns: int, end_ns: int) -> float:
 
 def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return `fleet` of the summary: by group slots, mean and most ready replicas, device-hours held, starts and
-    drains; empty if all clients serve throughout."""
+    drains, and where there are any, crashes, and answers that the end of a drain cut; empty if all clients serve
+    throughout."""
     rows = record.membership
     if not len(rows):
         return {}
@@ -89,6 +90,7 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
                 record.clients[i].num_devices * int(held[i]) / NS_PER_S / 3600 for i in members),
             "started": _starts(mine), "drained": int((mine[:, 3] == DRAINING).sum()),
             **({"crashed": crashed} if (crashed := _crashes(record, mine)) else {}),
+            **({"cut": cut} if (cut := _cut(record, members)) else {}),
         }
     return {"fleet": found}
 
@@ -104,6 +106,17 @@ def _crashes(record: RunRecord, rows: IntArray) -> int:
     mine = {tuple(row) for row in rows.tolist()}
     return sum(reason == "crashed" and tuple(row) in mine
                for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True))
+
+
+def _cut(record: RunRecord, members: list[int]) -> int:
+    """Return the attempts that failed since the grace period of their replica was over."""
+    ended = {(row[0], row[2]) for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True)
+             if reason == CUT and row[0] in members}
+    if not ended:
+        return 0
+    failed = record.attempts["outcome"] == ATTEMPT_OUTCOMES.index("failed")
+    at = zip(record.attempts["client"][failed].tolist(), record.attempts["end_ns"][failed].tolist(), strict=True)
+    return sum(place in ended for place in at)
 
 
 def _leaves_ready(rows: IntArray) -> IntArray:
