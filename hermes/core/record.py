@@ -18,9 +18,9 @@ from hermes.core.network import LinkUse
 __all__ = [
     "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "CUT", "DOWN", "DRAINING",
     "FATES", "GATEWAY_WAIT", "GONE", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
-    "QUEUED_FIELDS", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING",
-    "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels",
-    "MachineInfo", "Offered", "RunRecord", "SharingInfo", "TierInfo",
+    "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS",
+    "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "Describe",
+    "Labels", "MachineInfo", "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
 STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
@@ -29,7 +29,7 @@ BURSTS = "arrivals come in bursts"
 APART = "workloads begin or end at different times"
 STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
-CUT = "grace period over"   # reason of a replica that is gone since its drain took too long
+CUT, RECLAIMED = "grace period over", "reclaimed"   # why a replica is gone that was cut while it drained
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
 GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways

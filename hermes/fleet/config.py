@@ -11,11 +11,14 @@ from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
 from hermes.fleet.draining import Drain
+from hermes.fleet.failures import FailureConfig
+from hermes.fleet.probing import Liveness, Probe
+from hermes.fleet.restarts import Restarts
 from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
 
-__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler"]
+__all__ = ["Crash", "FleetConfig", "SharedAutoscaler"]
 
 
 class Crash(ConfigModel):
@@ -26,19 +29,6 @@ class Crash(ConfigModel):
     A slot that never has a replica is refused."""
     replica: int = Field(default=0, ge=0, le=100_000)
     """Number of its slot in the group, from 0."""
-
-
-class Probe(ConfigModel):
-    """Readiness probe, by which the routers learn that a replica went down. The defaults are those of Kubernetes."""
-
-    period: Duration = Field(default=10.0, gt=0)
-    """Time between two probes of a replica."""
-    failures: int = Field(default=3, ge=1, le=1000)
-    """Probes that have to fail in a row."""
-    delay: Duration = Field(default=1.0, ge=0)
-    """Time until the routers know."""
-    offset: Duration | None = Field(default=None, ge=0)
-    """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
 
 
 class _ByTotal:
@@ -66,12 +56,18 @@ class FleetConfig(ConfigModel):
     """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
     has a `total`, else `phases`."""
     crashes: list[Crash] = []
-    """Crashes at given times. All that the replica has fails; it starts again at once in its slot, with a whole
-    start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
+    """Crashes at given times. All that the replica has fails; it starts again in its slot (`restarts`), with a
+    whole start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
+    failures: list[FailureConfig] = []
+    """Failures of several kinds, at given times or at random."""
+    restarts: Restarts = Restarts()
+    """When a process that has ended starts again."""
+    liveness: Liveness | None = None
+    """What ends replicas that hang. Left out, nothing does, as with Kubernetes."""
     spares: Spares | None = None
     """Started replicas kept back, in slots of the group. Left out, there are none."""
     probe: Probe = Probe()
-    """How routers notice a crash."""
+    """How routers notice a crash or a hang."""
     drain: Drain = Drain()
     """How replicas end that are not wanted any more."""
     updates: list[Update] = []
@@ -83,7 +79,7 @@ class FleetConfig(ConfigModel):
     def loses(self, *, shared: bool) -> bool:
         """Whether requests may fail since a replica goes down. shared: Whether an autoscaler scales several groups."""
         drains = bool(self.updates) or shared or self.autoscaler.value_of("kind") != "static"
-        return bool(self.crashes) or (drains and self.drain.grace is not None)
+        return bool(self.crashes or self.failures) or (drains and self.drain.grace is not None)
 
     @model_validator(mode="after")
     def _fits_the_pool(self) -> Self:

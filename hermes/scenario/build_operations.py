@@ -13,6 +13,7 @@ from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.request import Stream
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.fleet.failures import WITHIN_ENGINES
 from hermes.gateway.config import GatewayConfig, draws
 from hermes.gateway.flow_config import Requested
 from hermes.network import Network, can_cancel
@@ -93,6 +94,7 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
     """
     if not scenario.autoscalers and all(config.value_of("fleet") is None for config in scenario.clients):
         return []
+    from hermes.clients.faults import LLMEngines
     from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
     from hermes.fleet.fleet import Fleet, Group
 
@@ -107,11 +109,13 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
             groups.append(Group(config.name, f"clients.{i}", config.fleet, mine,
                                 partial(_group_facts, config, mine[0], base_dir),
                                 partial(engine_start, config, mine[0], base_dir),
-                                slow_first if config.serves_llm else None))
+                                slow_first if config.serves_llm else None,
+                                LLMEngines(mine) if config.serves_llm else None))
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
     if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
         raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
-                                  "leave out `crashes` and write `drain: {grace: null}`"), field="network")
+                                  "leave out `crashes` and `failures`, and write `drain: {grace: null}`"),
+                         field="network")
     fleet = Fleet(env, groups, shared, goes_on, parts, scenario.seed)
     for key, router in built.routers.items():
         fleet.watch(built.candidates[key], router)
@@ -138,6 +142,13 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
     for place, crash in enumerate(own.crashes):
         if crash.replica >= slots:
             raise InputError(f"a slot below {slots}, {why}", crash.replica, field=f"crashes.{place}.replica")
+    for place, failure in enumerate(own.failures):
+        with inside(f"failures.{place}"):
+            if failure.replica is not None and failure.replica >= slots:
+                raise InputError(f"a slot below {slots}, {why}", failure.replica, field="replica")
+            if failure.kind in WITHIN_ENGINES and not config.serves_llm:
+                raise InputError(Verbatim(f"`{failure.kind}` happens within LLM engines, which these clients are not; "
+                                          "take `crash`"), field="kind")
     with inside("autoscaler"):
         own.autoscaler.check(count)
         _need_queue(queued, own.autoscaler.to_zero())
