@@ -338,7 +338,8 @@ class Replicas(Observations):
     def _look(self, slot: Slot, incarnation: int, tick: Tick) -> None:
         """Let a draining replica go if it has nothing left to do."""
         client = slot.client
-        if slot.state != DRAINING or slot.incarnation != incarnation or client.num_assigned or self._holds(client):
+        if (slot.state != DRAINING or slot.incarnation != incarnation or slot.hung or client.num_assigned
+                or self._holds(client)):
             return
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))

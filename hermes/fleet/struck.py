@@ -99,6 +99,7 @@ class StruckSlot:
             slot.hung = False
             assert self._engines is not None
             self._engines.go_on(self.client)
+            self._replicas.check(self.client)
             self._later(self._probing.ready_ns(self.client.name, self._env._now), MEMBERSHIP, self._answers)
 
     def _answers(self) -> None:

@@ -143,6 +143,16 @@ def test_routers_choose_a_replica_that_hangs_until_its_readiness_probes_time_out
     assert found.fates == {}
 
 
+@each_mode
+@pytest.mark.parametrize(("lasts", "gone", "why"), [(None, 7000, "grace period over"), (2500, 4500, "drained")])
+def test_a_replica_that_hangs_hears_no_order_to_stop(mode: str, lasts: int | None, gone: int, why: str) -> None:
+    """Replica 1 has nothing to do. It hangs at 2,000, and is not wanted from 3,000 on, with a grace period of 4,000."""
+    own = failing({"kind": "hang", "at": s(2000), "replica": 1, "lasts": None if lasts is None else s(lasts)},
+                  scale=((3000, 1),), liveness=liveness(10**6, 1, 0, 0, 0), drain={"grace": s(4000)})
+    found = Run([client(own)], [ask(1000)], mode)
+    assert found.members(1) == [(0, 3000, "draining", "schedule"), (0, gone, "gone", why)]
+
+
 # -- stragglers --------------------------------------------------------------------------------------------------------
 
 
