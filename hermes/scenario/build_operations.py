@@ -111,6 +111,7 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
                                 partial(engine_start, config, mine[0], base_dir),
                                 slow_first if config.serves_llm else None,
                                 LLMEngines(mine) if config.serves_llm else None))
+    _check_nodes(groups, clients)
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
     if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
         raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
@@ -152,6 +153,20 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
     with inside("autoscaler"):
         own.autoscaler.check(count)
         _need_queue(queued, own.autoscaler.to_zero())
+
+
+def _check_nodes(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
+    """Raise `InputError` for a node that goes down with a client that cannot."""
+    come_and_go = {client.index for group in groups for client in group.clients}
+    for group in groups:
+        platforms = {client.platform for client in group.clients} - {""}
+        staying = [client for client in clients
+                   if client.platform in platforms and client.index not in come_and_go]
+        for place, failure in enumerate(group.config.failures):
+            if failure.kind == "node" and staying:
+                raise InputError(Verbatim(f"{staying[0].name} is on platform {staying[0].platform!r}, too, and cannot "
+                                          "go down without a `fleet`; give it one, or another platform"),
+                                 field=f"{group.field}.fleet.failures.{place}")
 
 
 def _slots_in_use(scenario: Scenario, name: str, fleet: Any, count: int) -> tuple[int, str]:

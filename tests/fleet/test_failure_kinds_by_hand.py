@@ -285,6 +285,19 @@ def test_another_client_and_another_kind_change_no_times() -> None:
     assert alone != crashes(2, seed=2)
 
 
+def test_a_month_is_as_available_as_the_closed_form_says() -> None:
+    """Eight replicas for 720 h, a crash each 10 h, and an hour to start again, which a crash begins anew. With rate r
+    and start s a start takes (exp(r s) - 1) / r on average, so a replica is ready for exp(-r s) = 0.9048 of the time.
+    Some 576 crashes: a standard deviation of about 0.004; the limit is three of them. Requests come at both ends."""
+    own = {"start": 8, "start_up": {"total": "1 h"}, "restarts": {"backoff": 0},
+           "failures": [{"kind": "crash", "every": {"mean": "10 h"}}]}
+    asks = [ask(hour * 3600 * S, 1, 1) | {"requests": 1} for hour in (0, 720)]
+    found = Run([client(own, count=8)], asks, gateway={"retries": 20})
+    group = found.results.summary["fleet"]["llm"]
+    assert group["ready_mean"] / 8 == pytest.approx(np.exp(-0.1), abs=0.012)
+    assert group["crashed"] == pytest.approx(576, abs=3 * 24)
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -297,4 +310,21 @@ def test_another_client_and_another_kind_change_no_times() -> None:
 def test_what_is_refused(failure: dict[str, Any], said: str) -> None:
     data = {"clients": [client(failing(failure))], "workload": [ask(0)]}
     with pytest.raises(InputError, match=said):
+        build(load_scenario(data))
+
+
+def test_a_node_with_a_client_that_stays_is_refused() -> None:
+    own = failing({"kind": "node", "at": 1, "repair": 5})
+    data = {"clients": [client(own, name="a", platform="n{i}"), client(name="b", count=1, platform="n1")],
+            "workload": [ask(0)]}
+    with pytest.raises(InputError, match=r"clients\.0\.fleet\.failures\.0: b is on platform 'n1', too, and cannot go "):
+        build(load_scenario(data))
+
+
+def test_a_service_does_not_hang() -> None:
+    own = {"start": 1, "start_up": {"total": 1}, "failures": [{"kind": "straggler", "at": 1, "factor": 2}]}
+    service = {"kind": "processing", "name": "cores", "cores": 1, "fleet": own,
+               "serves": {"tokenize": {"kind": "per_item", "per_item": 1}}}
+    data = {"clients": [client(), service], "workload": [ask(0)]}
+    with pytest.raises(InputError, match=r"failures\.0\.kind: `straggler` happens within LLM engines"):
         build(load_scenario(data))
