@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from hermes.config import ConfigModel, Duration
 from hermes.config.streams import stream as random_stream
+from hermes.fleet.config import Liveness, Probe
 from hermes.units import s_to_ns
 
-__all__ = ["Liveness", "Probe", "Probing"]
-
-
-class Probe(ConfigModel):
-    """Readiness probe, by which the routers learn that a replica went down. The defaults are those of Kubernetes."""
-
-    period: Duration = Field(default=10.0, gt=0)
-    """Time between two probes of a replica."""
-    failures: int = Field(default=3, ge=1, le=1000)
-    """Probes that have to fail in a row."""
-    timeout: Duration = Field(default=1.0, ge=0)
-    """Time until a probe without an answer has failed, of a replica that hangs. One that is down refuses the
-    connection at once."""
-    delay: Duration = Field(default=1.0, ge=0)
-    """Time until the routers know."""
-    offset: Duration | None = Field(default=None, ge=0)
-    """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
-
-
-class Liveness(ConfigModel):
-    """Liveness probe: a replica that does not answer it is killed and starts again. The defaults are Kubernetes'."""
-
-    period: Duration = Field(default=10.0, gt=0)
-    """Time between two probes of a replica."""
-    failures: int = Field(default=3, ge=1, le=1000)
-    """Probes that have to fail in a row."""
-    timeout: Duration = Field(default=1.0, ge=0)
-    """Time until a probe without an answer has failed."""
-    grace: Duration = Field(default=30.0, ge=0)
-    """Time between the order to stop, which a process that hangs does not hear, and its end
-    (`terminationGracePeriodSeconds`)."""
-    offset: Duration | None = Field(default=None, ge=0)
-    """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
+__all__ = ["Probing"]
 
 
 class Probing:

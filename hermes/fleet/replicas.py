@@ -1,7 +1,7 @@
 """The replicas of a group of clients: each client is a slot, in which one replica after the other may run.
 
 A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
-and is *gone* when its last one has ended, or its grace period (`hermes.fleet.draining`). Devices are held from starting
+and is *gone* when its last one has ended, or its grace period (`drain`). Devices are held from starting
 to gone. A new replica takes the lowest free slot. A replica that crashes is *down*, and starts again in its slot; one
 that was draining is gone. Routers choose a crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
@@ -19,10 +19,10 @@ from hermes.core.record import CUT, DOWN, DRAINING, GONE, READY, RECLAIMED, SPAR
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
-from hermes.fleet.draining import Drain
+from hermes.fleet.config import Drain, Restarts
 from hermes.fleet.failure_times import FailureClock
 from hermes.fleet.observations import Observations
-from hermes.fleet.restarts import BackOff, Restarts
+from hermes.fleet.restarts import BackOff
 from hermes.fleet.rolling import Update, moves
 from hermes.fleet.spares import Waker
 from hermes.fleet.start_ups import Starter, Starting

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from hermes.config import ConfigModel, Duration
+from hermes.fleet.config import Restarts
 from hermes.units import s_to_ns
 
-__all__ = ["BackOff", "Restarts"]
-
-
-class Restarts(ConfigModel):
-    """When a process that has ended starts again on its node. The defaults are those of the kubelet.
-
-    The first restart is at once. The wait before the next one doubles with each, until the process has run for twice
-    `max_backoff` after a restart."""
-
-    backoff: Duration = Field(default=10.0, ge=0)
-    """Wait before the second restart, from the end of the process on."""
-    max_backoff: Duration = Field(default=300.0, ge=0)
-    """Longest wait."""
+__all__ = ["BackOff"]
 
 
 class BackOff:

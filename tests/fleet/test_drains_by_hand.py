@@ -15,7 +15,7 @@ from conservation import ran
 from hand_parts import MODES, Run, ask, client, fleet, s
 
 from hermes.errors import InputError
-from hermes.fleet.draining import Drain
+from hermes.fleet.config import Drain
 from hermes.scenario import load_scenario
 
 each_mode = pytest.mark.parametrize("mode", MODES)

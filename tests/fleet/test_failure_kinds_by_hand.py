@@ -16,8 +16,10 @@ from hand_parts import MODES, Run, ask, client, fleet, s
 
 from hermes.core.clock import Clock
 from hermes.errors import InputError
-from hermes.fleet.failure_times import Every, FailureClock
-from hermes.fleet.restarts import BackOff, Restarts
+from hermes.fleet.config import Restarts
+from hermes.fleet.failure_times import FailureClock
+from hermes.fleet.failures import Every
+from hermes.fleet.restarts import BackOff
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
