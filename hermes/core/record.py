@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hermes.core.stage import Stage
 
 __all__ = [
-    "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "DOWN", "DRAINING", "FATES",
-    "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES", "MEMBER_STATES",
-    "QUEUED_FIELDS", "READY", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE", "STAGE_FIELDS", "STARTING",
-    "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "Describe", "Labels",
-    "MachineInfo", "Notes", "Offered", "RunRecord", "SharingInfo", "TierInfo",
+    "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "CUT", "DOWN", "DRAINING",
+    "FATES", "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES",
+    "MEMBER_STATES", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
+    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS",
+    "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes", "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
 GROUPINGS = ("band", "class", "tenant")   # labels of requests by which a gateway tells them apart
@@ -34,6 +34,7 @@ BURSTS = "arrivals come in bursts"
 APART = "workloads begin or end at different times"
 STARTING, READY, DRAINING, GONE, DOWN, SPARE = 0, 1, 2, 3, 4, 5
 MEMBER_STATES = ("starting", "ready", "draining", "gone", "down", "spare")
+CUT, RECLAIMED = "grace period over", "reclaimed"   # why a replica is gone that was cut while it drained
 ATTEMPT_OUTCOMES = ("running", "completed", "failed", "timed out", "cancelled", "revoked")
 BELIEVED = "believed_cached_tokens"   # note: tokens of its prompts that routers believed to be cached
 GATEWAY_WAIT = "gateway_wait_s"   # note: time that its calls waited for the capacity of gateways

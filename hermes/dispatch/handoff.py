@@ -349,7 +349,7 @@ class Handoff(DispatchPart):
         over |= {stage.attempt for stage, flight in self._flights.items() if client in (flight.source, flight.target)}
         return over | {stage.attempt for stage, ahead in self._ahead.items() if ahead.target is client}
 
-    def lost(self, client: Client) -> None:
+    def lost(self, client: Client, why: str) -> None:
         """Drop all KV that moves from or to a client which goes down, or waits to. The bytes that have left are
         recorded, and the other end's memory is free; a prefill that another client still computes is left to it."""
         self._losing = True

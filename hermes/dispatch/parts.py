@@ -181,8 +181,9 @@ class DispatchPart:
     def goes_down(self, client: Client) -> None:
         """Called of each part when a client goes down, while all that it has is as it was; `lost` follows."""
 
-    def lost(self, client: Client) -> None:
-        """Called when a client goes down at this instant: end what the part has at it, or on its way from and to it."""
+    def lost(self, client: Client, why: str) -> None:
+        """Called when a client goes down at this instant: end what the part has at it, or on its way from and to it.
+        why: As what became of the client is written after its name."""
 
     def back(self, client: Client) -> None:
         """Called when a client that was down can be reached again."""

@@ -201,6 +201,9 @@ ROLE = _is_not("role", "both", name="a role")
 DECODE = _is("role", "decode")
 SERVERS = _given("api_servers")
 FLEET = _given("fleet", "replicas that come and go")
+LIVENESS = _given("fleet.liveness", "`fleet.liveness`")
+ENDLESS_HANG = Option("fleet.failures", "a hang without `lasts`", lambda case: any(
+    one.kind == "hang" and one.lasts is None for one in case.value("fleet.failures") or ()))   # type: ignore[attr-defined]
 SHARED_SERVERS = _several("api_servers.engines", "api_servers.engines")
 ENGINE = _given("engine")
 ADAPTER_BYTES = _given("adapter_bytes")
@@ -430,6 +433,7 @@ OF_SCHEDULERS = (
 OF_FLEETS = (
     Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
     Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),
+    Row(ENDLESS_HANG, needs=LIVENESS, rule="nothing else ends a hang", do="give it, or `lasts`"),
 )
 OF_WORKLOADS = (
     Row(ADAPTERS, excludes=NO_LORAS, rule="a workload has adapters: give max_loras (and `kind: chunked`)", do="",

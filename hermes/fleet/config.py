@@ -10,11 +10,12 @@ from pydantic_core import core_schema
 from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
+from hermes.fleet.failures import FailureConfig
 from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
 
-__all__ = ["Crash", "FleetConfig", "Probe", "SharedAutoscaler"]
+__all__ = ["Crash", "Drain", "FleetConfig", "Liveness", "Probe", "Restarts", "SharedAutoscaler"]
 
 
 class Crash(ConfigModel):
@@ -34,10 +35,60 @@ class Probe(ConfigModel):
     """Time between two probes of a replica."""
     failures: int = Field(default=3, ge=1, le=1000)
     """Probes that have to fail in a row."""
+    timeout: Duration = Field(default=1.0, ge=0)
+    """Time until a probe without an answer has failed, of a replica that hangs. One that is down refuses the
+    connection at once."""
     delay: Duration = Field(default=1.0, ge=0)
     """Time until the routers know."""
     offset: Duration | None = Field(default=None, ge=0)
     """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
+
+
+class Liveness(ConfigModel):
+    """Liveness probe: a replica that does not answer it is killed and starts again. The defaults are Kubernetes'."""
+
+    period: Duration = Field(default=10.0, gt=0)
+    """Time between two probes of a replica."""
+    failures: int = Field(default=3, ge=1, le=1000)
+    """Probes that have to fail in a row."""
+    timeout: Duration = Field(default=1.0, ge=0)
+    """Time until a probe without an answer has failed."""
+    grace: Duration = Field(default=30.0, ge=0)
+    """Time between the order to stop, which a process that hangs does not hear, and its end
+    (`terminationGracePeriodSeconds`)."""
+    offset: Duration | None = Field(default=None, ge=0)
+    """When the first probe of a replica would be. Left out, it is drawn for each replica, within a period."""
+
+
+class Restarts(ConfigModel):
+    """When a process that has ended starts again on its node. The defaults are those of the kubelet.
+
+    The first restart is at once. The wait before the next one doubles with each, until the process has run for twice
+    `max_backoff` after a restart."""
+
+    backoff: Duration = Field(default=10.0, ge=0)
+    """Wait before the second restart, from the end of the process on."""
+    max_backoff: Duration = Field(default=300.0, ge=0)
+    """Longest wait."""
+
+
+class Drain(ConfigModel):
+    """The end of a replica that is not wanted any more, of a scale-down or an update. The defaults are those of a pod.
+
+    It gets no new requests, and is gone when its last one is answered, or is cut: what it still has fails then, and the
+    gateway may try it again."""
+
+    pre_stop: Duration = Field(default=0.0, ge=0)
+    """How long its preStop hook sleeps. The replica stays at least as long, also without a request."""
+    grace: Duration | None = Field(default=30.0, gt=0)
+    """Longest time from the decision, `pre_stop` included (`terminationGracePeriodSeconds`). `null`: the replica stays
+    until its last answer."""
+
+    @model_validator(mode="after")
+    def _sleeps_within_grace(self) -> Self:
+        if self.grace is not None and self.pre_stop > self.grace:   # the API server refuses such a pod
+            raise InputError(f"at most the grace period of {self.grace:g} s", self.pre_stop, field="pre_stop")
+        return self
 
 
 class _ByTotal:
@@ -65,17 +116,30 @@ class FleetConfig(ConfigModel):
     """What it takes until a new replica is ready, from the decision for it. A mapping without `kind` is `fixed` if it
     has a `total`, else `phases`."""
     crashes: list[Crash] = []
-    """Crashes at given times. All that the replica has fails; it starts again at once in its slot, with a whole
-    start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
+    """Crashes at given times. All that the replica has fails; it starts again in its slot (`restarts`), with a
+    whole start-up. Until a probe has noticed it, routers go on choosing it, and what they send it fails at once."""
+    failures: list[FailureConfig] = []
+    """Failures of several kinds, at given times or at random."""
+    restarts: Restarts = Restarts()
+    """When a process that has ended starts again."""
+    liveness: Liveness | None = None
+    """What ends replicas that hang. Left out, nothing does, as with Kubernetes."""
     spares: Spares | None = None
     """Started replicas kept back, in slots of the group. Left out, there are none."""
     probe: Probe = Probe()
-    """How routers notice a crash."""
+    """How routers notice a crash or a hang."""
+    drain: Drain = Drain()
+    """How replicas end that are not wanted any more."""
     updates: list[Update] = []
     """Rolling updates: all replicas are replaced by new ones, a few at a time."""
     autoscaler: Annotated[Any, Component(AUTOSCALERS), Field(default={"kind": "static"}, validate_default=True)]
     """What decides how many replicas there are. Left out, as many as at the start, or what `autoscalers` of the
     scenario says for this group."""
+
+    def loses(self, *, shared: bool) -> bool:
+        """Whether requests may fail since a replica goes down. shared: Whether an autoscaler scales several groups."""
+        drains = bool(self.updates) or shared or self.autoscaler.value_of("kind") != "static"
+        return bool(self.crashes or self.failures) or (drains and self.drain.grace is not None)
 
     @model_validator(mode="after")
     def _fits_the_pool(self) -> Self:

@@ -10,16 +10,19 @@ import numpy as np
 
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import Client
-from hermes.core.clock import MEMBERSHIP, Acting, Clock
+from hermes.core.clock import FAILURE, Acting, Clock, Tick
 from hermes.core.router import Router
 from hermes.core.stage import Stage
 from hermes.dispatch.parts import DispatchPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
-from hermes.fleet.config import FleetConfig, Probe
+from hermes.fleet.config import FleetConfig
+from hermes.fleet.failures import Engines
 from hermes.fleet.observations import GroupFacts
+from hermes.fleet.probing import Probing
 from hermes.fleet.replicas import Replicas
 from hermes.fleet.start_ups import FindsStart, Place
+from hermes.fleet.struck import StruckSlot
 from hermes.units import s_to_ns
 
 __all__ = ["Fleet", "Group"]
@@ -36,6 +39,7 @@ class Group(NamedTuple):
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
         slow_first: See `hermes.fleet.start_ups.Place`.
+        engines: What can go wrong within its engines; None for clients that are no LLM engines.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Group(NamedTuple):
     facts: Callable[[], GroupFacts]
     engine: FindsStart
     slow_first: Callable[[Any, int], None] | None
+    engines: Engines | None
 
 
 class _Seen(NamedTuple):
@@ -76,15 +81,17 @@ class Fleet(DispatchPart):
         self._seen: list[_Seen] = []
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
+        self._struck: list[StruckSlot] = []
         self.replicas: dict[str, Replicas] = {}
         for group in groups:
             config, clients = group.config, group.clients
+            probing = Probing(config.probe, config.liveness, seed)
             with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
-                    env, clients, group.engine, group.slow_first, partial(self._ready_ns, config.probe), seed))
+                    env, clients, group.engine, group.slow_first, probing.ready_ns, seed))
             with inside(f"{group.field}.fleet"):
                 replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
-                                    seed, self._down)
+                                    seed, self._down, config.drain, config.restarts)
             if config.spares is not None:
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))
@@ -96,9 +103,10 @@ class Fleet(DispatchPart):
             if any(part.queues for part in parts):
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, replicas)
-            for crash in sorted(config.crashes, key=lambda crash: crash.replica):   # the order at equal times
-                notice = self._notice(config.probe, clients[crash.replica].name)
-                replicas.crash_at(crash.replica, s_to_ns(crash.at), notice)
+            struck = [StruckSlot(env, replicas, number, probing, group.engines, self._on_the_node_of)
+                      for number in range(len(clients))]
+            self._struck += struck
+            self._fail(config, struck)
             for update in config.updates:
                 replicas.update_at(update)
             self._of |= {client.index: replicas for client in clients}
@@ -110,6 +118,25 @@ class Fleet(DispatchPart):
         for number, (several, views) in enumerate(self._shared):
             with inside(f"autoscalers.{number}.autoscaler"):
                 several.check_groups(views)
+
+    def _fail(self, config: FleetConfig, struck: list[StruckSlot]) -> None:
+        """Let the failures of a group happen."""
+        at: list[tuple[int, float, Callable[[StruckSlot], None]]] = [
+            (crash.replica, crash.at, StruckSlot.crash) for crash in config.crashes]
+        at += [(number, failure.at, failure.strikes) for failure in config.failures if failure.at is not None
+               for number in failure.slots(len(struck))]
+        for number, time, strikes in sorted(at, key=lambda one: one[0]):   # the order at equal times
+            self._env.tick_at(s_to_ns(time), FAILURE, partial(_strike, strikes, struck[number]))
+        for failure in config.failures:
+            if failure.every is not None:
+                for number in failure.slots(len(struck)):
+                    struck[number].fails(failure, random_stream(
+                        self._seed, f"failure/{struck[number].client.name}/{failure.kind}"))
+
+    def _on_the_node_of(self, client: Client) -> list[StruckSlot]:
+        """Return the slots on the node of a client: those of the same platform."""
+        return [one for one in self._struck if one.client is client or (
+            client.platform and one.client.platform == client.platform)]
 
     def _keeps(self, client: Client) -> bool:
         return any(part.keeps(client) for part in self._parts)
@@ -140,6 +167,8 @@ class Fleet(DispatchPart):
     def starts(self) -> None:
         """Show the routers who is ready, and start the autoscalers."""
         self._changed()
+        for replicas in self.replicas.values():
+            replicas.begin_clocks()
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
         for several, views in self._shared:
@@ -174,29 +203,15 @@ class Fleet(DispatchPart):
         for part in self._parts:
             part.members_changed()
 
-    def _down(self, client: Client, down: bool) -> None:
-        for part in self._parts if down else ():
+    def _down(self, client: Client, why: str) -> None:
+        for part in self._parts if why else ():
             part.goes_down(client)
         for part in self._parts:
-            (part.lost if down else part.back)(client)
+            if why:
+                part.lost(client, why)
+            else:
+                part.back(client)
 
-    def _notice(self, probe: Probe, name: str) -> Callable[[int, Callable[[], None]], None]:
-        """Return what calls a function when a crash of a client is noticed."""
-        last = (probe.failures - 1) * s_to_ns(probe.period) + s_to_ns(probe.delay)
 
-        def notice(crashed_ns: int, then: Callable[[], None]) -> None:
-            self._env.tick_at(self._probed_ns(probe, name, crashed_ns) + last, MEMBERSHIP, lambda tick: then())
-
-        return notice
-
-    def _ready_ns(self, probe: Probe, name: str, since_ns: int) -> int:
-        """Return when routers know that a client is ready that is so from a time on: a probe has passed."""
-        return self._probed_ns(probe, name, since_ns) + s_to_ns(probe.delay)
-
-    def _probed_ns(self, probe: Probe, name: str, since_ns: int) -> int:
-        """Return when the first probe of a client is at or after a time."""
-        period_ns = s_to_ns(probe.period)
-        offset_ns = int(random_stream(self._seed, f"views/probe/{name}").random() * period_ns)
-        if probe.offset is not None:
-            offset_ns = s_to_ns(probe.offset)
-        return offset_ns + max(-(-(since_ns - offset_ns) // period_ns), 0) * period_ns
+def _strike(strikes: Callable[[StruckSlot], None], slot: StruckSlot, tick: Tick) -> None:
+    strikes(slot)

@@ -1,9 +1,9 @@
 """The replicas of a group of clients: each client is a slot, in which one replica after the other may run.
 
 A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
-and is *gone* when its last one has ended. Devices are held from starting to gone. A new replica takes the lowest free
-slot. A replica that crashes is *down*, and starts again in its slot; one that was draining is gone. Routers choose a
-crashed replica until a probe has noticed it, or it is ready again.
+and is *gone* when its last one has ended, or its grace period (`drain`). Devices are held from starting
+to gone. A new replica takes the lowest free slot. A replica that crashes is *down*, and starts again in its slot; one
+that was draining is gone. Routers choose a crashed replica until a probe has noticed it, or it is ready again.
 Of those that are not wanted, starting ones go before ready ones, and newer ones before older ones (Kubernetes).
 A *spare* has started and is kept back (`hermes.fleet.spares`): the next one that is wanted is a spare, if there is one.
 """
@@ -15,17 +15,20 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
-from hermes.core.record import DOWN, DRAINING, GONE, READY, SPARE, STARTING
+from hermes.core.record import CUT, DOWN, DRAINING, GONE, READY, RECLAIMED, SPARE, STARTING
 from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
+from hermes.fleet.config import Drain, Restarts
+from hermes.fleet.failure_times import FailureClock
 from hermes.fleet.observations import Observations
+from hermes.fleet.restarts import BackOff
 from hermes.fleet.rolling import Update, moves
 from hermes.fleet.spares import Waker
 from hermes.fleet.start_ups import Starter, Starting
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["Engine", "Replica", "Replicas"]
+__all__ = ["Engine", "Replica", "Replicas", "Slot"]
 
 
 _WANTED = (STARTING, READY, DOWN)
@@ -69,23 +72,34 @@ class Engine(Replica, Protocol):
         ...
 
 
-class _Slot:
+class Slot:
     """A client and the state of its replica."""
 
-    __slots__ = ("chosen", "client", "give_up", "held", "incarnation", "since", "spare", "stale", "state", "up_ns",
-                 "ups", "version")
+    __slots__ = ("backoff", "broken", "chosen", "client", "clocks", "doomed", "give_up", "hangs", "held", "hung",
+                 "incarnation", "since", "slowed", "spare", "stale", "state", "stays_ns", "up_ns", "ups", "version")
 
-    def __init__(self, client: Replica) -> None:
+    def __init__(self, client: Replica, restarts: Restarts) -> None:
         self.client, self.incarnation, self.state = client, -1, GONE
+        self.backoff = BackOff(restarts)
+        self.clocks: list[FailureClock] = []   # of its failures at random times
+        self.broken = self.doomed = False   # whether its node is down; whether it will not come back
+        self.hung, self.hangs, self.slowed = False, 0, 0   # whether it hangs; how often it did, and was slow
         self.chosen = False   # whether routers choose it
         self.ups = 0          # how often it became ready
         self.since = 0   # number of the change that started the replica: newer ones have higher ones
         self.up_ns = 0   # when the replica became ready
+        self.stays_ns = 0   # until when it stays at least while it drains
         self.held = False   # whether the replica has devices
         self.version = 0    # how many updates there had been when it was first started
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
         self.spare = False   # whether the replica is kept back, or will be when it has started
         self.stale = False   # whether the engine still has what an earlier replica left
+
+    def hold(self, held: bool) -> None:
+        """Note that the replica has devices from now on, or has not."""
+        self.held = held
+        for clock in self.clocks:
+            clock.hold(held)
 
     def sample(self, scraper: Scraper) -> Sample | None:
         """Return the replica's last sample by a scraper; None before its first scrape."""
@@ -102,7 +116,9 @@ class Replicas(Observations):
         start: Replicas that are ready at the start.
         starter: Starts new replicas.
         changed: Called when the replicas that routers choose have changed.
-        down: Called with a client that goes down (True) or can be reached again (False).
+        down: Called with a client that goes down, and why, or that can be reached again ("").
+        drain: How replicas end.
+        restarts: When processes that ended start again.
         holds: Whether KV of a client is still to move.
         left: Returns whether the run goes on: the requests that have not ended, or 1 before the last `duration` ends.
         log: Rows of the record's table `membership`: client, incarnation, time in ns, state, reason.
@@ -114,12 +130,13 @@ class Replicas(Observations):
 
     def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
                  holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 seed: int, down: Callable[[Any, bool], None]) -> None:   # Any: a `Replica` that is a `Client`
+                 seed: int, down: Callable[[Any, str], None],   # Any: a `Replica` that is a `Client`
+                 drain: Drain, restarts: Restarts) -> None:
         super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
-        self._down = down
+        self._down, self._drain = down, drain
         self._waker: Waker | None = None
-        self._slots = [_Slot(client) for client in clients]
+        self._slots, self._restarts = [Slot(client, restarts) for client in clients], restarts
         self._by_index = {slot.client.index: slot for slot in self._slots}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
         self._update: Update | None = None   # that goes on; its version, and the replicas wanted meanwhile
@@ -130,7 +147,7 @@ class Replicas(Observations):
             if number < start:
                 self._begin(slot)
                 self._enter(slot, READY, "start")
-                slot.chosen = slot.held = True
+                slot.chosen = slot.held = True   # its clocks are set when the run starts
                 starter.is_ready(slot.client)
             else:
                 self._enter(slot, GONE, "free slot")
@@ -283,21 +300,31 @@ class Replicas(Observations):
         """Whether routers choose a client."""
         return self._by_index[client.index].chosen
 
-    def _choose(self, slot: _Slot, chosen: bool) -> None:
+    def _choose(self, slot: Slot, chosen: bool) -> None:
         if slot.chosen != chosen:
             slot.chosen = chosen
             self._changed()
 
-    def _let_go(self, slot: _Slot, reason: str) -> None:
+    def _let_go(self, slot: Slot, reason: str) -> None:
         """Let a replica drain, or be gone if it is not ready."""
         if slot.state == READY:
-            self._enter(slot, DRAINING, reason)
+            self._drains(slot, reason)
             self.check(slot.client)
         elif self._lacks_spare() and slot.version == self._version:
             slot.spare = True   # it goes on starting
         else:
             self._go(slot, reason)
         self._choose(slot, False)
+
+    def _drains(self, slot: Slot, reason: str) -> None:
+        self._enter(slot, DRAINING, reason)
+        slot.stays_ns = self._env._now + s_to_ns(self._drain.pre_stop)
+        if self._drain.grace is not None:
+            self._cut_after(slot, s_to_ns(self._drain.grace), CUT)
+
+    def _cut_after(self, slot: Slot, time_ns: int, reason: str) -> None:
+        """Let a draining replica end after a time."""
+        self._env.tick_at(self._env._now + time_ns, FAILURE, partial(self._cut, slot, slot.incarnation, reason))
 
     def has(self, client: Any) -> bool:   # Any: see above
         return client.index in self._by_index
@@ -308,29 +335,45 @@ class Replicas(Observations):
         if slot.state == DRAINING and not client.num_assigned:
             self._env.tick_at(self._env._now, SETTLED, partial(self._look, slot, slot.incarnation))
 
-    def _look(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+    def _look(self, slot: Slot, incarnation: int, tick: Tick) -> None:
         """Let a draining replica go if it has nothing left to do."""
         client = slot.client
-        if slot.state != DRAINING or slot.incarnation != incarnation or client.num_assigned or self._holds(client):
+        if (slot.state != DRAINING or slot.incarnation != incarnation or slot.hung or client.num_assigned
+                or self._holds(client)):
             return
         if not client.idle:   # an engine that plans ahead computes a step after its last answer
             self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
             return
-        if self._waker is not None and self._lacks_spare() and slot.version == self._version:
+        if self._env._now < slot.stays_ns:
+            self._env.tick_at(slot.stays_ns, SETTLED, partial(self._look, slot, incarnation))
+            return
+        if self._waker is not None and self._lacks_spare() and slot.version == self._version and not slot.doomed:
             slot.spare, slot.stale = True, self._waker.forgets
             self._enter(slot, SPARE, "drained")
         else:
             self._go(slot, "drained")
         self._fill("slot free")
 
-    def _go(self, slot: _Slot, reason: str) -> None:
+    def _cut(self, slot: Slot, incarnation: int, reason: str, tick: Tick) -> None:
+        """End a replica whose grace period is over, or whose node is gone, with all that it has."""
+        if slot.state == DRAINING and slot.incarnation == incarnation and self._left():
+            self._kill_draining(slot, reason, "was stopped while it drained")
+
+    def _kill_draining(self, slot: Slot, reason: str, why: str) -> None:
+        self._go(slot, reason)
+        self._down(slot.client, why)
+        self._down(slot.client, "")   # no router chooses it
+        self._fill("slot free")
+
+    def _go(self, slot: Slot, reason: str) -> None:
         """Let a replica be gone, ready or not."""
         self._stop_starting(slot)
         self._enter(slot, GONE, reason)
-        slot.held = slot.spare = False
-        self._starter.gone(slot.client)
+        (self._starter.lost if slot.broken or slot.doomed else self._starter.gone)(slot.client)
+        slot.spare = slot.hung = slot.doomed = False
+        slot.hold(False)
 
-    def _stop_starting(self, slot: _Slot) -> None:
+    def _stop_starting(self, slot: Slot) -> None:
         if slot.give_up is not None:
             slot.give_up()
             slot.give_up = None
@@ -340,8 +383,8 @@ class Replicas(Observations):
         for slot in self._slots:
             if not self._owed and not self._lacks_spare():
                 return
-            if slot.state == GONE:
-                slot.version = self._version
+            if slot.state == GONE and not slot.broken:
+                slot.version, slot.backoff = self._version, BackOff(self._restarts)
                 self._begin(slot)
                 slot.spare = not self._owed
                 self._owed -= self._owed > 0
@@ -370,14 +413,14 @@ class Replicas(Observations):
                                   partial(self._woken, slot, slot.incarnation))
         return len(chosen)
 
-    def _woken(self, slot: _Slot, incarnation: int, tick: Tick) -> None:
+    def _woken(self, slot: Slot, incarnation: int, tick: Tick) -> None:
         self._up(slot, incarnation, "woken")
 
-    def _start_up(self, slot: _Slot, reason: str, *, restart: bool = False) -> None:
+    def _start_up(self, slot: Slot, reason: str, *, restart: bool = False) -> None:
         slot.state, number = STARTING, slot.incarnation
 
         def held() -> None:
-            slot.held = True
+            slot.hold(True)
             self._enter(slot, STARTING, reason)
 
         def phase(name: str) -> None:
@@ -387,13 +430,13 @@ class Replicas(Observations):
         slot.give_up = self._starter.start(Starting(
             slot.client, number, restart, held, phase, partial(self._up, slot, number)))
 
-    def _begin(self, slot: _Slot) -> None:
+    def _begin(self, slot: Slot) -> None:
         slot.incarnation += 1
         slot.stale = slot.incarnation > 0
         self._started += 1
         slot.since = self._started
 
-    def _up(self, slot: _Slot, incarnation: int, reason: str) -> None:
+    def _up(self, slot: Slot, incarnation: int, reason: str) -> None:
         if slot.state != STARTING or slot.incarnation != incarnation or not self._left():
             return
         slot.give_up = None
@@ -405,44 +448,94 @@ class Replicas(Observations):
             return
         self._enter(slot, READY, reason)
         slot.ups += 1
-        self._down(slot.client, False)
+        self._down(slot.client, "")
         self._choose(slot, True)
         self._roll("update")
 
-    # -- crashes -----------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------------------------
 
-    def crash_at(self, number: int, time_ns: int, notice: Callable[[int, Callable[[], None]], None]) -> None:
-        """Let the replica in slot `number` crash. notice: Calls a function when routers would notice a crash at
-        a time."""
-        self._env.tick_at(time_ns, FAILURE, partial(self._crash, self._slots[number], notice))
+    def slot(self, number: int) -> Slot:
+        """Return a slot by its number."""
+        return self._slots[number]
 
-    def _crash(self, slot: _Slot, notice: Callable[[int, Callable[[], None]], None], tick: Tick) -> None:
+    def begin_clocks(self) -> None:
+        """Let the clocks of failures at random times run. Called once, when the run starts."""
+        for slot in self._slots:
+            slot.hold(slot.held)
+
+    def crash(self, slot: Slot, reason: str, noticed_ns: Callable[[], int]) -> None:
+        """End the process of a slot's replica; it starts again there, as soon as the node is up and its back-off over.
+        noticed_ns: Returns when routers know it."""
         if slot.state in (GONE, DOWN) or not slot.held or not self._left():
             return
-        serving, draining = slot.state in (READY, DRAINING), slot.state == DRAINING
-        if slot.state == READY:
-            notice(self._env._now, partial(self._noticed, slot, slot.ups))
-        if draining:
-            self._go(slot, "crashed")
-        else:
-            self._stop_starting(slot)
-            self._enter(slot, DOWN, "crashed")
-        if serving:
-            self._down(slot.client, True)
-        if draining:
-            self._down(slot.client, False)   # no router chooses it
-            self._fill("slot free")
+        slot.hung = False
+        if slot.state == DRAINING:
+            self._kill_draining(slot, reason, "went down")
             return
+        serving = slot.state == READY
+        if serving:
+            self._env.tick_at(noticed_ns(), MEMBERSHIP, partial(self._noticed, slot, slot.ups))
+        self._stop_starting(slot)
+        self._enter(slot, DOWN, reason)
+        if serving:
+            self._down(slot.client, "went down")
+        wait_ns = slot.backoff.wait_ns(self._env._now)
+        if wait_ns or slot.broken:
+            self._roll("update")
+            self._env.tick_at(self._env._now + wait_ns, MEMBERSHIP, partial(self._restart, slot, slot.incarnation))
+        else:
+            self._restart(slot, slot.incarnation)
+
+    def _restart(self, slot: Slot, incarnation: int, tick: Tick | None = None) -> None:
+        if slot.state != DOWN or slot.incarnation != incarnation or slot.broken or not self._left():
+            return
+        slot.backoff.restarted(self._env._now)
         self._begin(slot)
         self._start_up(slot, "restart", restart=True)
         self._roll("update")
 
-    def _noticed(self, slot: _Slot, ups: int) -> None:
+    def repaired(self, slot: Slot) -> None:
+        """Use a slot again whose node is back."""
+        self._restart(slot, slot.incarnation)
+        self._fill("node repaired")
+
+    def replace(self, slot: Slot, reason: str) -> None:
+        """Let a replica that is down be gone, and another one take its place."""
+        wanted = not slot.spare
+        self._go(slot, reason)
+        slot.broken = slot.broken and not self._starter.pooled
+        self._owed += wanted
+        self._roll(reason)
+        self._fill(reason)
+
+    def reclaim(self, slot: Slot, notice_ns: int) -> None:
+        """Let a replica drain whose node is gone after a notice, and another one take its place."""
+        if slot.state == GONE or not slot.held or not self._left():
+            return
+        slot.doomed = True
+        if slot.state == DRAINING:
+            self._cut_after(slot, notice_ns, RECLAIMED)
+        elif slot.state != READY:
+            self.replace(slot, RECLAIMED)
+        else:
+            self._drains(slot, RECLAIMED)
+            self._cut_after(slot, notice_ns, RECLAIMED)
+            self._choose(slot, False)
+            self._owed += 1
+            self._fill(RECLAIMED)
+            self._roll(RECLAIMED)
+            self.check(slot.client)
+
+    def choose(self, slot: Slot, chosen: bool) -> None:
+        """Let routers choose a slot's replica, or not."""
+        self._choose(slot, chosen)
+
+    def _noticed(self, slot: Slot, ups: int, tick: Tick) -> None:
         """Let routers choose a crashed replica no longer, if it has not been ready since."""
         if slot.ups == ups:
             self._choose(slot, False)
 
-    def _enter(self, slot: _Slot, state: int, reason: str) -> None:
+    def _enter(self, slot: Slot, state: int, reason: str) -> None:
         slot.state = state
         if state == READY:
             slot.up_ns = self._env._now

@@ -86,7 +86,13 @@ class Starting(NamedTuple):
 
 
 class Starter:
-    """Starts the replicas of one group. Derive from it and write `start`."""
+    """Starts the replicas of one group. Derive from it and write `start`.
+
+    Attributes:
+        pooled: Whether each start takes a node of a pool: a slot is free when its node is down.
+    """
+
+    pooled = False
 
     def is_ready(self, client: Any) -> None:
         """Note a replica that is ready when the simulation starts. Called once for each of them, before any start."""
@@ -101,6 +107,10 @@ class Starter:
 
     def gone(self, client: Any) -> None:
         """Note that a replica that was ready, or whose start was given up, has left for good."""
+
+    def lost(self, client: Any) -> None:
+        """Note the same of a replica whose node is down."""
+        self.gone(client)
 
 
 class Place(NamedTuple):
@@ -168,19 +178,21 @@ class Fixed(StartUp):
     kind: Literal["fixed"] = "fixed"
     total: Duration = Field(ge=0)
     """The whole time, devices held. The replica starts with empty caches."""
+    restart: Duration | None = Field(default=None, ge=0)
+    """Time of a process that starts again on its node. Left out, `total`."""
 
     def build(self, place: Place) -> Starter:
-        return _AfterTotal(place, self.total)
+        return _AfterTotal(place, self.total, self.total if self.restart is None else self.restart)
 
     def rows(self, engine: FindsStart, probe: PhaseRow) -> Iterator[PhaseRow]:
         yield PhaseRow("total", self.total, self.total, "given")
 
 
 class _AfterTotal(Starter):
-    """Starts each replica in the same time."""
+    """Starts each replica in the same time, and again on its node in another one."""
 
-    def __init__(self, place: Place, total_s: float) -> None:
-        self._place, self._total_s = place, total_s
+    def __init__(self, place: Place, total_s: float, restart_s: float) -> None:
+        self._place, self._total_s, self._restart_s = place, total_s, restart_s
 
     def start(self, one: Starting) -> Callable[[], None]:
         going = [True]
@@ -190,5 +202,5 @@ class _AfterTotal(Starter):
                 one.ready("started")
 
         one.held()
-        self._place.after(self._total_s, up)
+        self._place.after(self._restart_s if one.restart else self._total_s, up)
         return going.clear

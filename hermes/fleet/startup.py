@@ -57,6 +57,7 @@ class PhaseStarter(Starter):
                                                                        strict=True)}
         prepared = {self._names[cache] for cache in config.prepared}
         self._pool = None if config.pool is None else pool_of(self._env, config.pool, prepared)
+        self.pooled = self._pool is not None
 
     def is_ready(self, client: Any) -> None:
         """See `Starter`. Its start has filled the caches of its node."""
@@ -73,6 +74,11 @@ class PhaseStarter(Starter):
         """See `Starter`."""
         if self._pool is not None:
             self._pool.gone(client)
+
+    def lost(self, client: Any) -> None:
+        """See `Starter`."""
+        if self._pool is not None:
+            self._pool.lost(client)
 
     def _give_up(self, start: _Start) -> None:
         start.given_up = True

@@ -136,6 +136,11 @@ class NodePool:
         if node is not None:
             self._release(node)
 
+    def lost(self, client: Any) -> None:
+        """Forget the node of a client, which is down for good: another may be ordered in its place."""
+        if self._of.pop(client.index, None) is not None:
+            self._order()
+
     def _release(self, node: Node) -> None:
         self._idle[node] = self._env._now
         self._serve()

@@ -408,7 +408,7 @@ class Gateway(DispatchPart):
             if waited:
                 self._close(attempt, FAILED)
 
-    def lost(self, client: Client) -> None:
+    def lost(self, client: Client, why: str) -> None:
         """End the attempts at a client that has gone down, and make others."""
         hit, self._hit = self._hit, []
         for attempt, _, _ in hit:
@@ -422,7 +422,7 @@ class Gateway(DispatchPart):
             if attempt.id in self._live:   # its prompt is computed elsewhere, and was to go to this client
                 self._send_cancel(attempt)
             self._blame(attempt.call, client)
-            self.again(attempt.call, f"{client.name} went down", "failed", begun=begun)
+            self.again(attempt.call, f"{client.name} {why}", "failed", begun=begun)
 
     def back(self, client: Client) -> None:
         self._seen(client, self.down.discard)

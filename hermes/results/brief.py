@@ -15,6 +15,7 @@ from hermes.results.figures.tenants import gateway_line
 from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, short_number, shortened, to_html
 from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
 from hermes.results.slo import METRICS, own_limits_missed
+from hermes.units import counted
 
 __all__ = ["brief", "grows", "headline", "html", "parts"]
 
@@ -82,7 +83,9 @@ def _fleets(summary: Mapping[str, Any]) -> list[str]:
     out = [] if slo is None else [f"out of the SLO in {slo['slo_minutes_out']} of {slo['minutes']} minutes"]
     return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
-            + (f", {found['crashed']} crashed" if "crashed" in found else "")
+            + "".join(f", {found[cause]} {cause.replace('_', ' ')}" for cause in
+                      ("crashed", "hung", "node_down", "reclaimed") if cause in found)
+            + (f"; {counted(found['cut'], 'answer')} cut" if "cut" in found else "")
             for name, found in summary.get("fleet", {}).items()] + out
 
 

@@ -13,6 +13,7 @@ from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.request import Stream
 from hermes.errors import InputError, Verbatim, inside, suggest
+from hermes.fleet.failures import WITHIN_ENGINES
 from hermes.gateway.config import GatewayConfig, draws
 from hermes.gateway.flow_config import Requested
 from hermes.network import Network, can_cancel
@@ -72,9 +73,8 @@ def build_handoff(scenario: Scenario, env: Clock, clients: list[Any], network: C
 def build_gateway(scenario: Scenario, env: Clock, built: Routers, requested: Requested) -> list[DispatchPart]:
     """Return what makes attempts; nothing where none can fail."""
     config = scenario.gateway
-    fleets = [client.value_of("fleet") for client in scenario.clients]
     again = any(workload.retry is not None for workload in scenario.workload)
-    if config is None and not again and not any(fleet is not None and fleet.crashes for fleet in fleets):
+    if config is None and not again and not any(_loses(scenario, client) for client in scenario.clients):
         return []
     groups: dict[str, list[list[Any]]] = {}
     for (kind, model), members in built.candidates.items():   # of all slots, before the fleet starts
@@ -94,6 +94,7 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
     """
     if not scenario.autoscalers and all(config.value_of("fleet") is None for config in scenario.clients):
         return []
+    from hermes.clients.faults import LLMEngines
     from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
     from hermes.fleet.fleet import Fleet, Group
 
@@ -108,15 +109,24 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
             groups.append(Group(config.name, f"clients.{i}", config.fleet, mine,
                                 partial(_group_facts, config, mine[0], base_dir),
                                 partial(engine_start, config, mine[0], base_dir),
-                                slow_first if config.serves_llm else None))
+                                slow_first if config.serves_llm else None,
+                                LLMEngines(mine) if config.serves_llm else None))
+    _check_nodes(groups, clients)
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
-    if any(group.config.crashes for group in groups) and not all(map(can_cancel, networks)):
-        raise InputError(Verbatim("clients crash, and it cannot cancel a transfer (no `cancel`); take another, or "
-                                  "leave out `crashes`"), field="network")
+    if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
+        raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
+                                  "leave out `crashes` and `failures`, and write `drain: {grace: null}`"),
+                         field="network")
     fleet = Fleet(env, groups, shared, goes_on, parts, scenario.seed)
     for key, router in built.routers.items():
         fleet.watch(built.candidates[key], router)
     return [fleet]
+
+
+def _loses(scenario: Scenario, config: Any) -> bool:   # Any: a kind of client
+    """Whether requests may fail since a replica of a group goes down."""
+    fleet = config.value_of("fleet")
+    return fleet is not None and fleet.loses(shared=any(config.name in one.groups for one in scenario.autoscalers))
 
 
 def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -> None:   # Any: a kind of client
@@ -133,9 +143,30 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
     for place, crash in enumerate(own.crashes):
         if crash.replica >= slots:
             raise InputError(f"a slot below {slots}, {why}", crash.replica, field=f"crashes.{place}.replica")
+    for place, failure in enumerate(own.failures):
+        with inside(f"failures.{place}"):
+            if failure.replica is not None and failure.replica >= slots:
+                raise InputError(f"a slot below {slots}, {why}", failure.replica, field="replica")
+            if failure.kind in WITHIN_ENGINES and not config.serves_llm:
+                raise InputError(Verbatim(f"`{failure.kind}` happens within LLM engines, which these clients are not; "
+                                          "take `crash`"), field="kind")
     with inside("autoscaler"):
         own.autoscaler.check(count)
         _need_queue(queued, own.autoscaler.to_zero())
+
+
+def _check_nodes(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
+    """Raise `InputError` for a node that goes down with a client that cannot."""
+    come_and_go = {client.index for group in groups for client in group.clients}
+    for group in groups:
+        platforms = {client.platform for client in group.clients} - {""}
+        staying = [client for client in clients
+                   if client.platform in platforms and client.index not in come_and_go]
+        for place, failure in enumerate(group.config.failures):
+            if failure.kind == "node" and staying:
+                raise InputError(Verbatim(f"{staying[0].name} is on platform {staying[0].platform!r}, too, and cannot "
+                                          "go down without a `fleet`; give it one, or another platform"),
+                                 field=f"{group.field}.fleet.failures.{place}")
 
 
 def _slots_in_use(scenario: Scenario, name: str, fleet: Any, count: int) -> tuple[int, str]:

@@ -269,10 +269,21 @@ OPTIONS: tuple[Option, ...] = (
            keys=("fleet", "count"), acted=_joins_and_leaves),
     Option("failing", {"client.count": 3, "gateway.retries": 5, "gateway.backoff": "30ms", "gateway.begun": "restart",
                        "client.fleet": {
-                           "start": 3, "start_up": {"total": "60ms"},
+                           "start": 3, "start_up": {"total": "60ms"}, "restarts": {"backoff": 0},
                            "probe": {"period": "20ms", "failures": 1, "delay": "0s"},
                            "crashes": [{"at": "150ms", "replica": 0}, {"at": "200ms", "replica": 1},
                                        {"at": "400ms", "replica": 2}, {"at": "600ms", "replica": 0}]}},
+           keys=("fleet", "count"), acted=_failures),
+    Option("faulty", {"client.count": 3, "gateway.retries": 5, "gateway.backoff": "30ms", "gateway.begun": "restart",
+                      "client.fleet": {
+                          "start": 3, "start_up": {"total": "60ms"}, "restarts": {"backoff": "20ms"},
+                          "probe": {"period": "20ms", "failures": 1, "delay": "0s", "timeout": "5ms"},
+                          "liveness": {"period": "20ms", "failures": 2, "timeout": "5ms", "grace": "10ms"},
+                          "failures": [{"kind": "straggler", "at": "80ms", "replica": 1, "factor": 1.7,
+                                        "lasts": "300ms"}, {"kind": "hang", "at": "120ms"},
+                                       {"kind": "hang", "at": "450ms", "replica": 2},
+                                       {"kind": "reclaim", "at": "250ms", "replica": 2, "notice": "10ms"},
+                                       {"kind": "node", "at": "600ms", "replica": 0, "repair": "90ms"}]}},
            keys=("fleet", "count"), acted=_failures),
     _retrying("350ms"),
     Option("flow_control", {

@@ -54,6 +54,8 @@ SETTINGS: dict[str, Data] = {
     "pipeline stages": {"client.parallel.pp": 2},
     "data-parallel ranks": RANKS,
     "replicas that come and go": {"client.fleet": {"start": 1, "start_up": {"total": 1}}},
+    "a hang without `lasts`": {"client.fleet": {
+        "start": 1, "start_up": {"total": 1}, "failures": [{"kind": "hang", "at": 1}]}},
     "the scheduler `sglang`": {"client.scheduler": {"kind": "sglang"}},
     "the scheduler `vllm`": {"client.scheduler": {"kind": "vllm"}},
     "tiers outside the engine": {
@@ -107,6 +109,7 @@ SETTINGS: dict[str, Data] = {
 """Settings that give an option, by its name."""
 
 LACKING: dict[str, Data] = {
+    "`fleet.liveness`": {},
     "the scheduler `chunked`": {"client.scheduler": {"kind": "static"}},
     "prefix_caching: true": {"client.memory.prefix_caching": False},
     "prefix_eviction: lru": {"client.memory.prefix_eviction": "lfu"},

@@ -99,6 +99,7 @@ def fleet(*crashes: tuple[int, int], start: int = 2, up: int = 100_000, scale: t
     changes = [{"at": s(at), "replicas": n} for at, n in scale]
     return {"start": start, "start_up": {"total": s(up)},
             "crashes": [{"at": s(at), "replica": slot} for at, slot in crashes],
+            "restarts": {"backoff": 0},
             "probe": {"period": s(period), "failures": failures, "delay": s(delay), "offset": s(offset)},
             "autoscaler": {"kind": "schedule", "changes": changes} if changes else {"kind": "static"}}
 

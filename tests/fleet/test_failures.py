@@ -32,6 +32,28 @@ OF_CLIENTS: tuple[dict[str, Any] | None, ...] = (
 times = st.integers(1, 60).map(lambda n: n / 20)
 
 
+def failures(draw: Any, slots: int) -> list[dict[str, Any]]:
+    """Return a few failures of all kinds, of which those at random times are of different ones."""
+    found = []
+    for kind in draw(st.lists(st.sampled_from(["crash", "hang", "straggler", "reclaim", "node"]), max_size=4)):
+        one: dict[str, Any] = {"kind": kind}
+        if draw(st.booleans()) and all(kind != other["kind"] or "at" in other for other in found):
+            one["every"] = {"mean": draw(st.sampled_from([1.0, 4.0])), "shape": draw(st.sampled_from([0.7, 1.0, 2.0]))}
+        else:
+            one |= {"at": draw(times), "replica": draw(st.integers(0, slots - 1))}
+        if kind == "hang":
+            one |= {"lasts": draw(st.sampled_from([0.05, 0.7])), "answers_probes": draw(st.booleans())}
+        elif kind == "straggler":
+            one |= {"factor": draw(st.sampled_from([1.5, 4.0])), "lasts": draw(st.sampled_from([None, 0.3]))}
+        elif kind == "reclaim":
+            one["notice"] = draw(st.sampled_from([0.0, 0.1, 2.0]))
+        elif kind == "node":
+            one |= {"repair": draw(st.sampled_from([0.1, 1.0])), "notice": draw(st.sampled_from([0.0, 0.2])),
+                    "evict": draw(st.sampled_from([None, 0.0, 0.3]))}
+        found.append(one)
+    return found
+
+
 def fleet(draw: Any, count: int) -> dict[str, Any]:
     crashes = draw(st.lists(st.fixed_dictionaries({"at": times, "replica": st.integers(0, count - 1)}), max_size=5))
     changes = draw(st.lists(st.tuples(times, st.integers(1, count)), max_size=3, unique_by=lambda one: one[0]))
@@ -40,7 +62,11 @@ def fleet(draw: Any, count: int) -> dict[str, Any]:
     if not changes:   # no other slot has a replica, ever
         crashes = [{**crash, "replica": crash["replica"] % start} for crash in crashes]
     return {"start": start, "start_up": {"total": draw(st.sampled_from([0.0, 0.1, 1.0]))},
-            "crashes": crashes, "autoscaler": schedule if changes else {"kind": "static"},
+            "crashes": crashes, "failures": failures(draw, count if changes else start),
+            "restarts": {"backoff": draw(st.sampled_from([0.0, 0.2])), "max_backoff": 0.5},
+            "liveness": draw(st.sampled_from([None, {"period": 0.1, "failures": 2, "timeout": 0.02, "grace": 0.05}])),
+            "autoscaler": schedule if changes else {"kind": "static"},
+            "drain": draw(st.sampled_from([{"grace": None}, {"grace": 0.2}, {"grace": 0.5, "pre_stop": 0.3}])),
             "probe": {"period": draw(st.sampled_from([0.05, 0.5])), "failures": draw(st.integers(1, 3)),
                       "delay": draw(st.sampled_from([0.0, 0.1]))}}
 
@@ -93,7 +119,9 @@ def scenarios(draw: Any, schedulers: tuple[str, ...] = SCHEDULERS) -> dict[str, 
                  "kv_transfer": draw(st.sampled_from(["full", "layerwise"])),
                  "kv_transfer_retry": draw(st.sampled_from([None, 0.05])),
                  "first_token": draw(st.sampled_from(["decode", "prefill"]))}
-        clients = [client | {"name": role, "role": role, "fleet": fleet(draw, 2)} for role in ("prefill", "decode")]
+        node = draw(st.sampled_from([None, "n{i}"]))   # each with a prefill and a decode client
+        clients = [client | {"name": role, "role": role, "platform": node, "fleet": fleet(draw, 2)}
+                   for role in ("prefill", "decode")]
     else:
         clients = [client | {"fleet": fleet(draw, 3)}]
     return data | {"clients": clients}

@@ -175,7 +175,7 @@ def test_the_probe_of_the_group_is_waited_for():
 def test_a_crash_comes_back_without_node_and_image():
     phases = NOTHING | {"image": 5, "process": 3, "compile": {"cold": 9, "warm": 1}}
     results = run(phases, (1.0, 2), client={"platform": None}, fleet={
-        "crashes": [{"at": 30, "replica": 1}, {"at": 32, "replica": 1}]})
+        "crashes": [{"at": 30, "replica": 1}, {"at": 32, "replica": 1}], "restarts": {"backoff": 0}})
     assert acts(results, 1)[-9:] == [
         (30.0, "crashed"), (30.0, "restart"), (30.0, "process"), (32.0, "crashed"), (32.0, "restart"),
         (32.0, "process"), (35.0, "compile"), (36.0, "probe"), (36.0, "started")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from hermes.explore.scale import Point, Scaled
@@ -103,8 +104,11 @@ def _assumed(found: Scaled) -> str:
         low, high = format_s(min(times)), format_s(max(times))
         text = (f"a start-up (`{fleet.start_up.kind}`) of {low if low == high else f'{low} to {high}'} until routers "
                 f"know, the means of simulations with {counted(starts, 'start')} in all")
-    if fleet.crashes:
-        probe, crashes = fleet.probe, "1 crash" if len(fleet.crashes) == 1 else f"{len(fleet.crashes)} crashes"
+    if fleet.crashes or fleet.failures:
+        what = [*(["crash"] * len(fleet.crashes)), *(failure.kind for failure in fleet.failures)]
+        probe = fleet.probe
+        crashes = ", ".join(f"{count} {kind}" if count == 1 else f"{count} {kind}{'es' if kind == 'crash' else 's'}"
+                            for kind, count in Counter(what).items())
         return (f"{text}; {crashes}, noticed by {probe.failures} probes each "
                 f"{format_s(probe.period)} and {format_s(probe.delay)}")
     return f"{text}; no crash"

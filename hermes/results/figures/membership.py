@@ -7,17 +7,19 @@ power then, and only then. Clients that are not in the record's table `membershi
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from hermes.arrays import IntArray
-from hermes.core.record import DRAINING, GONE, READY, STARTING, RunRecord
+from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, DRAINING, GONE, READY, RECLAIMED, STARTING, RunRecord
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
 __all__ = ["SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices", "spans_in"]
 
+_CAUSES = {"crashed": "crashed", "hung": "hung", "node down": "node_down", RECLAIMED: "reclaimed"}
 SERVES = READY, DRAINING   # states of a client that has work
 
 
@@ -70,7 +72,8 @@ def mean_devices(record: RunRecord, start_ns: int, end_ns: int) -> float:
 
 def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return `fleet` of the summary: by group slots, mean and most ready replicas, device-hours held, starts and
-    drains; empty if all clients serve throughout."""
+    drains, and where there are any, failures by cause, and answers that the end of a drain cut; empty if all clients
+    serve throughout."""
     rows = record.membership
     if not len(rows):
         return {}
@@ -88,7 +91,8 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
             "held_device_hours": math.fsum(
                 record.clients[i].num_devices * int(held[i]) / NS_PER_S / 3600 for i in members),
             "started": _starts(mine), "drained": int((mine[:, 3] == DRAINING).sum()),
-            **({"crashed": crashed} if (crashed := _crashes(record, mine)) else {}),
+            **_failures(record, mine),
+            **({"cut": cut} if (cut := _cut(record, members)) else {}),
         }
     return {"fleet": found}
 
@@ -99,11 +103,28 @@ def _starts(rows: IntArray) -> int:
     return len(np.unique(starting[:, :2], axis=0))
 
 
-def _crashes(record: RunRecord, rows: IntArray) -> int:
-    """Return how often a replica went down, as its reason says: one that drains is gone then."""
-    mine = {tuple(row) for row in rows.tolist()}
-    return sum(reason == "crashed" and tuple(row) in mine
-               for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True))
+def _failures(record: RunRecord, rows: IntArray) -> dict[str, int]:
+    """Return how often replicas failed by cause, for causes that there are. One that is taken back begins to drain, or
+    is gone at once if it did not serve."""
+    mine, count = {tuple(row) for row in rows.tolist()}, Counter[str]()
+    last: dict[int, str] = {}
+    for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True):
+        if tuple(row) in mine:
+            before, last[row[0]] = last.get(row[0]), reason
+            if reason in _CAUSES and row[3] in (DOWN, GONE, DRAINING) and not (reason == before == RECLAIMED):
+                count[_CAUSES[reason]] += 1
+    return dict(count)
+
+
+def _cut(record: RunRecord, members: list[int]) -> int:
+    """Return the attempts that failed since the drain of their replica was over."""
+    ended = {(row[0], row[2]) for row, reason in zip(record.membership.tolist(), record.membership_reasons, strict=True)
+             if reason in (CUT, RECLAIMED) and row[3] == GONE and row[0] in members}
+    if not ended:
+        return 0
+    failed = record.attempts["outcome"] == ATTEMPT_OUTCOMES.index("failed")
+    at = zip(record.attempts["client"][failed].tolist(), record.attempts["end_ns"][failed].tolist(), strict=True)
+    return sum(place in ended for place in at)
 
 
 def _leaves_ready(rows: IntArray) -> IntArray:

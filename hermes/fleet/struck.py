@@ -1,0 +1,152 @@
+"""What failures do to the slots of a group: crashes, hangs, slow steps, nodes that are taken back or go down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hermes.core.clock import FAILURE, MEMBERSHIP, Clock, Tick
+from hermes.core.record import DOWN, DRAINING, READY
+from hermes.fleet.failure_times import FailureClock
+from hermes.fleet.failures import Engines, Failure
+from hermes.fleet.probing import Probing
+from hermes.units import s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.fleet.replicas import Replicas, Slot
+
+__all__ = ["StruckSlot"]
+
+
+class StruckSlot:
+    """One slot, as failures see it (`hermes.fleet.failures.Struck`).
+
+    Args:
+        engines: What can go wrong within its engine; None where it is no LLM client.
+        neighbours: Returns the slots on the same node, this one included.
+    """
+
+    def __init__(self, env: Clock, replicas: Replicas, number: int, probing: Probing, engines: Engines | None,
+                 neighbours: Callable[[Any], list[StruckSlot]]) -> None:   # Any: a client
+        self._env, self._replicas, self._probing, self._neighbours = env, replicas, probing, neighbours
+        self._engines = engines
+        self._slot: Slot = replicas.slot(number)
+
+    @property
+    def client(self) -> Any:   # Any: of any kind
+        """The client that is the slot."""
+        return self._slot.client
+
+    def _later(self, time_ns: int, priority: int, then: Callable[[], None], *, always: bool = False) -> None:
+        """Call a function at a time, if the replica's process is the same then, and the run goes on unless `always`."""
+        incarnation = self._slot.incarnation
+
+        def due(tick: Tick) -> None:
+            if self._slot.incarnation == incarnation and (always or self._replicas.goes_on):
+                then()
+
+        self._env.tick_at(time_ns, priority, due)
+
+    def fails(self, failure: Failure, rng: np.random.Generator) -> None:
+        """Let a failure strike at random times, drawn from a stream of its own."""
+        every = failure.every
+        assert every is not None
+        devices = 1 if self._engines is None else self._replicas.facts().devices
+        self._slot.clocks.append(FailureClock(self._env, devices, lambda: every.draw_ns(rng),
+                                              lambda: failure.strikes(self), lambda: self._replicas.goes_on))
+
+    def crash(self, reason: str = "crashed") -> None:
+        """End the process; it starts again on its node."""
+        now = self._env._now
+        self._replicas.crash(self._slot, reason, lambda: self._probing.down_ns(self.client.name, now))
+
+    # -- within the engine -------------------------------------------------------------------------------------------
+
+    def hang(self, lasts_s: float | None, *, answers_probes: bool) -> None:
+        """Let the engine hang; None until it is killed."""
+        slot, now, name = self._slot, self._env._now, self.client.name
+        if slot.state not in (READY, DRAINING) or slot.hung or self._engines is None:
+            return
+        slot.hung = True
+        self._engines.hang(self.client)
+        if lasts_s is not None:
+            # after the last request, too: the engine ends what nobody waits for
+            self._later(now + s_to_ns(lasts_s), FAILURE, self._goes_on, always=True)
+        if answers_probes:
+            return
+        hang = slot.hangs = slot.hangs + 1
+        if slot.state == READY:
+            self._later(self._probing.silent_ns(name, now), MEMBERSHIP, partial(self._silent, hang))
+        killed = self._probing.killed_ns(name, now)
+        if killed is not None:
+            self._later(killed[0], FAILURE, partial(self._condemned, hang, killed[1]))
+
+    def _silent(self, hang: int) -> None:
+        if self._slot.hung and self._slot.hangs == hang and self._slot.state == READY:
+            self._replicas.choose(self._slot, False)
+
+    def _condemned(self, hang: int, time_ns: int) -> None:
+        if self._slot.hung and self._slot.hangs == hang:
+            self._later(time_ns, FAILURE, partial(self.crash, "hung"))
+
+    def _goes_on(self) -> None:
+        """End a hang. Routers choose the replica again when a probe has passed."""
+        slot = self._slot
+        if slot.hung and slot.state in (READY, DRAINING):
+            slot.hung = False
+            assert self._engines is not None
+            self._engines.go_on(self.client)
+            self._replicas.check(self.client)
+            self._later(self._probing.ready_ns(self.client.name, self._env._now), MEMBERSHIP, self._answers)
+
+    def _answers(self) -> None:
+        slot = self._slot
+        if slot.state == READY and not slot.hung and not slot.chosen:
+            self._replicas.choose(slot, True)
+
+    def slow(self, factor: float, lasts_s: float | None) -> None:
+        """Let steps take longer; None until the process ends."""
+        if self._slot.state not in (READY, DRAINING) or self._engines is None:
+            return
+        self._slot.slowed += 1
+        self._engines.slow(self.client, factor)
+        if lasts_s is not None:
+            self._later(self._env._now + s_to_ns(lasts_s), FAILURE, partial(self._fast, self._slot.slowed))
+
+    def _fast(self, number: int) -> None:
+        if self._slot.slowed == number and self._engines is not None:
+            self._engines.slow(self.client, 1.0)
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def reclaim(self, notice_s: float) -> None:
+        """Take the node away after a notice; another replica is wanted at once."""
+        self._replicas.reclaim(self._slot, s_to_ns(notice_s))
+
+    def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
+        """Let the node go down with all clients on it."""
+        for one in self._neighbours(self.client):
+            one.down(s_to_ns(repair_s), s_to_ns(notice_s), None if evict_s is None else s_to_ns(evict_s))
+
+    def down(self, repair_ns: int, notice_ns: int, evict_ns: int | None) -> None:
+        """Go down with the node."""
+        slot, now = self._slot, self._env._now
+        if slot.broken or not (slot.held or self.client.platform):
+            return   # without a node
+        slot.broken = True
+        self._replicas.crash(slot, "node down", lambda: now + notice_ns)
+        if evict_ns is not None and evict_ns < repair_ns:
+            self._later(now + evict_ns, MEMBERSHIP, self._evicted)
+        self._env.tick_at(now + repair_ns, MEMBERSHIP, self._repaired)
+
+    def _evicted(self) -> None:
+        if self._slot.state == DOWN:
+            self._replicas.replace(self._slot, "evicted")
+
+    def _repaired(self, tick: Tick) -> None:
+        self._slot.broken = False
+        if self._replicas.goes_on:
+            self._replicas.repaired(self._slot)
