@@ -105,29 +105,25 @@ def compatibility() -> str:
 
 
 def papers() -> str:
-    """Return the papers' figures beside those of the studies, from `studies/NAME/paper.csv`."""
+    """Return the verdicts, and for each paper its figures with those of the studies, from `studies/NAME/paper.csv`."""
     from hermes.results.layout import markdown_table
-    from hermes.study import known_studies, load_study
+    from hermes.study import VERDICTS, known_studies, load_study
+    from hermes.study.report import BLOCKS
 
-    by: dict[str, list[list[str]]] = {}
-    counts: dict[str, Counter[str]] = {}
+    by: dict[str, list[dict[str, str]]] = {}
     for name, folder in known_studies().items():
         config = load_study(folder).config
-        if not (folder / "paper.csv").is_file():
-            continue
         with (folder / "paper.csv").open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                seen = [row[column] or "-" for column in ("interval", "range") if column in row]
-                by.setdefault(config.paper, []).append([
-                    cell(text) for text in (row["where"], row["figure"], row["paper"], row["here"], *seen,
-                                            row["verdict"], row["why"])]
-                    + [f"[{name}](../../studies/{folder.name}/page.md)"])
-                counts.setdefault(config.paper, Counter())[row["verdict"]] += 1
-    head = ("where", "figure", "paper", "here", "interval", "range", "verdict", "why", "study")
-    parts = []
+            by.setdefault(config.paper, []).extend(
+                {key: cell(text or "-") for key, text in row.items()}
+                | {"study": f"[{name}](../../studies/{folder.name}/page.md)"} for row in csv.DictReader(file))
+    parts = [markdown_table(("verdict", "meaning"), list(VERDICTS.items()))]
     for paper, rows in by.items():
-        said = ", ".join(f"{count} {verdict}" for verdict, count in counts[paper].most_common() if verdict != "-")
-        parts += [f"## {paper}", f"Rows: {said}.", markdown_table(head, rows)]
+        counts = Counter(row["verdict"] for row in rows if row["verdict"] != "-")
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        parts += [f"## {paper}", f"Rows: {said}."]
+        parts += [markdown_table(head, [[row.get(key, "-") for key in head] for row in rows])
+                  for head in (BLOCKS[0] + ("study",), BLOCKS[1])]
     return "\n\n".join(one.strip("\n") for one in parts)
 
 
