@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import csv
 import html
+import inspect
 import json
 import re
 import sys
@@ -212,6 +213,38 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def states() -> str:
+    """Return what policies see when they are asked: fields, properties and methods of their states' classes."""
+    from hermes.plugins.metis import Choice, QueryState, Reading
+    from hermes.plugins.orthrus import BatchState, Resource
+    from hermes.plugins.telerag import PrefetchState
+    from hermes.results.layout import markdown_table
+
+    def described(item: type) -> dict[str, str]:
+        """Return the entries of a docstring's `Attributes:`, by name."""
+        entries = (inspect.getdoc(item) or "").partition("Attributes:\n")[2]
+        found = {}
+        for entry in re.split(r"\n(?=    \w)", entries):
+            names, _, text = " ".join(entry.split()).partition(": ")
+            found |= dict.fromkeys(names.split(", "), text)
+        return found
+
+    parts = []
+    for item in (QueryState, Reading, Choice, PrefetchState, BatchState, Resource):
+        text = described(item)
+        rows = [(f"`{name}`", f"`{hint}`", text.get(name, "")) for name, hint in item.__annotations__.items()]
+        for name, member in vars(item).items():
+            called = member.fget if isinstance(member, property) else member
+            if not name.startswith("_") and inspect.isfunction(called) and called.__doc__:
+                shown = f"`{name}`" if isinstance(member, property) else f"`{name}{inspect.signature(called)}`"
+                rows.append((re.sub(r"\(self(, )?", "(", shown).replace("'", ""),
+                             "property" if isinstance(member, property) else "method",
+                             " ".join(called.__doc__.split("\n\n")[0].split())))
+        parts += [f"### {item.__name__}", (inspect.getdoc(item) or "").partition("\n\n")[0],
+                  markdown_table(("name", "type", ""), [tuple(map(cell, row)) for row in rows])]
+    return "\n\n".join(parts)
+
+
 def features() -> str:
     """Return the features of HERMES, each with a test: those of `@pytest.mark.feature(SECTION, TEXT)`."""
     from hermes.results.layout import markdown_table
@@ -249,7 +282,7 @@ def csv_table(path: Path) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "scenario": scenario, "compatibility": compatibility, "papers": papers, "vllm-fields": vllm_fields,
-    "commands": commands, "features": features,
+    "commands": commands, "features": features, "states": states,
 }
 
 
