@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import csv
 import html
+import inspect
 import json
 import re
 import sys
@@ -116,29 +117,25 @@ def figures() -> str:
 
 
 def papers() -> str:
-    """Return the papers' figures beside those of the studies, from `studies/NAME/paper.csv`."""
+    """Return the verdicts, and for each paper its figures with those of the studies, from `studies/NAME/paper.csv`."""
     from hermes.results.layout import markdown_table
-    from hermes.study import known_studies, load_study
+    from hermes.study import VERDICTS, known_studies, load_study
+    from hermes.study.report import BLOCKS
 
-    by: dict[str, list[list[str]]] = {}
-    counts: dict[str, Counter[str]] = {}
+    by: dict[str, list[dict[str, str]]] = {}
     for name, folder in known_studies().items():
         config = load_study(folder).config
-        if not (folder / "paper.csv").is_file():
-            continue
         with (folder / "paper.csv").open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                seen = [row[column] or "-" for column in ("interval", "range") if column in row]
-                by.setdefault(config.paper, []).append([
-                    cell(text) for text in (row["where"], row["figure"], row["paper"], row["here"], *seen,
-                                            row["verdict"], row["why"])]
-                    + [f"[{name}](../../studies/{folder.name}/page.md)"])
-                counts.setdefault(config.paper, Counter())[row["verdict"]] += 1
-    head = ("where", "figure", "paper", "here", "interval", "range", "verdict", "why", "study")
-    parts = []
+            by.setdefault(config.paper, []).extend(
+                {key: cell(text or "-") for key, text in row.items()}
+                | {"study": f"[{name}](../../studies/{folder.name}/page.md)"} for row in csv.DictReader(file))
+    parts = [markdown_table(("verdict", "meaning"), list(VERDICTS.items()))]
     for paper, rows in by.items():
-        said = ", ".join(f"{count} {verdict}" for verdict, count in counts[paper].most_common() if verdict != "-")
-        parts += [f"## {paper}", f"Rows: {said}.", markdown_table(head, rows)]
+        counts = Counter(row["verdict"] for row in rows if row["verdict"] != "-")
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        parts += [f"## {paper}", f"Rows: {said}."]
+        parts += [markdown_table(head, [[row.get(key, "-") for key in head] for row in rows])
+                  for head in (BLOCKS[0] + ("study",), BLOCKS[1])]
     return "\n\n".join(one.strip("\n") for one in parts)
 
 
@@ -227,6 +224,38 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def states() -> str:
+    """Return what policies see when they are asked: fields, properties and methods of their states' classes."""
+    from hermes.plugins.metis import Choice, QueryState, Reading
+    from hermes.plugins.orthrus import BatchState, Resource
+    from hermes.plugins.telerag import PrefetchState
+    from hermes.results.layout import markdown_table
+
+    def described(item: type) -> dict[str, str]:
+        """Return the entries of a docstring's `Attributes:`, by name."""
+        entries = (inspect.getdoc(item) or "").partition("Attributes:\n")[2]
+        found = {}
+        for entry in re.split(r"\n(?=    \w)", entries):
+            names, _, text = " ".join(entry.split()).partition(": ")
+            found |= dict.fromkeys(names.split(", "), text)
+        return found
+
+    parts = []
+    for item in (QueryState, Reading, Choice, PrefetchState, BatchState, Resource):
+        text = described(item)
+        rows = [(f"`{name}`", f"`{hint}`", text.get(name, "")) for name, hint in item.__annotations__.items()]
+        for name, member in vars(item).items():
+            called = member.fget if isinstance(member, property) else member
+            if not name.startswith("_") and inspect.isfunction(called) and called.__doc__:
+                shown = f"`{name}`" if isinstance(member, property) else f"`{name}{inspect.signature(called)}`"
+                rows.append((re.sub(r"\(self(, )?", "(", shown).replace("'", ""),
+                             "property" if isinstance(member, property) else "method",
+                             " ".join(called.__doc__.split("\n\n")[0].split())))
+        parts += [f"### {item.__name__}", (inspect.getdoc(item) or "").partition("\n\n")[0],
+                  markdown_table(("name", "type", ""), [tuple(map(cell, row)) for row in rows])]
+    return "\n\n".join(parts)
+
+
 def features() -> str:
     """Return the features of HERMES, each with a test: those of `@pytest.mark.feature(SECTION, TEXT)`."""
     from hermes.results.layout import markdown_table
@@ -264,7 +293,7 @@ def csv_table(path: Path) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "scenario": scenario, "compatibility": compatibility, "papers": papers, "vllm-fields": vllm_fields,
-    "commands": commands, "features": features, "figures": figures,
+    "commands": commands, "features": features, "figures": figures, "states": states,
 }
 
 

@@ -214,6 +214,8 @@ def check(
         int, typer.Option(min=0, max=1000, metavar="N",
                           help="Show the spread over N seeds of changed predictions (0: no).")
     ] = 5,
+    metrics: Annotated[list[str], typer.Option(
+        metavar="GLOB", help="Check only these metrics, e.g. 'latency.ttft_s.*'; repeatable.")] = [],  # noqa: B006
     markdown: Annotated[Path | None, typer.Option(
         metavar="FILE.md", help="Also write the differences as Markdown, for a pull request.")] = None,
     junit: Annotated[Path | None, typer.Option(
@@ -225,7 +227,7 @@ def check(
     from hermes.results.compare.regress import recorded_scenarios
     from hermes.results.compare.regress_reports import to_junit, to_markdown
 
-    report = differences(file, _summary, seeds, _summary_of_seed)
+    report = differences(file, _summary, seeds, _summary_of_seed, metrics)
     if markdown is not None:
         write_text(markdown, to_markdown(report))
     if junit is not None:

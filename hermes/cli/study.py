@@ -69,7 +69,7 @@ def _list() -> Answer:
 
 def _parts(report: Report) -> list[Part]:
     parts: list[Part] = [report.title, *(f"  {line}" for line in [*report.notes, *report.changed()]), ""]
-    parts += [table.section() for table in report.tables]
+    parts += [section for table in report.tables for section in table.sections()]
     if report.findings:
         parts += ["", "Findings", *(f"- {line}" for line in report.findings)]
     return parts

@@ -372,26 +372,3 @@ class Coordinator:
         if stage.branches is None:
             outputs = (1 if stage.hands_over else stage.output_tokens) - stage.given
         self._loads.add(client, -stage.prompt_tokens, -outputs, -1)
-
-    def _deliver(self, request: Request, client: Client, stage: Stage) -> None:
-        """Continue a pipeline if this stage is the one it waits for."""
-        stage.client, stage.done = client, True
-        pending = request.pending
-        if pending is None:
-            if request.pipeline is None:
-                if not request.over:
-                    self._finish(request, DONE)
-            elif not stage.detached:
-                self.advance(request, stage)
-            return
-        wanted = pending[0]
-        if wanted is not stage:
-            group = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else ()
-            if stage not in group:
-                return
-        if request.over:
-            return
-        pending[1] -= 1
-        if not pending[1]:
-            request.pending = None
-            self.advance(request, stage if type(wanted) is AnyOf else wanted)

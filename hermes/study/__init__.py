@@ -9,13 +9,15 @@ study's folder anywhere.
     points    simulate the points of a study: resumable, in parallel, each once
     search    find the highest rate that a system sustains
     report    the tables, plots and findings that a study returns
+    compared  figures of a paper with those of a study, and the verdict on each
     figures   figures that every point can extract
 """
 
+from hermes.study.compared import VERDICTS, Compared
 from hermes.study.loading import Assumption, Context, Study, StudyConfig, known_studies, load_study
 from hermes.study.points import Point, run_points, scenario_of, sweep_points
-from hermes.study.report import Compared, Plot, Report, Table
+from hermes.study.report import Plot, Report, Table
 from hermes.study.search import Search, run_searches
 
-__all__ = ["Assumption", "Compared", "Context", "Plot", "Point", "Report", "Search", "Study", "StudyConfig", "Table",
-           "known_studies", "load_study", "run_points", "run_searches", "scenario_of", "sweep_points"]
+__all__ = ["VERDICTS", "Assumption", "Compared", "Context", "Plot", "Point", "Report", "Search", "Study", "StudyConfig",
+           "Table", "known_studies", "load_study", "run_points", "run_searches", "scenario_of", "sweep_points"]

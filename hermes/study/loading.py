@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,8 @@ from hermes.config.own_code import check_own_code
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.study.report import Compared, Report, comparison
+from hermes.study.compared import Compared
+from hermes.study.report import Report, comparison
 
 if TYPE_CHECKING:
     from hermes.explore import Executor
@@ -89,6 +90,8 @@ class Missing(ConfigModel):
     """What the paper says."""
     why: str
     """Reason why the study has no such figure."""
+    verdict: Literal["not computed", "given"] = "not computed"
+    """`given` for an input of the study."""
 
 
 class StudyConfig(ConfigModel):
@@ -236,7 +239,8 @@ class Study:
         report.title = self.title
         report.notes = [*self.config.notes, *report.notes]
         if report.compared:
-            missing = [Compared(one.figure, one.paper, None, one.why, where=one.where) for one in self.config.missing]
+            missing = [Compared(one.figure, one.paper, None, one.why, where=one.where, qualifier=one.verdict)
+                       for one in self.config.missing]
             report.tables = [*comparison(report.compared, others, missing), *report.tables]
         if self.config.what_if and context.quick:
             report.notes.append("Quick: without the table of other assumptions (what_if in study.yaml).")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InputError
 from hermes.results.layout import Section, markdown_table
+from hermes.study.compared import VERDICTS, Compared, cell, numbers_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Compared", "Plot", "Report", "Table", "refuse_source"]
+__all__ = ["BLOCKS", "Plot", "Report", "Table", "comparison", "refuse_source"]
 
-Figures = float | tuple[float, float] | str | None
-NEAR = 0.15
-"""Share of the paper's figure within which a study agrees with it."""
+
+BLOCKS = (("figure", "where", "paper", "here", "verdict"), ("figure", "interval", "range", "why"))
+"""Columns of the table of a paper's figures: what is found, and the reasons."""
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Table:
         name: Name of its CSV file.
         digits: Decimals per column (others: 4 significant digits).
         note: Text printed below.
+        blocks: Columns of each block that is printed; empty: all columns are one block.
     """
 
     name: str
@@ -36,19 +38,25 @@ class Table:
     frame: pd.DataFrame
     note: str = ""
     digits: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[tuple[str, ...], ...] = ()
 
-    def section(self) -> Section:
-        """Return the table as text; "-" for undefined values."""
+    def sections(self) -> list[Section]:
+        """Return the table as text, a section for each block; "-" for undefined values."""
         columns = [str(column) for column in self.frame.columns]
         cells = [
-            [_cell(value, self.digits.get(column)) for column, value in zip(columns, row, strict=True)]
+            [cell(value, self.digits.get(column)) for column, value in zip(columns, row, strict=True)]
             for row in self.frame.itertuples(index=False, name=None)
         ]
-        return Section(self.title, columns, cells, self.note)
+        found: list[Section] = []
+        for block in self.blocks or (tuple(columns),):
+            places = [columns.index(name) for name in block if name in columns]
+            found.append(Section("" if found else self.title, [columns[place] for place in places],
+                                 [[row[place] for place in places] for row in cells]))
+        found[-1] = replace(found[-1], note=self.note)
+        return found
 
     def markdown(self) -> str:
-        section = self.section()
-        return markdown_table(section.head, section.rows)
+        return "\n\n".join(markdown_table(section.head, section.rows) for section in self.sections())
 
 
 @dataclass
@@ -65,71 +73,10 @@ class Plot:
     figure: Figure
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One figure of a paper and the study's.
-
-    Args:
-        name: Its name, unique in a report; with the unit.
-        paper: The paper's figure: a number, a pair (lowest, highest), words, or None if the paper has none.
-        here: The study's, likewise.
-        why: Cause of the difference, or of the agreement; one sentence.
-        digits: Decimals of its numbers; None: 4 significant digits.
-        where: Figure, table or section of the paper.
-        interval: Lowest and highest of `here` over seeds, or its 95% interval; None where one run is the answer.
-        neutral: The number between opposite conclusions: 1 for a ratio, 0 for a gain. None if there is none.
-        agrees: Whether the study agrees with words of the paper, which no rule here can compare; None for numbers.
-        settled: False if the run is too short or too small to tell; its verdict is then "cannot tell".
-    """
-
-    name: str
-    paper: Figures
-    here: Figures
-    why: str = ""
-    digits: int | None = None
-    where: str = ""
-    interval: tuple[float, float] | None = None
-    neutral: float | None = None
-    agrees: bool | None = None
-    settled: bool = True
-
-    def text(self, figures: Figures) -> str:
-        """Return a figure of this kind as text."""
-        if isinstance(figures, tuple):
-            return " to ".join(_cell(value, self.digits) for value in figures)
-        return _cell(figures, self.digits)
-
-    @property
-    def verdict(self) -> str:
-        """Return whether the study's figure agrees with the paper's.
-
-        - "agrees": all of it lies within `NEAR` of the paper's number or range, and on its side of `neutral`; or the
-          words agree.
-        - "partly": part of it does.
-        - "direction": none does, but both lie on one side of `neutral`.
-        - "differs", or "cannot tell" if the run has not settled it; "-" if the paper has no such figure.
-        """
-        if self.paper is None:
-            return "-"
-        if not self.settled or self.here is None:
-            return "cannot tell"
-        paper, here = _numbers(self.paper), _numbers(self.here)
-        if self.agrees is not None or not paper or not here:
-            return {True: "agrees", False: "differs", None: "-"}[self.agrees]
-        low, high = min(paper) - NEAR * abs(min(paper)), max(paper) + NEAR * abs(max(paper))
-        sides = None if self.neutral is None else {_side(number - self.neutral) for number in paper}
-        across = [number for number in here if sides is not None and _side(number - (self.neutral or 0)) not in sides]
-        if low <= min(here) and max(here) <= high:
-            return "differs" if len(across) == len(here) else "partly" if across else "agrees"
-        if min(here) <= high and max(here) >= low:
-            return "partly"
-        return "direction" if sides is not None and len(sides) == 1 and not across else "differs"
-
-
 def comparison(
     compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]], missing: Sequence[Compared] = (),
 ) -> list[Table]:
-    """Return *where | figure | paper | here | interval | range | verdict | why* and, if there are `others`,
+    """Return *figure | where | paper | here | verdict | interval | range | why* and, if there are `others`,
     *figure | here | under*: a row for each value that a figure takes under the labels.
 
     Args:
@@ -140,37 +87,29 @@ def comparison(
     import pandas as pd
 
     rows, changes = [], []
-    for one in compared:
+    for one in (*compared, *missing):
         found = {label: other.here for label, rows_of in others.items() for other in rows_of if other.name == one.name}
         labels: dict[str, list[str]] = {one.text(one.here): ["as assumed"]}
         for label, value in found.items():
             labels.setdefault(one.text(value), []).append(label)
         changes += [{"figure": one.name, "here": text, "under": ", ".join(names)} for text, names in labels.items()
                     if len(labels) > 1]
-        numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
+        numbers = [number for value in (one.here, *found.values()) for number in numbers_of(value)]
         spread = one.text((min(numbers), max(numbers))) if numbers else f"{len(labels)} outcomes"
-        rows.append({"where": one.where, "figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here),
-                     "interval": one.text(one.interval)}
+        rows.append({"figure": one.name, "where": one.where, "paper": one.text(one.paper), "here": one.text(one.here),
+                     "verdict": one.verdict, "interval": one.text(one.interval)}
                     | ({"range": spread if len(labels) > 1 else "the same" if found else "-"} if others else {})
-                    | {"verdict": one.verdict, "why": one.why})
-    rows += [{"where": one.where, "figure": one.name, "paper": one.text(one.paper), "here": "-", "interval": "-"}
-             | ({"range": "-"} if others else {}) | {"verdict": "not computed", "why": one.why} for one in missing]
+                    | {"why": one.why})
+    used = dict.fromkeys(row["verdict"] for row in rows)
     tables = [Table("paper", "Paper and here", pd.DataFrame(rows),
-                    f"verdict: agrees within {NEAR:.0%}; partly; in direction; differs. interval: over seeds."
-                    + (" range: lowest and highest over the assumptions of the next table." if others else ""))]
+                    "; ".join(f"{name}: {text}" for name, text in VERDICTS.items() if name in used)
+                    + ". interval: over seeds."
+                    + (" range: lowest and highest over the assumptions of the next table." if others else ""),
+                    blocks=BLOCKS)]
     if changes:
         tables.append(Table("what-if", "Figures that other assumptions change (what_if in study.yaml)",
                             pd.DataFrame(changes)))
     return tables
-
-
-def _side(difference: float) -> int:
-    return (difference > 0) - (difference < 0)
-
-
-def _numbers(figures: Figures) -> list[float]:
-    values = figures if isinstance(figures, tuple) else (figures,)
-    return [float(value) for value in values if isinstance(value, int | float) and value == value]
 
 
 @dataclass
@@ -248,13 +187,3 @@ def refuse_source(out: Path) -> None:
     """Raise `InputError` if `out` is the folder of a study's own files, which reports must not overwrite."""
     if (out / "study.yaml").exists():
         raise InputError("a folder other than that of the study's own files", str(out), field="--output")
-
-
-def _cell(value: Any, digits: int | None) -> str:
-    if value is None or value != value:   # NaN
-        return "-"
-    if isinstance(value, str | bool) or not hasattr(value, "__float__"):
-        return str(value)
-    if float(value).is_integer() and abs(value) < 1e15 and digits is None:
-        return f"{int(value):,}"
-    return f"{value:,.{digits}f}" if digits is not None else f"{value:,.4g}"

@@ -10,7 +10,18 @@ import pandas as pd
 from hermes.study import Compared, Table
 from hermes.sums import float_sum
 
-from ..common.table_3 import DISAGREE, NEAR, OBJECTIVES, best_systems, kind, outcome, recommended, share, tally
+from ..common.table_3 import (
+    AGREE,
+    DISAGREE,
+    NEAR,
+    OBJECTIVES,
+    best_systems,
+    kind,
+    outcome,
+    recommended,
+    share,
+    tally,
+)
 from .tables import BANDS, BY, RATE_STEPS, highest_rates
 
 __all__ = ["compared", "effort", "part_of_peak", "table_3"]
@@ -158,6 +169,13 @@ def compared(grid: pd.DataFrame, ttft: str, ranked: str, quick: bool = False) ->
             f"Table III, {objective}: cells that agree (interval: of all cells)", "all",
             tally(list(mine.outcome)), _others(mine), 2, "Table III", (part, part), agrees=part >= 1 - PAPER_NEAR,
             settled=not quick))
+    rows += [Compared(
+        f"Table III, {cell['lengths']}, {cell['pipeline']}, {cell['system']}, {cell['rates']} rates: "
+        f"{cell['objective']}", cell["paper"], cell["here"],
+        cell["outcome"] + ("" if pd.isna(cell["at"]) else f", at {cell['at']:g} requests/s and client"),
+        where="Table III", agrees=cell["outcome"] == AGREE,
+        settled=not quick and cell["outcome"] in (AGREE, DISAGREE))
+        for cell in found.to_dict("records")]
     for lengths in ("conv", "code"):
         rates = _row(highest, "small", "plain", lengths)
         if len(rates):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from hermes.study import Compared, Context, Plot, Point, Report, Table, run_points
 
-from .errors import fits, servers
+from .errors import cells, fits, servers
 
 __all__ = ["compare", "run"]
 
@@ -35,7 +35,8 @@ def sources(tp: int, engine_ms: float = 0.0) -> dict[str, dict[str, Any]]:
 
 def run(context: Context) -> Report:
     errors = context.study.folder.parents[1] / "docs" / "accuracy" / "all-sets.csv"
-    return build(grid(context), [*servers(errors), *fits(), *compare(context)])
+    frame = grid(context)
+    return build(frame, [*cells(frame[frame.source == MAIN]), *servers(errors), *fits(), *compare(context)])
 
 
 def compare(context: Context) -> list[Compared]:

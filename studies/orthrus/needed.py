@@ -19,7 +19,7 @@ __all__ = ["NEAR", "WANTED", "Cell", "Needed", "needed_table", "solve"]
 Cell = tuple[str, int]   # model, percent embeddings
 WANTED: dict[Cell, float] = {
     **{(MISTRAL, percent): paper[IBS][2] for percent, paper in PAPER.items()},
-    **{(model, percent): paper for model, sums in PAPER_MODELS.items() for percent, paper in sums.items()},
+    **{(model, percent): paper[IBS][2] for model, sums in PAPER_MODELS.items() for percent, paper in sums.items()},
 }
 NEAR, ROUNDS = 0.01, 12   # share of the paper's sum within which a factor is found; most simulations of one cell
 

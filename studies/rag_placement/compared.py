@@ -17,7 +17,8 @@ SLOW = "Mistral-7B / small CPU"
 KV = "20 * 512 * 131072"
 SMALL = 10.0      # percent of the total, at most: small
 SEVERAL = 2.0     # seconds, at least: several
-WHERE = "RAG placement"
+AXIS_S = 3.5      # where the axis of figure 9 ends
+WHERE = "Fig. 9"
 
 
 def compared(bars: pd.DataFrame, moved: pd.DataFrame | None = None) -> list[Compared]:
@@ -39,9 +40,9 @@ def compared(bars: pd.DataFrame, moved: pd.DataFrame | None = None) -> list[Comp
         Compared(f"{SLOW}: embedding, % of the total", "dominates", f"{share.iloc[0]:.0f}",
                  "A prefill of 14 GFLOP a token at the assumed share of the CPU's peak.",
                  interval=_interval(share), digits=0, where=WHERE, agrees=bool(share.min() > 50)),
-        Compared(f"{SLOW}: total, s", "several", f"{slow.iloc[0]['total_s']:.1f}",
+        Compared(f"{SLOW}: total, s", f"several; the axis ends at {AXIS_S:g}", f"{slow.iloc[0]['total_s']:.1f}",
                  f"{slow.iloc[0]['part.embedding']:.1f} s of it are embedding.", interval=_interval(slow["total_s"]),
-                 digits=1, where=WHERE, agrees=bool(slow["total_s"].min() >= SEVERAL)),
+                 digits=1, where=WHERE, agrees=bool(slow["total_s"].between(SEVERAL, AXIS_S).all())),
     ]
     for model in ("E5-Base", "Mistral-7B"):
         rows = _rows(bars, f"{model} / A100 + large CPU")

@@ -156,7 +156,8 @@ def _figure_8_rows(part: Part, frame: pd.DataFrame, more: list[pd.DataFrame]) ->
         said = paper if limit is None else f"{paper} (taken as above {limit:g})"
         return Compared(name, said, here, why, 2, "Fig. 8", interval, agrees=None if limit is None else here > limit,
                         settled=limit is None or (abs(here / limit - 1) > MARGIN if interval is None
-                                                  else not interval[0] <= limit < interval[1]))
+                                                  else not interval[0] <= limit < interval[1]),
+                        qualifier="reversed" if limit == 1 else "")
 
     def over(one: str, others: Sequence[str]) -> Callable[[pd.Series], float]:
         return lambda values: float(values[one] / values[list(others)].max())

@@ -106,20 +106,26 @@ def model_of(pipeline: str, model: str) -> str:
     return paper.SELF_RAG_MODEL[model] if pipeline == "Self-RAG" else model
 
 
-def budget_table(queries: int = 256) -> list[dict[str, Any]]:
-    """Overlap at the paper's budgets, as each family predicts it."""
+def budget_table(budgets: Mapping[str, float] = paper.BUDGET_GB, said: Mapping[str, float] = paper.OVERLAP_AT_BUDGET,
+                 queries: int = 256) -> list[dict[str, Any]]:
+    """Overlap at the paper's budgets, as each family predicts it.
+
+    Args:
+        budgets: GB by pipeline.
+        said: The paper's overlap, in percent, by pipeline.
+    """
     found = profile()
     sizes = sizes_of(found)
     rows = []
-    for pipeline, budget in paper.BUDGET_GB.items():
+    for pipeline, budget in budgets.items():
         row: dict[str, Any] = {"pipeline": pipeline, "budget GB": budget,
-                               "paper %": paper.OVERLAP_AT_BUDGET[pipeline]}
+                               "paper %": said[pipeline]}
         for fit in found.families:
             share, _, held = overlap_within(
                 make_family(fit.family, **fit.shape), fit.strengths["NQ"][PIPELINE_NAMES[pipeline]], fit.bias, sizes,
                 int(budget * 1e9), found.index.nprobe, queries=queries)
             row[f"{fit.name} %"] = 100 * share
-            row[f"{fit.name} error"] = 100 * share - paper.OVERLAP_AT_BUDGET[pipeline]
+            row[f"{fit.name} error"] = 100 * share - said[pipeline]
             row.setdefault("clusters held", held)
         row["ceiling %"] = min(100.0, 100 * row["clusters held"] / found.index.nprobe)
         rows.append(row)

@@ -10,7 +10,7 @@ from hermes.study import Compared, Context, Plot, Report, Table
 
 from ..common.seeds import with_spread
 from . import paper
-from .compared import BATCHES, compared, overlaps, strengths
+from .compared import BATCHES, SERVER_BUDGETS, compared, overlaps, strengths
 from .points import CPU, GPU, budget_table
 from .rates import CPU_MEMORY
 from .runs import Runs
@@ -29,13 +29,14 @@ def run(context: Context) -> Report:
     answers = (8, 32) if quick else (4, 8, 16, 32, 64, 128)
     context.say("telerag: overlap")
     budgets = pd.DataFrame(budget_table())
+    server_budgets = pd.DataFrame(budget_table(paper.SERVER_BUDGET_GB, paper.OVERLAP_AT_SERVER_BUDGET))
     context.say("telerag: rates, figures of the paper")
     variants = runs.variants()
     kept = float(variants.loc[variants["variant"] == "clusters kept between rounds", "Iterative's overlap %"].iloc[0])
     seeds = () if quick else SEEDS
     figures = [
         *with_spread(compared(runs), [compared(Runs(context, COUNT, seed, runs.rates())) for seed in seeds]),
-        *overlaps(budgets, kept), *strengths()]
+        *overlaps(budgets, kept), *overlaps(server_budgets, where=SERVER_BUDGETS), *strengths()]
     context.say("telerag: latencies")
     lengths, latency = runs.answers(answers), runs.latency(answers)
     desktop = runs.desktop(DESKTOP_MODELS[1:] if quick else DESKTOP_MODELS)

@@ -183,9 +183,16 @@ def test_the_figures_of_the_paper(grid):
     assert "plain, conv, 4 clients: highest rate, requests/s and client" in names
     assert not [name for name in names if "32 clients" in name]
     whole = tables.choose_budget(tables.normalised(grid)).assign(system="large")
-    names = [one.name for one in paper.compared(whole, TTFT, "ttft_met")]
+    rows = paper.compared(whole, TTFT, "ttft_met")
+    names = [one.name for one in rows]
     assert sum("32 clients" in name for name in names) == 8
-    assert sum("Table III, " in name for name in names) == 3
+    assert sum("cells that agree" in name for name in names) == 3
+    verdicts = {"agrees": "agrees", "disagrees": "differs"}
+    found = paper.cells(whole, TTFT, "ttft_met")
+    assert [one.verdict for one in rows if one.name.startswith("Table III, ") and " rates: " in one.name] == [
+        verdicts.get(outcome, "cannot tell") for outcome in found.outcome]
+    assert len(found) > 10
+    assert not [one for one in rows if "nan" in one.why]
     assert len(set(names)) == len(names)
 
 

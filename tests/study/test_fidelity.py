@@ -59,12 +59,13 @@ def test_the_report(frame, tmp_path):
 
 
 def test_errors_against_recorded_servers_are_those_of_the_accuracy_page(ran):
-    """The mean of the medians by loads, and the worst: agreement only if both are as small as the paper's."""
+    """The mean of the medians by loads, and the worst: agreement only if both are as small as the paper's, and only for
+    its model and parallelism."""
     table = pd.read_csv(STUDY.folder.parents[1] / "docs" / "accuracy" / "all-sets.csv")
     rows = {one.name: one for one in ran["compared"]}
     small = rows["error of mean E2E, recorded vLLM servers of one or two H100, five models, %"]
     large = rows["error of mean E2E, recorded vLLM servers of eight H100, Llama-3.1-70B, %"]
-    assert (small.verdict, large.verdict) == ("agrees", "differs")
+    assert (small.verdict, large.verdict) == ("not comparable", "differs")
     own = table[(table["set"] == "llm-d, tables") & (table["card"] == "h100-sxm tp8") & (table["metric"] == "e2e")]
     (_, row), = own[own["stat"] == "mean"].iterrows()
     assert large.here == f"{row['median_percent']:.1f} on average, {row['worst_percent']:+g} at worst"

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import hermes
+import hermes.explore.sweep.executor
 from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
@@ -185,10 +186,23 @@ def test_an_installed_package_finds_the_studies_around_the_current_folder(tiny, 
 
 @pytest.mark.parametrize(("paper", "here", "more", "verdict"), [
     (2.0, 2.3, {}, "agrees"), (2.0, 2.31, {}, "differs"), (2.0, 2.31, {"neutral": 1.0}, "direction"),
-    (2.0, 0.9, {"neutral": 1.0}, "differs"), ((1.0, 2.0), (0.9, 2.2), {}, "agrees"),
+    (2.0, 0.9, {"neutral": 1.0}, "differs"), (2.0, 0.8, {"neutral": 1.0}, "reversed"),
+    (2.0, 0.8, {"neutral": 1.0, "interval": (0.7, 1.1)}, "differs"), (57.0, 1.04, {"neutral": 1.0}, "differs"),
+    (2.0, 2.3, {"neutral": 1.0, "interval": (0.9, 2.6)}, "noise"), ((1.0, 2.0), (0.9, 2.2), {}, "agrees"),
     ((1.0, 2.0), (0.5, 1.2), {}, "partly"),
     ((1.1, 1.2), 1.0, {"neutral": 1.0}, "differs"), ((1.1, 1.2), (1.0, 1.15), {"neutral": 1.0}, "partly"),
-    (1.1, 1.05, {"neutral": 1.0}, "agrees"), ((-1.0, 1.0), 0.5, {"neutral": 0.0}, "agrees"),
+    (1.1, 1.06, {"neutral": 1.0}, "agrees"), (1.03, 1.06, {"neutral": 1.0}, "direction"),
+    ("no lower", 2.0, {"agrees": True, "neutral": 0.0, "interval": (-1.0, 4.0)}, "noise"),
+    ((1.0, 2.0), (0.5, 4.0), {"cases": (0.5, 4.0)}, "differs"),
+    ((1.0, 2.0), (0.5, 4.0), {"cases": (0.5, 1.5, 4.0)}, "partly"),
+    ((1.8, 4.5), (2.0, 2.0), {"cases": (2.0,), "of": 4}, "partly"),
+    (2.0, 2.0, {"cases": (2.0,) * 4, "of": 4}, "agrees"),
+    ((1.8, 4.5), 11.0, {"neutral": 1.0, "cases": (11.0,), "of": 4}, "differs"),
+    (2.0, 2.0, {"qualifier": "fitted"}, "fitted"), (2.0, 3.0, {"qualifier": "fitted"}, "differs"),
+    (2.0, 3.0, {"qualifier": "paper wrong"}, "paper wrong"), (2.0, 2.0, {"qualifier": "paper wrong"}, "agrees"),
+    (2.0, 2.0, {"qualifier": "not comparable"}, "not comparable"), (2.0, None, {"qualifier": "given"}, "given"),
+    ("slower", 3.0, {"agrees": False, "qualifier": "reversed"}, "reversed"),
+    ((-1.0, 1.0), 0.5, {"neutral": 0.0}, "agrees"),
     ((12.0, 18.0), (-3.0, 5.0), {"neutral": 0.0}, "differs"), (-10.0, -11.0, {}, "agrees"), (0.0, 0.0, {}, "agrees"),
     ("big", "huge", {"agrees": True}, "agrees"), ("1 or more", 0.8, {"agrees": False}, "differs"), (None, 3.0, {}, "-"),
     (2.0, None, {}, "cannot tell"), (2.0, 2.0, {"settled": False}, "cannot tell"),

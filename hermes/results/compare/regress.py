@@ -3,9 +3,10 @@
 A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
 match exactly unless a tolerance is given; a metric that appears or disappears is a difference too. A golden file only
 proves that nothing changed, so the tests have an invariant with each. A change can be compared with a metric's
-variation over seeds (`hermes.core.noise`).
+variation over seeds (`hermes.core.noise`): within it, the verdict is `noise`.
 
     format: 1
+    version: 0.1.0                         # of HERMES, which recorded it
     tolerances: {'energy.*': 1.0e-9}        # relative, by glob; the last match wins
     scenarios:
       ../scenarios/quickstart.yaml:          # relative to this file
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,14 +26,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from hermes import __version__
 from hermes.config import ConfigModel
 from hermes.config.files import relative_name
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
 from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
-from hermes.core.noise import spread
-from hermes.errors import HermesError, InputError, Verbatim
+from hermes.core.noise import spread, t_quantile
+from hermes.errors import HermesError, InputError, Verbatim, suggest
 from hermes.results.layout import Part, Section, to_text
 from hermes.units import counted
 
@@ -56,6 +58,7 @@ class GoldenFile(ConfigModel):
     """See the module's docstring."""
 
     format: Literal[1]
+    version: str = ""
     tolerances: dict[str, float] = Field(default_factory=dict)
     scenarios: dict[str, GoldenScenario]
 
@@ -77,14 +80,29 @@ class Difference:
     change: float | None = None
     seeds: dict[str, Any] | None = None
 
+    @property
+    def verdict(self) -> str:
+        """Return `noise` if two seeds may differ by as much (95%, Student's t), else `change`; "-" without seeds."""
+        if self.seeds is None or not isinstance(self.old, int | float) or not isinstance(self.new, int | float):
+            return "-"
+        seeds = self.seeds
+        reach = t_quantile(seeds["samples"]) * seeds["cv"] * seeds["mean"] * 2**0.5
+        return "noise" if abs(self.new - self.old) <= reach else "change"
+
 
 @dataclass
 class RegressReport:
-    """Differences over all scenarios. `exit_code` is 0 without differences and 1 otherwise."""
+    """Differences over all scenarios. `exit_code` is 0 without differences and 1 otherwise, noise included: the same
+    seed gives the same bytes.
+
+    Attributes:
+        version: Version of HERMES that recorded the golden file; empty if the file does not say it.
+    """
 
     differences: list[Difference] = field(default_factory=list)
     scenarios: int = 0
     metrics: int = 0
+    version: str = ""
 
     @property
     def ok(self) -> bool:
@@ -96,25 +114,31 @@ class RegressReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {"ok": self.ok, "scenarios": self.scenarios, "metrics": self.metrics,
-                "differences": [asdict(d) for d in self.differences]}
+        return {"ok": self.ok, "scenarios": self.scenarios, "metrics": self.metrics, "version": self.version,
+                "differences": [asdict(d) | {"verdict": d.verdict} for d in self.differences]}
+
+    @property
+    def compared(self) -> str:
+        """Return what was compared, and with which version's predictions, in words."""
+        said = f"{counted(self.metrics, 'metric')} of {counted(self.scenarios, 'scenario')}"
+        other = self.version and self.version != __version__
+        return f"{said}, recorded with HERMES {self.version} (this is {__version__})" if other else said
 
     def parts(self, limit: int = 100) -> list[Part]:
         """Return one line without differences, otherwise a table of the first `limit`."""
-        compared = f"{counted(self.metrics, 'metric')} of {counted(self.scenarios, 'scenario')}"
         if self.ok:
-            return [f"{compared}: no differences"]
+            return [f"{self.compared}: no differences"]
         seeds = any(d.seeds for d in self.differences)
         rows = [
             (d.scenario, d.metric, d.what, _shown(d.old, d.what != "added"), _shown(d.new, d.what != "missing"),
              "-" if d.change is None else f"{d.change * 100:+.4g}%")
-            + ((_chance(d.seeds),) if seeds else ())
+            + ((_chance(d.seeds), d.verdict) if seeds else ())
             for d in self.differences[:limit]
         ]
         left = len(self.differences) - len(rows)
-        note = f"{counted(len(self.differences), 'difference')} in {compared}"
+        note = f"{counted(len(self.differences), 'difference')} in {self.compared}"
         note += f", {left:,} not shown" if left else ""
-        head = ("scenario", "metric", "", "old", "new", "change", *(("over seeds",) if seeds else ()))
+        head = ("scenario", "metric", "", "old", "new", "change", *(("over seeds", "verdict") if seeds else ()))
         return [Section("regression", head, rows, note)]
 
     def to_text(self, limit: int = 100) -> str:
@@ -199,7 +223,7 @@ def record(
     """
     path = Path(out_file)
     before = _load(path) if path.exists() else None
-    golden: dict[str, Any] = {"format": 1}
+    golden: dict[str, Any] = {"format": 1, "version": __version__}
     golden["tolerances"] = dict(tolerances if tolerances is not None else before.tolerances if before else {})
     golden["scenarios"] = {}
     for scenario in scenarios:
@@ -260,7 +284,8 @@ def _over_seeds(found: list[Difference], summaries: list[Mapping[str, Value]]) -
 
 
 def check(
-    file: str | os.PathLike[str], run: Run, seeds: int = 0, run_seed: RunSeed | None = None
+    file: str | os.PathLike[str], run: Run, seeds: int = 0, run_seed: RunSeed | None = None,
+    metrics: Sequence[str] = (),
 ) -> RegressReport:
     """Run the scenarios of a golden file and compare. A scenario that cannot be run is a difference too.
 
@@ -268,21 +293,34 @@ def check(
         run: Function from a scenario's path (as a string) to its summary.
         run_seed: The same with another seed, called for `seeds` seeds if a prediction changed: the metric's variation
             shows whether the change is large.
+        metrics: Globs of the metrics that are compared; empty: all.
 
-    Raises `InputError` for a golden file that cannot be read.
+    Raises `InputError` for a golden file that cannot be read, and for a glob that fits none of its metrics.
     """
     path = Path(file)
-    golden, report = _load(path), RegressReport()
+    golden = _load(path)
+    report = RegressReport(version=golden.version)
+    recorded = {metric for scenario in golden.scenarios.values() for metric in scenario.metrics}
+    for glob in metrics:
+        if not any(fnmatchcase(metric, glob) for metric in recorded):
+            raise InputError(f"a metric of {path}, or a glob of several", glob, field="--metrics",
+                             suggestion=suggest(glob, recorded))
+
+    def asked(summary: Mapping[str, Value]) -> dict[str, Value]:
+        return {name: value for name, value in summary.items()
+                if not metrics or any(fnmatchcase(name, glob) for glob in metrics)}
+
     for name, expected in golden.scenarios.items():
+        old = asked(expected.metrics)
         report.scenarios += 1
-        report.metrics += len(expected.metrics)
+        report.metrics += len(old)
         try:
             summary = run(_found(name, path))
         except HermesError as error:
             report.differences.append(Difference(name, "", "failed", new=str(error)))
             continue
         tolerances = [*golden.tolerances.items(), *expected.tolerances.items()]
-        found = differences(name, expected.metrics, flatten(summary), tolerances)
+        found = differences(name, old, asked(flatten(summary)), tolerances)
         if run_seed is not None and seeds and any(difference.what == "changed" for difference in found):
             found = _over_seeds(found, [flatten(run_seed(_found(name, path), seed)) for seed in range(seeds)])
         report.differences += found

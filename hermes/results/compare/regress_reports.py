@@ -15,17 +15,16 @@ MOST = 100   # rows of a table
 
 def to_markdown(report: RegressReport) -> str:
     """Return a heading and, with differences, a table of the first of them."""
-    compared = f"{counted(report.metrics, 'metric')} of {counted(report.scenarios, 'scenario')}"
     if report.ok:
-        return f"### Predictions: no differences\n\n{compared} are as recorded.\n"
+        return f"### Predictions: no differences\n\n{report.compared} are as recorded.\n"
     rows = []
     for found in report.differences[:MOST]:
         spread = "" if found.seeds is None else f"CV {100 * found.seeds['cv']:.2g}% ({found.seeds['class']})"
         change = found.what if found.change is None else f"{found.change:+.4%}"
-        rows.append((found.scenario, found.metric, _cell(found.old), _cell(found.new), change, spread))
-    table = markdown_table(("scenario", "metric", "old", "new", "change", "over seeds"), rows)
+        rows.append((found.scenario, found.metric, _cell(found.old), _cell(found.new), change, spread, found.verdict))
+    table = markdown_table(("scenario", "metric", "old", "new", "change", "over seeds", "verdict"), rows)
     more = f"\n\nand {len(report.differences) - MOST:,} more" if len(report.differences) > MOST else ""
-    return (f"### Predictions: {counted(len(report.differences), 'difference')}\n\nIn {compared}.\n\n"
+    return (f"### Predictions: {counted(len(report.differences), 'difference')}\n\nIn {report.compared}.\n\n"
             f"{table}{more}\n")
 
 

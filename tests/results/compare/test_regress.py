@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 from synthetic_records import by_hand, random_record
 
+from hermes import __version__
 from hermes.errors import HermesError, InputError
 from hermes.results.compare.regress import check, differences, flatten, record
 from hermes.results.results import Results
@@ -71,6 +72,12 @@ def test_a_change_beside_what_chance_does(tmp_path: Path) -> None:
     assert changed["x"]["cv"] == pytest.approx(0.1)
     assert "over seeds" in report.to_text()
     assert "CV 10% (good, 3)" in report.to_text()
+    # 3 seeds: t = 4.303, standard deviation 0.1: two seeds differ by up to 4.303 x 0.1 x sqrt(2) = 0.61
+    assert [d.verdict for d in report.differences if d.metric == "x"] == ["noise"]
+    assert report.exit_code == 1
+    far = check(golden, lambda path: {"x": 1.62, "y": 2.0, "name": "a", "late": 0.0}, 3, run_seed)
+    assert {d.verdict for d in far.differences} == {"change"}
+    assert far.to_dict()["differences"][0]["verdict"] == "change"
     assert "over seeds" not in check(golden, run).to_text()
     zero = check(golden, lambda path: run("same") | {"late": 1.0}, 2, lambda path, seed: {"late": 0.0})
     assert {difference.seeds is None for difference in zero.differences} == {True}  # nothing to take a share of
@@ -110,6 +117,32 @@ def test_tolerances(tmp_path: Path) -> None:
     kept = record(["s", "t"], golden, new)  # recording again keeps what people wrote
     assert kept.tolerances == {"a.*": 0.1, "a.y": 0.0}
     assert kept.scenarios["t"].tolerances == {"b": 0.02}
+
+
+def test_only_the_metrics_asked_for_are_compared(tmp_path: Path) -> None:
+    golden = tmp_path / "g.yaml"
+    record(["s"], golden, lambda path: {"a": {"x": 1.0, "y": 1.0}, "b": 1.0})
+
+    def new(path: str) -> dict[str, Any]:
+        return {"a": {"x": 2.0, "y": 1.0, "z": 1.0}, "b": 2.0}
+
+    report = check(golden, new, metrics=["a.*"])
+    assert [(d.metric, d.what) for d in report.differences] == [("a.x", "changed"), ("a.z", "added")]
+    assert report.metrics == 2
+    assert check(golden, new, metrics=["a.y"]).ok
+    with pytest.raises(InputError, match=r"--metrics: .*did you mean 'a.y'|did you mean 'a.x'"):
+        check(golden, new, metrics=["a.q"])
+
+
+def test_a_golden_file_says_which_version_recorded_it(tmp_path: Path) -> None:
+    golden = tmp_path / "g.yaml"
+    assert record(["s"], golden, lambda path: SUMMARY).version == __version__
+    assert "recorded with" not in check(golden, lambda path: SUMMARY).to_text()
+    golden.write_text(golden.read_text().replace(__version__, "0.0.1"))
+    assert f"recorded with HERMES 0.0.1 (this is {__version__})" in check(golden, lambda path: SUMMARY).to_text()
+    lines = golden.read_text().splitlines(keepends=True)   # as before versions were written
+    golden.write_text("".join(line for line in lines if not line.startswith("version:")))
+    assert check(golden, lambda path: SUMMARY).version == ""
 
 
 def test_a_scenario_that_fails(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hermes.results.compare.regress_reports import to_junit, to_markdown
 ROOT = Path(__file__).parents[3]
 CHANGED = RegressReport([
     Difference("a.yaml", "latency.ttft_s.p99", "changed", 0.25, 0.5, 1.0,
-               {"cv": 0.02, "class": "stable", "samples": 5}),
+               {"cv": 0.02, "class": "stable", "samples": 5, "mean": 0.5}),
     Difference("a.yaml", "old | metric", "missing", 3, None), Difference("b.yaml", "", "failed", new="no such file"),
 ], scenarios=3, metrics=300)
 
@@ -23,7 +23,7 @@ CHANGED = RegressReport([
 def test_markdown():
     text = to_markdown(CHANGED)
     assert "### Predictions: 3 differences" in text
-    assert "| a.yaml | latency.ttft_s.p99 | 0.25 | 0.5 | +100.0000% | CV 2% (stable) |" in text
+    assert "| a.yaml | latency.ttft_s.p99 | 0.25 | 0.5 | +100.0000% | CV 2% (stable) | change |" in text
     assert "old \\| metric" in text
     assert "no differences" in to_markdown(RegressReport(scenarios=1, metrics=2))
 
