@@ -350,9 +350,7 @@ class ComposedModel:
     def rows(self, tokens: int) -> int:
         """Tokens that the linear operators compute: the next captured size."""
         sizes = self.sources.capture_sizes
-        if not sizes or tokens > sizes[-1]:
-            return tokens
-        return sizes[bisect_right(sizes, tokens - 1)]
+        return tokens if not sizes or tokens > sizes[-1] else sizes[bisect_right(sizes, tokens - 1)]
 
     def _at(self, times: list[float], rows: float) -> float:
         """The value of a curve over `_rows` at a number of rows."""
@@ -504,12 +502,11 @@ class ComposedModel:
         """Attention of so many decodes with next to no context, of all layers."""
         if self._decode is None:
             return float(self.base.operators_ns(StepStats(decode_seqs=seqs))["decode_attention"])
-        found = self._launches.get(seqs)
-        if found is None:
+        if seqs not in self._launches:
             curve = self._decode
             one = float(np.interp(seqs, curve.seqs, curve.launch)) * max(1.0, seqs / curve.seqs[-1])
-            found = self._launches[seqs] = one * self.base.model.num_layers
-        return found
+            self._launches[seqs] = one * self.base.model.num_layers
+        return self._launches[seqs]
 
     def _decode_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
         """(a, b, c, d): attention of the decodes takes max(a + b * contexts, c + d * contexts) nanoseconds."""
@@ -721,9 +718,8 @@ class ComposedModel:
     def _common_rows(self, batches: Sequence[StepStats | None]) -> tuple[list[int], bool]:
         """Return the rows that each rank computes, and whether all of them fit into a CUDA graph."""
         tokens = [1 if batch is None else batch.prefill_tokens + batch.decode_seqs for batch in batches]
-        most = max(tokens)
-        captured = self._captured(most)
-        return [self.rows(most)] * len(tokens) if captured else tokens, captured
+        captured = self._captured(max(tokens))
+        return [self.rows(max(tokens))] * len(tokens) if captured else tokens, captured
 
     def _shared_ns(self, tokens: int, most: int, captured: bool) -> float:
         key = tokens, most, captured
