@@ -253,6 +253,26 @@ def export_metrics(
                    f"promtool tsdb create-blocks-from openmetrics {output}")
 
 
+def export_spans(
+    run: Annotated[Path, typer.Argument(
+        metavar="RUN", help="A folder that `hermes run -o` wrote.", show_default=False)],
+    start: Annotated[str, typer.Option(
+        metavar="TIME", help="When the simulation begins: seconds since 1970, or 2026-01-31T08:00:00Z.")] = "0",
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE", help="Write the spans here instead of printing them.")] = None,
+) -> None:
+    """Print the requests of a run as OpenTelemetry spans (OTLP in JSON lines), with vLLM's names and attributes.
+
+    The collector's `otlpjsonfile` receiver reads the file, and sends it to Jaeger or Tempo.
+    """
+    from hermes.results.files.openmetrics import instant
+    from hermes.results.files.otlp_spans import span_lines
+    from hermes.results.files.stored import open_run
+
+    lines = span_lines(open_run(run).record, instant(start))
+    print_or_write("".join(f"{line}\n" for line in lines), output, "read it with the collector's otlpjsonfile receiver")
+
+
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:
     from hermes.deploy.manifests import manifest_text
     from hermes.scenario import load_scenario
@@ -266,4 +286,4 @@ import_ = command_group("Make a scenario from the launch command of an engine.",
     "router": import_router, "planner": import_planner})
 export = command_group("Print what launches a scenario's engines.", {
     "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects,
-    "metrics": export_metrics})
+    "metrics": export_metrics, "spans": export_spans})

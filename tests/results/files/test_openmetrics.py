@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from hermes.cli import main
 from hermes.errors import InputError
 from hermes.fleet.dump import read_dump
 from hermes.results.files.export import write_results
-from hermes.results.files.openmetrics import engines_of, instant, interval, metric_lines
+from hermes.results.files.openmetrics import FAMILIES, engines_of, instant, interval, metric_lines
 from hermes.results.files.stored import open_run
 from hermes.scenario import load_scenario
 
@@ -154,3 +155,18 @@ def test_an_autoscaler_reads_what_was_exported(run: Any, tmp_path: Path) -> None
     file.write_text('vllm:num_requests_running{pod="a"} 3\n')
     with pytest.raises(InputError, match=r"run\.om:1: a sample without a time is one scrape"):
         read_dump([str(file)], "pod")
+
+
+def test_the_board_shows_metrics_that_are_written() -> None:
+    """docs/dashboards/vllm.json, which Grafana imports."""
+    board = json.loads((Path(__file__).parents[3] / "docs" / "dashboards" / "vllm.json").read_text())
+    shown = {name for panel in board["panels"] for target in panel["targets"]
+             for name in re.findall(r"vllm:\w+", target["expr"])}
+    ends = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket",)}
+    written = {f"{family.names['vllm']}{end}" for family in FAMILIES if "vllm" in family.names
+               for end in ends[family.kind]}
+    assert shown <= written
+    assert written - shown == {   # a mean of each request, and a part of TTFT
+        "vllm:request_time_per_output_token_seconds_bucket", "vllm:request_queue_time_seconds_bucket"}
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+    assert len(set(places)) == len(places)
