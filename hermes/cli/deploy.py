@@ -284,6 +284,6 @@ def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None,
 import_ = command_group("Make a scenario from the launch command of an engine.", {
     "vllm": import_vllm, "sglang": import_sglang, "trtllm": import_trtllm, "objects": import_objects,
     "router": import_router, "planner": import_planner})
-export = command_group("Print what launches a scenario's engines.", {
+export = command_group("Print what launches a scenario's engines, or a run for dashboards.", {
     "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects,
     "metrics": export_metrics, "spans": export_spans})

@@ -18,6 +18,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # where this file is run as a script
 from engine_options import BASES, COMPLETED, OPTIONS, Base, Option, apart, completed, scenario_with
 from option_runs import assert_conserved, assert_explained, idle, words_of
 from outcomes import assert_same, in_steps, simulated
@@ -116,6 +118,9 @@ if __name__ == "__main__":
     parser.add_argument("--on", choices=BASES, default="dense")
     asked = parser.parse_args()
     totals: Counter[str] = Counter()
+    names = {option.name for option in BASES[asked.on].options}
+    if unknown := {*asked.options} - names:
+        sys.exit(f"no option {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
     chosen = [pair for pair in pairs_on(BASES[asked.on])
               if {option.name for option in pair} >= set(asked.options)]
     for line in _wrong(chosen, BASES[asked.on], totals):

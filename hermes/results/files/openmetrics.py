@@ -1,8 +1,8 @@
 """A run as OpenMetrics: what Prometheus would have scraped from its engines, every so many simulated seconds.
 
 Names, labels and buckets are vLLM's (vllm/v1/metrics/loggers.py), names also SGLang's (srt/metrics/collector.py) by the
-engine of the client, read, not run; `pod` is the client. A sequence that was preempted counts as running. Times begin
-when the engine gets a request, not when its user sends it.
+engine of the client, read, not run. `pod` is the client; it has samples while it serves. A sequence that was preempted
+counts as running. Times begin when the engine gets a request, not when its user sends it.
 
     promtool tsdb create-blocks-from openmetrics run.om
 """
@@ -19,6 +19,7 @@ from hermes.arrays import FloatArray, IntArray
 from hermes.config.yaml_document import parse_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import InputError, inside
+from hermes.results.figures.membership import SERVES, spans_in
 from hermes.results.figures.usage import client_names
 from hermes.results.files.stored import StoredResults
 from hermes.results.metrics import stage_token_steps
@@ -218,6 +219,7 @@ def metric_lines(record: RunRecord, engines: Mapping[str, str], every_s: float, 
                          field="--every")
     at_ns = np.arange(count, dtype=np.int64) * step
     stamps = [_number(start_s + time / NS_PER_S) for time in at_ns.tolist()]
+    there = {client: _scraped(record, client, at_ns) for client in clients}
     names = client_names(record)
     series = {client: _Engine(record, client, at_ns) for client in clients}
     for family in FAMILIES:
@@ -229,27 +231,38 @@ def metric_lines(record: RunRecord, engines: Mapping[str, str], every_s: float, 
             yield f"# HELP {name} {family.text}"
             for client in mine:
                 labels = f'model_name="{record.clients[client].model}",engine="0",pod="{names[client]}"{family.labels}'
-                yield from _samples(family, name, labels, series[client], at_ns, stamps)
+                yield from _samples(family, name, labels, series[client], at_ns, stamps, there[client])
     yield "# EOF"
 
 
-def _samples(family: _Family, name: str, labels: str, engine: _Engine, at_ns: IntArray, stamps: list[str]
-             ) -> Iterator[str]:
+def _scraped(record: RunRecord, client: int, at_ns: IntArray) -> list[bool]:
+    """Return whether an engine answers at each time: an empty slot, a replica that starts and a dead one have no
+    samples."""
+    begin, end = spans_in(record, client, SERVES, 0, max(int(at_ns[-1]), record.end_ns) + 1)
+    place = np.searchsorted(begin, at_ns, side="right") - 1
+    found: list[bool] = ((place >= 0) & (at_ns < np.append(end, 0)[place])).tolist()
+    return found
+
+
+def _samples(family: _Family, name: str, labels: str, engine: _Engine, at_ns: IntArray, stamps: list[str],
+             there: list[bool]) -> Iterator[str]:
     if family.kind == "gauge":
-        for value, stamp in zip(engine.gauges[family.key].tolist(), stamps, strict=True):
-            yield f"{name}{{{labels}}} {_number(value)} {stamp}"
+        for value, stamp, answers in zip(engine.gauges[family.key].tolist(), stamps, there, strict=True):
+            if answers:
+                yield f"{name}{{{labels}}} {_number(value)} {stamp}"
         return
     events = engine.events[family.key]
     sums = events.totals(at_ns, events.values * events.counts).tolist()
     if family.kind == "counter":
         totals = events.totals(at_ns, events.values).tolist()
-        for value, stamp in zip(totals, stamps, strict=True):
-            yield f"{name}_total{{{labels}}} {_number(value)} {stamp}"
+        for value, stamp, answers in zip(totals, stamps, there, strict=True):
+            if answers:
+                yield f"{name}_total{{{labels}}} {_number(value)} {stamp}"
         return
     limits = [*family.buckets, np.inf]
     columns = [events.totals(at_ns, events.counts * (events.values <= limit)).tolist() for limit in limits]
     texts = [f"{limit}" if np.isfinite(limit) else "+Inf" for limit in limits]
-    for place, stamp in enumerate(stamps):
+    for place, stamp in [each for each in enumerate(stamps) if there[each[0]]]:
         for text, column in zip(texts, columns, strict=True):
             yield f'{name}_bucket{{{labels},le="{text}"}} {_number(column[place])} {stamp}'
         yield f"{name}_count{{{labels}}} {_number(columns[-1][place])} {stamp}"

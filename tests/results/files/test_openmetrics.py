@@ -170,3 +170,21 @@ def test_the_board_shows_metrics_that_are_written() -> None:
         "vllm:request_time_per_output_token_seconds_bucket", "vllm:request_queue_time_seconds_bucket"}
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
     assert len(set(places)) == len(places)
+
+
+def test_slots_without_a_replica_have_no_samples() -> None:
+    """One replica from the start; a second from 0.5 + 0.25 s until it is taken away at 1.5 s and has drained."""
+    results = simulate({
+        "workload": {"requests": 60, "arrivals": {"kind": "poisson", "rate": 20},
+                     "lengths": {"kind": "fixed", "prompt": 64, "output": 8}},
+        "clients": [{"name": "llm", "count": 3, "model": "llama-3.1-8b", "device": "h100-sxm", "fleet": {
+            "start": 1, "start_up": {"total": "250ms"}, "autoscaler": {"kind": "schedule", "changes": [
+                {"at": "500ms", "replicas": 2}, {"at": "1.5s", "replicas": 1}]}}}]})
+    found = read(list(metric_lines(results.record, {"llm": "vllm"}, 0.25, 0.0)))
+    for name in ("vllm:num_requests_running", "vllm:prompt_tokens_total"):
+        pods = {re.search(r'pod="(.*?)"', labels)[1]: sorted(series) for (own, labels), series in found.items()   # type: ignore[index]
+                if own == name}
+        assert set(pods) == {"llm-0", "llm-1"}
+        assert pods["llm-0"][0] == 0.0
+        assert pods["llm-1"][0] in (0.75, 1.0)
+        assert pods["llm-1"][-1] < 2.0 < pods["llm-0"][-1]
