@@ -9,7 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
-    "CAPACITY", "DEAD", "EARLY", "FLOW_CONTROL", "GAVE_UP", "LATE", "NAMES", "NEVER_FITS", "NO_REPLICA", "Reason",
+    "CAPACITY", "DEAD", "DRAINS", "EARLY", "FLOW_CONTROL", "GAVE_UP", "LATE", "NAMES", "NEVER_FITS", "NO_REPLICA",
+    "Reason",
 ]
 
 GAVE_UP = "its client gave up: "   # begins the reason for which an impatient client's request counts as rejected
@@ -18,8 +19,9 @@ NEVER_FITS = (" KV blocks of ", "the client's memory (")
 
 # What binds at a gateway: its capacity, the limits of flow control while the engines have room, no replica is ready.
 CAPACITY, FLOW_CONTROL, NO_REPLICA = "capacity", "flow control", "replicas"
-# What binds in a fleet: a replica that is down and still chosen, time-outs, and requests bound before others were free.
-DEAD, LATE, EARLY = "dead replica", "time-outs", "early binding"
+# What binds in a fleet: a replica that is down and still chosen, time-outs, requests bound before others were free, and
+# replicas that are stopped while they drain.
+DEAD, LATE, EARLY, DRAINS = "dead replica", "time-outs", "early binding", "drains"
 
 
 class Reason(IntEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes.core.reasons import CAPACITY, DEAD, EARLY, FLOW_CONTROL, GAVE_UP, LATE, NO_REPLICA
+from hermes.core.reasons import CAPACITY, DEAD, DRAINS, EARLY, FLOW_CONTROL, GAVE_UP, LATE, NO_REPLICA
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.figures.tenants import gateway_line
@@ -27,7 +27,8 @@ FACTOR = 2.0     # ends beyond which a range is written as factors
 OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 WAITING = 0.25   # of the time, from which on the option of the scheduler that work waits for is named
 OPTIONS = {"slots": "max_num_seqs", "token budget": "max_num_batched_tokens"}
-LATENESS = {"patience": "of the requests are given up", LATE: "of the requests have no answer in time"}
+LATENESS = {"patience": "of the requests are given up", LATE: "of the requests have no answer in time",
+            DRAINS: "of the requests are cut off by `fleet.drain`"}
 LONGER = {"the trace": "give a longer trace"}
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 
@@ -327,7 +328,7 @@ def _also(binds: dict[str, Any]) -> str:
     then, bounded, text = binds.get("then"), binds.get("bounded_by"), ""
     if then:
         text += f"; then: {then['what']} of {shortened(then['where'], 24)}, {then['share']:.0%}"
-    if bounded and bounded["what"] != DEAD:
+    if bounded and bounded["what"] not in (DEAD, DRAINS):
         verb = "bound" if bounded["what"] == LATE else "bounds"
         away = LATENESS.get(bounded["what"], "of the requests are turned away")
         text += f"; {bounded['what']} {verb} the queue, {_part(bounded['share'])} {away}"

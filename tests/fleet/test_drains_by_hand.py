@@ -14,6 +14,7 @@ import pytest
 from conservation import ran
 from hand_parts import MODES, Run, ask, client, fleet, s
 
+import hermes
 from hermes.errors import InputError
 from hermes.fleet.config import Drain
 from hermes.scenario import load_scenario
@@ -111,3 +112,19 @@ def test_a_hook_may_not_sleep_beyond_the_grace_period() -> None:
     with pytest.raises(InputError, match=r"drain\.pre_stop: expected at most the grace period of 30 s"):
         load_scenario({"clients": [client(fleet() | {"drain": {"pre_stop": 31}})], "workload": [ask(0)]})
     assert Drain(pre_stop=31, grace=None).pre_stop == 31
+
+
+def test_answers_that_drains_cut_are_what_binds() -> None:
+    """Two of four replicas are taken away twice, each with several answers of 12 s that have 2 s left."""
+    changes = [{"at": at, "replicas": replicas} for at, replicas in ((10, 2), (25, 4), (40, 2))]
+    found = hermes.simulate({
+        "workload": {"duration": 55, "arrivals": {"kind": "poisson", "rate": 4},
+                     "lengths": {"kind": "fixed", "prompt": 200, "output": 1500}},
+        "clients": [{"name": "llm", "count": 4, "model": "llama-3.1-8b", "device": "h100-sxm", "fleet": {
+            "start": 4, "start_up": {"total": 2}, "drain": {"grace": 2},
+            "autoscaler": {"kind": "schedule", "changes": changes}}}]}).summary
+    lost = found["requests"]["rejected"]
+    assert lost == sum(one["cut"] for one in found["fleet"].values()) > 10
+    binds = found["binds"]
+    assert (binds["what"], binds["where"]) == ("drains", "llm")
+    assert binds["share"] == pytest.approx(lost / found["requests"]["total"])

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hermes.arrays import FloatArray, IntArray
-from hermes.core.reasons import CAPACITY, DEAD, EARLY, LATE, NAMES, NEVER_FITS, Reason
+from hermes.core.reasons import CAPACITY, DEAD, DRAINS, EARLY, LATE, NAMES, NEVER_FITS, Reason
 from hermes.core.record import READY, STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.figures.gateway_binds import Held, advice, capacity_wait, held_of, turns_away
 from hermes.results.figures.membership import SERVES, spans_in
@@ -492,9 +492,9 @@ def _turned_away(record: RunRecord, groups: dict[str, _Group], arrived: int, tex
     found.append(turns_away(texts, arrived))
     lost = Counter(one for one in map(lost_at, texts) if one[0])
     by_what = {what: [(number, name) for (one, name), number in lost.most_common() if one == what]
-               for what in (DEAD, LATE, NAMES[Reason.PATIENCE])}
+               for what in (DEAD, DRAINS, LATE, NAMES[Reason.PATIENCE])}
     busiest = max(groups, key=lambda one: groups[one].stepping)
-    found += [(what, _group_in(mine[0][1], record, groups) if what == DEAD else busiest,
+    found += [(what, _group_in(mine[0][1], record, groups) if what in (DEAD, DRAINS) else busiest,
                sum(number for number, _ in mine) / arrived) for what, mine in by_what.items() if mine]
     most = max(found, key=lambda one: one[2])
     return most if most[2] else None

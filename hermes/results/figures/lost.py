@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from hermes.core.reasons import DEAD, GAVE_UP, LATE, NAMES, Reason
+from hermes.core.reasons import DEAD, DRAINS, GAVE_UP, LATE, NAMES, Reason
 from hermes.core.record import ATTEMPT_OUTCOMES, DOWN, READY, RunRecord
 from hermes.results.figures.waiting import merged
 from hermes.units import NS_PER_S
@@ -20,16 +20,19 @@ __all__ = ["chosen_dead", "dead_replica", "lost_at", "time_of"]
 FAILED = ATTEMPT_OUTCOMES.index("failed")
 
 _TIMED_OUT = "timed out: "   # begins the reasons
+_CUT = re.compile(r"(?:^|: )(\S+) was stopped while it drained")
 _UNREACHED = re.compile(r"(?:^|: )(\S+) (?:cannot be reached|went down)")
 
 
 def lost_at(text: str) -> tuple[str, str]:
-    """Return what lost a request that was rejected for a reason, and the name of the replica that had gone down; "" for
-    what is neither late nor at one."""
+    """Return what lost a request that was rejected for a reason, and the name of the replica that had gone down or was
+    stopped; "" for what is neither late nor at one."""
     if text.startswith(_TIMED_OUT):
         return LATE, ""
     if text.startswith(GAVE_UP):
         return NAMES[Reason.PATIENCE], ""
+    if cut := _CUT.search(text):
+        return DRAINS, cut[1]
     found = _UNREACHED.search(text)
     return ("", "") if found is None else (DEAD, found[1])
 
