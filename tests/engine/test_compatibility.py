@@ -121,7 +121,8 @@ LACKING: dict[str, Data] = {
 }
 """Settings that take away what an option needs, by its name."""
 
-ABSENT = ("no max_loras", "dp: 1", "flow_control or admission", "capacity", "several gateways")
+ABSENT = ("no max_loras", "dp: 1", "flow_control or admission", "capacity", "several gateways",
+          "`fleet.liveness`")
 """What a scenario has by default, or lacks: the other option alone is refused."""
 
 MORE: dict[tuple[str, str], Data] = {

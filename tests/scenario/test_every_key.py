@@ -33,6 +33,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "WorkloadConfig": {"requests": 3, "arrivals": {"kind": "poisson", "rate": 1}}, "Rerank": {"per_document": 0.001},
     "LognormalCounts": {"mean": 9, "sigma": 0.5}, "IvfFlat": {"vectors": 9000, "dim": 16, "nlist": 100},
     "IvfPq": {"vectors": 9000, "dim": 16, "nlist": 100}, "InvertedLists": {"vectors": 9000, "dim": 16, "nlist": 100},
+    "Crashes": {"at": 1.0}, "Hangs": {"at": 1.0, "lasts": 1.0}, "Straggles": {"at": 1.0, "factor": 2.0},
+    "Reclaimed": {"at": 1.0}, "NodeFails": {"at": 1.0, "repair": 5.0},
 }
 """Of models that ask for one of several keys, or for keys that fit together, what is given."""
 LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have prefixes and sessions of their own
@@ -73,6 +75,9 @@ WITH: dict[str, dict[str, Any]] = {
     "StartUpMeasurement.ready": {"ready": "/ping"},
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
+    **{f"{kind}.every": {"at": None, "every": {"mean": 3600.0}}
+       for kind in ("Crashes", "Hangs", "Straggles", "Reclaimed", "NodeFails")},
+    "FleetConfig.failures": {"failures": [{"kind": "crash", "at": 1.0}]},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},
 }
 """Keys that mean nothing without others, or that few values fit, and what is given with them."""

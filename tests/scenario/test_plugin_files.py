@@ -172,8 +172,8 @@ with_profile = loaded()
 results = hermes.simulate("quickstart", overrides=["workload.requests=5"])   # step times from kernel tables
 of_tables = {f"hermes.hardware.{name}" for name in (
     "composed composed.boxes composed.composed_terms composed.elementwise composed.engine_links composed.kernel_curves "
-    "composed.kernel_tables composed.reduce_forms composed.row_curves composed.term_sources descriptions.links "
-    "efficiency fitted.operator_curves fitted.operator_tables history lora roofline").split()}
+    "composed.kernel_tables composed.piecewise composed.reduce_forms composed.row_curves composed.term_sources "
+    "descriptions.links efficiency fitted.operator_curves fitted.operator_tables history lora roofline").split()}
 of_tables |= {"hermes.config.columns", "hermes.config.tables"}
 loaded = loaded()
 assert set(loaded) - set(with_profile) <= of_tables, sorted(set(loaded) - set(with_profile) - of_tables)

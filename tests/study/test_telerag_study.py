@@ -49,7 +49,7 @@ def test_the_profile_is_fitted_to_what_it_says(family, dataset):
 
 @pytest.mark.long
 def test_budgets_hold_what_their_bytes_do():
-    rows = {row["pipeline"]: row for row in budget_table(64)}
+    rows = {row["pipeline"]: row for row in budget_table(queries=64)}
     assert rows["Iter"]["clusters held"] == pytest.approx(3e9 / telerag_paper.PROBED_BYTES, rel=0.03)
     for row in rows.values():
         assert row["gaussian %"] <= row["ceiling %"] + 1e-9

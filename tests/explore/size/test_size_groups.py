@@ -108,5 +108,5 @@ def test_a_scenario_with_prefill_and_decode_clients_is_sized(tmp_path, capsys):
                           clients=[{"name": "p", "role": "prefill", **one}, {"name": "d", "role": "decode", **one}])
     (tmp_path / "s.yaml").write_text(to_yaml(document))
     assert main(["size", str(tmp_path / "s.yaml"), "--tp", "1", "--workers", "0", "--max-devices", "4", "--json"]) == 0
-    layouts = {layout["layout"] for layout in json.loads(capsys.readouterr().out)["ranked"]}
-    assert layouts == {"mixed", "pd"}
+    found = json.loads(capsys.readouterr().out)
+    assert {layout["layout"] for layout in (*found["ranked"], *found["dearer"])} == {"mixed", "pd"}
