@@ -1,8 +1,7 @@
 """Failures of replicas: the kinds that `fleet.failures` lists, and what each does to the slot that it strikes.
 
-A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`).
-`Every` says when they
-happen at random.
+A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every` says when
+they happen at random.
 """
 
 from __future__ import annotations
