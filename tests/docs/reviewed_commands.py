@@ -10,6 +10,7 @@ NOT_RUN = {
     r"hermes conform .* --engine sglang .*": "needs SGLang; evidence/test_sglang_conform.py, HERMES_SGLANG_PYTHON",
     r"make compiled|PYTHONPATH=build/compiled .*|HERMES_COMPILED=1 .*":
         "compiles for two minutes; `make test-compiled`",
+    r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"make (bench|conformance .*)": "measures the machine, or needs engines",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/pip install --no-deps sglang.*|python scripts/record_sglang_schedules\.py .*":

@@ -25,6 +25,12 @@ def test_the_number_of_steps_is_that_of_the_quickstart(quickstart: Results) -> N
     assert found == [f"{quickstart.summary['steps']['steps']:,}"]
 
 
+def test_two_commands_are_enough_in_a_clone() -> None:
+    given = {line.partition("#")[0].strip() for block in blocks(ROOT / "README.md") if block.language == "bash"
+             for line in block.text.splitlines()}
+    assert {"make run", "make test"} <= given
+
+
 def test_a_client_is_explained_where_it_first_appears() -> None:
     for name in ("README.md", "docs/index.md", "docs/glossary.md", "docs/tutorial/first-scenario.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
