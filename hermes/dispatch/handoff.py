@@ -105,7 +105,7 @@ class Handoff(DispatchPart):
 
     def attach(self, coordinator: Coordinator) -> None:
         super().attach(coordinator)
-        self._reaching = [part for part in coordinator.parts if part.has("reaches")]
+        self._reaching = coordinator.that("reaches")
 
     def plans(self, stage: Generation, client: Client) -> str | None:
         """Let a client that only prefills, or whose router has placed the decode elsewhere, compute the first token; a

@@ -19,11 +19,22 @@ if TYPE_CHECKING:
     from hermes.core.stage import Stage
     from hermes.dispatch.coordinator import Coordinator
 
-__all__ = ["DispatchPart", "Observers"]
+__all__ = ["DispatchPart", "Observers", "Part"]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DispatchPart:
+class Part:
+    """Base of the bases of parts: classes whose methods are hooks, each of which does nothing there."""
+
+    def has(self, hook: str) -> bool:
+        """Whether it overrides a hook of its base. Those that each request passes are not called otherwise."""
+        *own, base, _part, _object = type(self).__mro__
+        assert hook in vars(base), hook
+        return any(hook in vars(kind) for kind in own)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DispatchPart(Part):
     """Hooks of a part, in the order of their calls; each does nothing here. A part changes its own state, and of
     requests and stages only what a hook names.
 
@@ -38,10 +49,6 @@ class DispatchPart:
     def attach(self, coordinator: Coordinator) -> None:
         """Join a coordinator; called once, before anything else."""
         self.coordinator = coordinator
-
-    def has(self, hook: str) -> bool:
-        """Whether it overrides a hook. Those that each request passes are not called otherwise."""
-        return any(hook in vars(kind) for kind in type(self).__mro__ if kind is not DispatchPart)
 
     def starts(self) -> None:
         """Called once before the first request."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hermes.dispatch.parts import Part
+
 if TYPE_CHECKING:
     from hermes.core.client import Client
     from hermes.gateway.calls import Call
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["GatewayPart"]
 
 
-class GatewayPart:
+class GatewayPart(Part):
     """Hooks of a part, in the order of their calls; each does nothing here.
 
     Attributes:
@@ -25,10 +27,6 @@ class GatewayPart:
 
     counts_refusals = False
     queues = False
-
-    def has(self, hook: str) -> bool:
-        """Whether it overrides a hook; it is not called otherwise."""
-        return any(hook in vars(kind) for kind in type(self).__mro__ if kind is not GatewayPart)
 
     def asked(self, call: Call) -> None:
         """Called when a call is asked for."""

@@ -110,6 +110,14 @@ def test_a_part_that_holds_every_tenth_request(monkeypatch: pytest.MonkeyPatch) 
     assert part.idle()
 
 
+def test_a_hook_that_there_is_not_is_no_hook() -> None:
+    part = HoldsEveryTenth(Clock())
+    assert part.has("holds")
+    assert not part.has("copy")
+    with pytest.raises(AssertionError, match="hold"):
+        part.has("hold")
+
+
 def test_a_part_that_hedges(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer takes some 50 ms: with 10 ms each is hedged, and the second attempt is cut off when the first ends."""
     plain = simulation_with(HoldsEveryTenth, monkeypatch)[0].run()
