@@ -7,6 +7,7 @@ from typing import get_args
 
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
+from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
 from hermes.deploy.sglang_flags import ALIASES, BESIDE, FLAGS, KINDS, OTHERS, READ, REFUSED
 from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
 from hermes.deploy.vllm_features import Told
@@ -18,7 +19,7 @@ from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.descriptions.models import load_model
 from hermes.schedulers.sglang_config import SglangConfig
 
-__all__ = ["PARSER", "set_chunk", "sglang_client", "share_experts"]
+__all__ = ["PARSER", "set_chunk", "sglang_client"]
 
 PARSER = Parser("SGLang", KINDS, OTHERS, canonical=lambda name: ALIASES.get(name, name))
 POLICIES = get_args(SglangConfig.model_fields["schedule_policy"].annotation)
@@ -65,9 +66,7 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     _precision(read.client, own, how, given)
     _ranks(read.client, own, given)
     if (tokens := given.get("max-total-tokens")) is not None:
-        page = read.client.get("memory", {}).get("block_size", 1)
-        set_key(read.client, "memory.num_blocks", whole_number("max-total-tokens", tokens) // page)
-        read.client["memory"].pop("utilization", None)
+        set_tokens(read.client, tokens, "max-total-tokens", 1)
     read.flags = {flag.path: f"--{name}" for name, flag in FLAGS.items() if name in given} | {
         path: f"--{name}" for path, name in (
             ("memory.num_blocks", "max-total-tokens"), ("hardware.kv_dtype", "kv-cache-dtype"), ("model", "model-path"),
@@ -80,7 +79,7 @@ def _refuse(name: str, value: str | None) -> None:
     usual, why = REFUSED[name]
     if usual and value == usual:
         return
-    raise InputError(Verbatim(f"not modelled: {why}; leave it out to simulate an engine without"), field=f"--{name}")
+    raise not_modelled(why, f"--{name}")
 
 
 def _apply(client: Client, name: str, value: str | None) -> None:
@@ -121,11 +120,7 @@ def _precision(client: Client, model: str, how: Stored, given: dict[str, str | N
     if kv != "auto" and kv not in _KV:
         raise InputError(f"auto or one of {', '.join(_KV)}", kv, field="--kv-cache-dtype")
     dtype = precision_of(model, how, given.get("quantization"), given.get("dtype"), "SGLang")
-    if dtype is not None:
-        set_key(client, "hardware", {"kind": "composed", "dtype": dtype})
-    kv_dtype = _KV.get(kv) or how.kv_dtype
-    if kv_dtype:
-        set_key(client, "hardware", {"kind": "composed", "kv_dtype": kv_dtype})
+    set_precision(client, dtype, _KV.get(kv) or how.kv_dtype)
 
 
 def _ranks(client: Client, model: str, given: dict[str, str | None]) -> None:
@@ -134,14 +129,3 @@ def _ranks(client: Client, model: str, given: dict[str, str | None]) -> None:
     if copies > 1:
         client["count"] = copies
     share_experts(client, model, experts, "--ep-size")
-
-
-def share_experts(client: Client, model: str, experts: int, flag: str) -> None:
-    """Set over how many ranks a mixture's experts are shared: all or none. Raises `InputError`, by the flag."""
-    parallel = {key: own for key, own in client.pop("parallel", {}).items() if own != 1}
-    tp = parallel.get("tp", 1)
-    if experts > 1 and load_model(model).num_experts:
-        if experts != tp:
-            raise InputError(f"1, or {tp} as for tensor parallelism: others are not modelled", experts, field=flag)
-        parallel["ep"] = experts
-    client |= {"parallel": parallel} if parallel else {}

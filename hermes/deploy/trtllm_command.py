@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
-from hermes.deploy.sglang_command import share_experts
+from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
 from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import Flag, whole_number
@@ -89,10 +89,7 @@ def trtllm_client(engine: EngineWords, model: str | None, told: Told) -> Read:
         raise InputError(Verbatim("the command names no model: trtllm-serve MODEL ..."), field="command")
     served, how = (model, Stored()) if model is not None else checkpoint_of(str(path), read)
     read.client = {"model": served, **read.client}
-    dtype = precision_of(served, how, None, None, "TensorRT-LLM")
-    if dtype is not None:
-        set_key(read.client, "hardware", {"kind": "composed", "dtype": dtype})
-    _kv(read.client, how, given)
+    _memory(read.client, how, given, precision_of(served, how, None, None, "TensorRT-LLM"))
     share_experts(read.client, served, whole_number("ep_size", given.get("moe-expert-parallel-size", "1")), "--ep_size")
     read.flags = {flag.path: f"--{name.replace('-', '_')}" for name, flag in FLAGS.items() if name in given}
     return read
@@ -113,8 +110,7 @@ def _take(read: Read, name: str, value: str) -> None:
     read.given[name] = name
     if name in REFUSED:
         if value not in ("1", "false", "None"):
-            raise InputError(Verbatim(f"not modelled: {REFUSED[name]}; leave it out to simulate an engine without"),
-                             field=f"--{name.replace('-', '_')}")
+            raise not_modelled(REFUSED[name], f"--{name.replace('-', '_')}")
     elif name in FLAGS:
         flag = FLAGS[name]
         on = value == "true"
@@ -130,15 +126,10 @@ def _take(read: Read, name: str, value: str) -> None:
         where.append(f"--{name.replace('-', '_')}")
 
 
-def _kv(client: Client, how: Stored, given: dict[str, str]) -> None:
+def _memory(client: Client, how: Stored, given: dict[str, str], dtype: str | None) -> None:
     kv = given.get("kv-cache-config.dtype", "auto").lower()
     if kv not in ("auto", "fp8", "bfloat16", "float16"):
         raise InputError("auto, fp8 or bfloat16", kv, field="kv_cache_config.dtype")
-    kv_dtype = how.kv_dtype if kv == "auto" else "fp8" if kv == "fp8" else "bf16"
-    if kv_dtype:
-        set_key(client, "hardware", {"kind": "composed", "kv_dtype": kv_dtype})
+    set_precision(client, dtype, how.kv_dtype if kv == "auto" else "fp8" if kv == "fp8" else "bf16")
     if "kv-cache-config.max-tokens" in given:
-        block = client.get("memory", {}).get("block_size", 32)
-        tokens = whole_number("kv_cache_config.max_tokens", given["kv-cache-config.max-tokens"])
-        set_key(client, "memory.num_blocks", tokens // block)
-        client["memory"].pop("utilization", None)
+        set_tokens(client, given["kv-cache-config.max-tokens"], "kv_cache_config.max_tokens", 32)
