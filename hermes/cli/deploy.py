@@ -249,7 +249,7 @@ def export_metrics(
 
     results = open_run(run)
     lines = metric_lines(results.record, engines_of(results), interval(every), instant(start))
-    print_or_write("".join(f"{line}\n" for line in lines), output,
+    print_or_write((f"{line}\n" for line in lines), output,
                    f"promtool tsdb create-blocks-from openmetrics {output}")
 
 
@@ -270,7 +270,7 @@ def export_spans(
     from hermes.results.files.stored import open_run
 
     lines = span_lines(open_run(run).record, instant(start))
-    print_or_write("".join(f"{line}\n" for line in lines), output, "read it with the collector's otlpjsonfile receiver")
+    print_or_write((f"{line}\n" for line in lines), output, "read it with the collector's otlpjsonfile receiver")
 
 
 def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -170,14 +170,14 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def print_or_write(text: str, output: Path | None, following: str = "") -> None:
-    """Print a text, or write it to a file and say where it is and what to do with it next."""
+def print_or_write(text: str | Iterable[str], output: Path | None, following: str = "") -> None:
+    """Print a text, or pieces of it as they come, or write it to a file and say where it is and what to do next."""
     if output is None:
-        print(text, end="")
+        sys.stdout.writelines([text] if isinstance(text, str) else text)
         return
     from hermes.config.writing import write_text
 
-    write_text(output, text)
+    write_text(output, "".join(text))
     print(f"written to {output}" + (f"; next: {following}" if following else ""))
 
 
