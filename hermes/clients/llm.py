@@ -66,8 +66,8 @@ class LLMClient(LLMReadings):
         "_flight", "_given_up", "_max_run", "_moved", "_price", "_runs", "_start", "_unseen", "_waits",
         "after_ns", "another", "cache_log", "emitted", "env", "events", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "late_log", "limits", "model", "name", "num_assigned", "num_layers", "num_steps",
-        "output_tokens", "parts", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts", "steps",
-        "ticks", "tiers", "tracks",
+        "output_tokens", "parts", "pauses", "platform", "role", "scheduler", "scrapes", "stack", "stages", "step_parts",
+        "steps", "tiers", "tracks",
     )
 
     def __init__(
@@ -86,7 +86,7 @@ class LLMClient(LLMReadings):
             self.stages |= frozenset(generations)
         self.events = events
         self.steps = StepLog()
-        self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
+        self.pauses: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
         self.tiers = ()
         self.tracks: list[tuple[Track, int]] = []   # (keeper of load bounds, this client's position in its list)
@@ -466,6 +466,8 @@ class LLMClient(LLMReadings):
         unseen = self._unseen
         late = unseen.late
         plan = self._plan_in_view(unseen.seen_ns) if late else self.scheduler.plan(self._max_run)
+        if plan is not None and (plan.decodes or plan.prefills):
+            return plan
         while late if plan is None else not (plan.prefills or plan.decodes):
             # A plan that only preempts, or an empty batch: it computes nothing and takes no time. With nothing to run
             # beside the step in flight, the engine waits for that step's results and plans again.
@@ -483,7 +485,11 @@ class LLMClient(LLMReadings):
     def _begin(self) -> None:
         plan = self._next_plan()
         now, flight, price = self.env._now, self._flight, self._price
-        self._waits.note(self.scheduler, plan, now)
+        waits = self._waits
+        if self.scheduler.num_waiting or waits.stalled_ns >= 0:
+            waits.note(self.scheduler, plan, now)
+        else:
+            waits.reason = 0
         if plan is None:
             return
         flight.plan, flight.start_ns = plan, now
@@ -580,10 +586,12 @@ class LLMClient(LLMReadings):
         if scheduler.asynchronous:
             self._unseen.seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else flight.start_ns
         self.steps.pos += count
-        if self.ticks is not None and plan.decodes:
-            self.ticks.extend(range(first, first + count))
-        given_up, self._given_up.in_step = self._given_up.in_step, []
-        staying = self._leave(given_up, IN_STEP, []) if given_up else given_up
+        if not plan.decodes and self.pauses is not None:
+            self.pauses.append(first)
+        given_up = staying = self._given_up.in_step
+        if given_up:
+            self._given_up.in_step = []
+            staying = self._leave(given_up, IN_STEP, [])
         if self.cache_log is not None:
             self.cache_log.completing = plan
         finished = scheduler.complete(plan, count, first + count - 1, now)
@@ -621,14 +629,17 @@ class LLMClient(LLMReadings):
         """Record that `count` steps of `plan` have run, from step number `first` on."""
         scheduler = self.scheduler
         flight, waits, moved = self._flight, self._waits, self._moved
-        stopped = waits.reason if waits.since_ns < now else 0
+        stopped = waits.reason
+        if stopped and waits.since_ns >= now:
+            stopped = 0
         sampled = plan.sampled - plan.again
         self.emitted += sampled * count
         pool, log, waiting, late = scheduler.pool, self._runs, self.stack.at_host, self._unseen.late
+        pos = log.pos
         if scheduler.waiting or scheduler.holding or late:   # most runs have nobody waiting: no calls then
             waiting += len(scheduler.waiting) + len(scheduler.holding) + len(late)
         log.write(
-            log.buffer, log.pos, self.index, flight.start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
+            log.buffer, pos, self.index, flight.start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
             plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, sampled,
             plan.decode_seqs + plan.prefill_seqs,
             waiting, pool.num_blocks - pool.free_blocks, len(plan.preempted) if plan.preempted else 0,
@@ -638,8 +649,8 @@ class LLMClient(LLMReadings):
         if moved.now:
             moved.in_runs.append((len(log), moved.now))
             moved.now = 0
-        log.pos += log.size
-        if log.pos == log.limit:
+        log.pos = pos = pos + log.size
+        if pos == log.limit:
             log.flush()
 
     def settle(self) -> None:
@@ -650,7 +661,7 @@ class LLMClient(LLMReadings):
             end = self.steps.view[self.steps.pos + count - 1]
             self.steps.pos += count
             self.num_steps += count
-            if self.ticks is not None and plan.decodes:
-                self.ticks.extend(range(self.num_steps - count, self.num_steps))
+            if not plan.decodes and self.pauses is not None:
+                self.pauses.append(self.num_steps - count)
             self._record(plan, self.num_steps - count, count, end)
             self._flight.plan = None

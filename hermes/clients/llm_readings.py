@@ -46,7 +46,7 @@ class LLMReadings:
     scheduler: LLMScheduler
     hardware: HardwareModel
     steps: StepLog
-    ticks: list[int] | None
+    pauses: list[int] | None
     num_steps: int
     input_tokens: int
     output_tokens: int

@@ -82,7 +82,7 @@ class TaskClient:
     stages: frozenset[str] = frozenset()
     stage_options: Mapping[str, Mapping[str, int | None]] = {}
     """Stage kind -> its options, with the least integer each may be (None: any value)."""
-    ticks: list[int] | None = None
+    pauses: list[int] | None = None
     num_steps = 0
     num_layers = 1
     after_ns = 0

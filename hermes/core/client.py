@@ -110,7 +110,7 @@ class Client(Protocol):
         takes_over_kv: Whether its scheduler can continue a generation that another client began.
         num_steps: Steps completed.
         steps: End times of the steps.
-        ticks: Steps in which all decoding sequences advance; None if every step does that.
+        pauses: Steps in which no decoding sequence advances; None if all advance in every step.
         returns_together: Whether all answers of a batch come back together (static batches).
         moved_in_run: (row of the table of runs, blocks x ns) of blocks taken or freed from outside during a run.
         tiers: KV stores outside its devices.
@@ -134,7 +134,7 @@ class Client(Protocol):
     num_layers: int
     num_steps: int
     steps: StepLog
-    ticks: list[int] | None
+    pauses: list[int] | None
     out_of_range_tasks: int
 
     @property

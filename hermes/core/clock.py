@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simpy.core import Environment
@@ -37,6 +37,7 @@ START = 3 * MAX_CLIENTS         # + client index
 SETTLED = 6 * MAX_CLIENTS       # after all other events of an instant
 _new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
+_NEVER = 1 << 62                # after all times and priorities
 _BEGUN = Event(Environment())   # the event that starts a process
 _BEGUN._ok, _BEGUN._value = True, None
 
@@ -63,6 +64,10 @@ class Acting(Process):
         self.callbacks = []
         self._generator = generator
         self._resume(_BEGUN)
+
+
+def _nothing(tick: Tick) -> None:
+    pass
 
 
 def happen(tick: Tick) -> None:
@@ -113,21 +118,30 @@ class Clock(Environment):
     def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
         """Run until the queue is empty or the next event is after `until_ns`; call `watch()` every 65,536 events."""
         queue = self._queue
-        last = until_ns if until_ns is not None else 1 << 62
-        while queue and queue[0][0] <= last:
-            for _ in _MANY:
-                self._now, self._priority, _count, event = heappop(queue)  # type: ignore[assignment]
-                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-                for callback in callbacks:
-                    callback(event)
-                if not event._ok and not hasattr(event, "_defused"):
-                    exception = event._value
-                    assert isinstance(exception, BaseException)
-                    raise exception
-                if not queue or queue[0][0] > last:
-                    break
-            if watch is not None:
-                watch()
+        # An event behind all others ends it: to look at the next one's time costs more than to compare each with this.
+        end = Tick(self, _nothing)
+        entry = (_NEVER if until_ns is None else until_ns, _NEVER, next(self._eid), end)
+        heappush(queue, entry)  # type: ignore[misc]
+        try:
+            while True:
+                for _ in _MANY:
+                    time_ns, priority, _count, event = heappop(queue)
+                    if event is end:
+                        return
+                    self._now, self._priority = time_ns, priority  # type: ignore[assignment]
+                    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                    for callback in callbacks:
+                        callback(event)
+                    if not event._ok and not hasattr(event, "_defused"):
+                        exception = event._value
+                        assert isinstance(exception, BaseException)
+                        raise exception
+                if watch is not None:
+                    watch()
+        except BaseException:
+            queue.remove(entry)  # type: ignore[arg-type]
+            heapify(queue)
+            raise
 
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:

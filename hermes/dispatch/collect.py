@@ -34,7 +34,8 @@ def collect(
         now = max(max((int(each.max()) for each in ends if len(each)), default=now), offered.until_ns)
     status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
     finish[status != 1] = -1
-    decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in clients]
+    decode_steps = [None if c.pauses is None else np.delete(np.arange(c.num_steps), np.array(c.pauses, dtype=np.int64))
+                    for c in clients]
     gaps = {row: _steps_of(segments, decode_steps[stages["client"][row]])
             for row, segments in coordinator.rows.gaps.items()}
     rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))

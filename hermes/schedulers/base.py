@@ -170,7 +170,8 @@ class LLMScheduler:
         if plan.decodes:
             if plan.taken < num_steps:
                 pool = self.pool
-                if plan.taken or pool.by_block or not group.grows or group.looked_up or pool.log is not None:
+                if plan.taken or not group.grows or (
+                        pool.caching and (pool.by_block or group.looked_up or pool.log is not None)):
                     self.take_blocks(plan, num_steps)
                 elif pool.caching:
                     pool.take(group.blocks_for(num_steps))

@@ -183,16 +183,18 @@ class ChunkedScheduler(LLMScheduler):
         """
         pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
         slots, caching = self.max_num_seqs - len(running) - len(self._ending), pool.caching
-        spare, lookahead = self.draft_rows, self.lookahead
-        while budget > 0 and (holding or waiting) and slots > 0 and rows > spare:
+        spare, lookahead, limited = self.draft_rows, self.lookahead, self._limited
+        rows -= spare
+        most = budget if budget <= rows else rows   # tokens that the next sequence may compute
+        while most > 0 and (holding or waiting) and slots > 0:
             seq = holding[0] if holding else waiting.peek()
-            if self._limited:
+            if limited:
                 self._consider(seq)
             past = seq.num_computed
             if not past and (caching or seq.common is not None):
                 past = pool.hit_tokens(seq)
-            n, most = seq.num_tokens - past, budget if budget <= rows - spare else rows - spare
-            if self._limited:
+            n = seq.num_tokens - past
+            if limited:
                 entry = self._entry(seq, n, past)
                 if entry == STOP:
                     self.stopped = int(Reason.BATCH_ENDS)
@@ -220,7 +222,7 @@ class ChunkedScheduler(LLMScheduler):
             if running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
-                self.stopped = self._out_of_blocks() if self._limited else _KV_MEMORY
+                self.stopped = self._out_of_blocks() if limited else _KV_MEMORY
                 return
             if lookahead:
                 pool.admit(seq, held, min(past + n, seq.num_tokens))
@@ -233,7 +235,11 @@ class ChunkedScheduler(LLMScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n
-            rows -= n + spare
+            if spare:
+                rows -= n + spare
+                most = budget if budget <= rows else rows
+            else:
+                most -= n
         if slots <= 0:
             self.stopped = _SLOTS
         else:
