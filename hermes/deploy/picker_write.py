@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hermes.deploy.objects_flow import flow_of
-from hermes.deploy.picker_plugins import APPROXIMATE, DECIDERS, HANDLERS, PICKERS, PIN, PRECISE, SCORERS, SINGLE
+from hermes.deploy.objects_flow import NO_FIELD, flow_of
+from hermes.deploy.picker_plugins import (
+    APPROXIMATE,
+    DECIDERS,
+    HANDLERS,
+    PICKERS,
+    PIN,
+    PRECISE,
+    SCORERS,
+    SINGLE,
+    EndpointPickerConfig,
+)
+from hermes.deploy.typed import Keys, refuse_set
 from hermes.errors import InputError, Verbatim
+from hermes.gateway.config import GatewayConfig
+from hermes.routing.llm_d import LlmDConfig, ScorersConfig
 
 __all__ = ["picker_of"]
 
 _PREFIX = "prefix-cache-scorer"
 
 
-def picker_of(router: Any, gateway: Any | None = None) -> dict[str, Any]:
+def picker_of(router: LlmDConfig, gateway: GatewayConfig | None = None) -> EndpointPickerConfig:
     """Return an EndpointPickerConfig. Keys without a field there have to be at their defaults.
 
     gateway: Whose flow control or admission is part of it.
     """
-    for key in ("view", "caches"):
-        if getattr(router, key) != type(router).model_fields[key].default:
-            raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"), field=f"router.{key}")
+    refuse_set(router, ("view", "caches"), "router", NO_FIELD)
     split = router.disaggregation
     prefill = router.scorers if split is None or split.prefill is None else split.prefill
     plugins = _scorers(router, prefill)
@@ -31,9 +40,7 @@ def picker_of(router: Any, gateway: Any | None = None) -> dict[str, Any]:
         profiles = [_profile("default", router.scorers, [{"pluginRef": "pin-decode"}] if router.session_pins else [],
                              picker)]
     else:
-        if split.prompt:
-            raise InputError(Verbatim("has no field in an EndpointPickerConfig; leave it out"),
-                             field="router.disaggregation.prompt")
+        refuse_set(split, ("prompt",), "router.disaggregation", NO_FIELD)
         decider = DECIDERS[split.always]
         plugins += [{"type": "prefill-filter"}, {"type": "decode-filter"},
                     {"type": decider} if split.always else
@@ -42,22 +49,21 @@ def picker_of(router: Any, gateway: Any | None = None) -> dict[str, Any]:
         profiles = [_profile(name, scorers, [{"pluginRef": f"{name}-filter"}, *(
                         {"pluginRef": f"pin-{phase}"} for phase in router.session_pins if phase == name)], picker)
                     for name, scorers in (("prefill", prefill), ("decode", router.scorers))]
-    if gateway is None or gateway.orders is None:
-        version = "inference.networking.x-k8s.io/v1alpha1"
-        return {"apiVersion": version, "kind": "EndpointPickerConfig", "plugins": plugins,
-                "schedulingProfiles": profiles}
-    more, fields = flow_of(gateway)   # fields of llm-d's own version
-    return {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", "plugins": plugins + more,
-            "schedulingProfiles": profiles, **fields}
+    version, more, fields = "inference.networking.x-k8s.io/v1alpha1", list[Keys](), Keys()
+    if gateway is not None and gateway.orders is not None:   # fields of llm-d's own version
+        version, (more, fields) = "llm-d.ai/v1alpha1", flow_of(gateway)
+    return EndpointPickerConfig.model_validate({
+        "apiVersion": version, "kind": "EndpointPickerConfig", "plugins": plugins + more,
+        "schedulingProfiles": profiles, **fields})
 
 
-def _profile(name: str, scorers: Any, filters: list[dict[str, Any]], picker: str) -> dict[str, Any]:
+def _profile(name: str, scorers: ScorersConfig, filters: list[Keys], picker: str) -> Keys:
     rows = [{"pluginRef": kind, "weight": getattr(scorers, key)} for kind, key in SCORERS.items()
             if getattr(scorers, key) and picker != "random-picker"]
     return {"name": name, "plugins": [*filters, *rows, {"pluginRef": picker}]}
 
 
-def _scorers(router: Any, prefill: Any) -> list[dict[str, Any]]:
+def _scorers(router: LlmDConfig, prefill: ScorersConfig) -> list[Keys]:
     """Return the plugins of the scorers that either phase uses, with their parameters."""
     sessions = {"algorithm": router.session_algorithm} | (
         {"evictionTtlSeconds": router.session_ttl} if router.session_algorithm == "session_id_header" else {})
@@ -67,7 +73,7 @@ def _scorers(router: Any, prefill: Any) -> list[dict[str, Any]]:
         "precise-prefix-cache-scorer": _blocks(router.precise_block),
         "session-affinity-scorer": sessions,
         "no-hit-lru-scorer": {"prefixMatchInfoProducerName": PRECISE} if router.no_hit_by == "caches" else {}}
-    found: list[dict[str, Any]] = []
+    found: list[Keys] = []
     for kind, key in SCORERS.items():
         if router.picker != "random" and (getattr(router.scorers, key) or getattr(prefill, key)):
             found.append({"type": kind} | ({"parameters": parameters[kind]} if parameters.get(kind) else {}))
@@ -76,7 +82,7 @@ def _scorers(router: Any, prefill: Any) -> list[dict[str, Any]]:
         found.append({"type": PIN, "name": f"pin-{phase}", "parameters": own})
     index = router.prefix_index
     if index != type(router).model_fields["prefix_index"].default:
-        limits: dict[str, Any] = {"maxPrefixTokensToMatch": index.most_tokens or 0}
+        limits: Keys = {"maxPrefixTokensToMatch": index.most_tokens or 0}
         if index.most_tokens is None:
             limits["maxPrefixBlocksToMatch"] = 0
         if (index.block is None) != (index.capacity is None):
@@ -91,5 +97,5 @@ def _scorers(router: Any, prefill: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _blocks(tokens: int | None) -> dict[str, Any]:
+def _blocks(tokens: int | None) -> Keys:
     return {} if tokens is None else {"tokenProcessorConfig": {"blockSizeTokens": tokens}}
