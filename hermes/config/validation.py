@@ -68,19 +68,16 @@ _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal",
 
 def validate(
     model: type[M], data: Node | Mapping[str, Any], file: str | None = None, *, base_dir: Path | None = None,
-    words: Mapping[str, str] = {},
 ) -> M:
     """Return an instance of `model` from a document or a plain dict; raises `InputError` with the first mistake.
 
-    Args:
-        base_dir: Folder of the scenario, to which its paths are relative (`hermes.config.FileName`).
-        words: What is said of pydantic's types of errors in place of `_EXPECTED`.
+    base_dir: Folder of the scenario, to which its paths are relative (`hermes.config.FileName`).
     """
     node = data if isinstance(data, Node) else as_node(data)
     try:
         return model.model_validate(node.plain(), context=base_dir)
     except ValidationError as error:
-        raise input_error(error, node, model, file, words) from None
+        raise input_error(error, node, model, file) from None
     except RecursionError:
         raise InputError("a shallower structure", Verbatim("one nested too deeply"), file=file) from None
 
@@ -104,12 +101,11 @@ def _shipped(model: type[M], path: Path) -> Any:
 
 
 def input_error(
-    error: ValidationError, node: Node, model: type[BaseModel] | None = None, file: str | None = None,
-    words: Mapping[str, str] = {},
+    error: ValidationError, node: Node, model: type[BaseModel] | None = None, file: str | None = None
 ) -> InputError:
     """Return the first of pydantic's errors about `node` as an `InputError`."""
     schema = _Schema.of(model)
-    found = [_Problem(item, node, schema, words) for item in error.errors(include_url=False)]
+    found = [_Problem(item, node, schema) for item in error.errors(include_url=False)]
     # a mistyped key is both unknown and missing: report the unknown one
     first = next((p for p in found if p.kind == "extra_forbidden"), None) if found[0].kind == "missing" else None
     first = first or found[0]
@@ -125,8 +121,8 @@ def input_error(
 class _Problem:
     """One pydantic error, with its location translated to the document."""
 
-    def __init__(self, item: Any, node: Node, schema: _Schema, words: Mapping[str, str]) -> None:
-        self.item, self.kind, self.context, self.words = item, str(item["type"]), item.get("ctx", {}), words
+    def __init__(self, item: Any, node: Node, schema: _Schema) -> None:
+        self.item, self.kind, self.context = item, str(item["type"]), item.get("ctx", {})
         self.path: list[str] = []
         self.node, self.parent, self.schema = node, node, schema
         self.above: list[tuple[_Schema, Node]] = []  # the mappings and lists on the path, the whole document first
@@ -162,9 +158,6 @@ class _Problem:
             return cause.expected if isinstance(cause, InputError) else f"a valid value ({cause})"
         if self.kind == "assertion_error":
             return f"a valid value ({self.context.get('error')})"
-        if self.kind in self.words:
-            said = self.words[self.kind]
-            return type(said)(said.format_map({"names": ", ".join(_quoted(self.context.get("expected")))}))
         if self.kind == "extra_forbidden":
             return self._one_of("one of the keys", self._keys())
         if self.kind == "union_tag_not_found" and self._fitting_kinds():
@@ -208,7 +201,7 @@ class _Problem:
         elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
             suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
-            suggestion = _meant(found, _quoted(self.context.get("expected")))
+            suggestion = _meant(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
         cause = self.context.get("error")
         if isinstance(cause, InputError):
             suggestion = cause.suggestion
@@ -249,11 +242,6 @@ class _Problem:
     @staticmethod
     def _one_of(start: str, names: list[str]) -> str:
         return f"{start} {', '.join(names)}" if names else "no such key" if "key" in start else "a known kind"
-
-
-def _quoted(expected: object) -> list[str]:
-    """Return the names in pydantic's list of the values of a literal."""
-    return re.findall(r"'([^']*)'", str(expected))
 
 
 def _meant(found: object, names: list[str]) -> str | None:

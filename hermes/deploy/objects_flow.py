@@ -8,23 +8,26 @@ without it requests of a negative priority are refused while the pool is saturat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, NamedTuple, TypeVar
 
 from hermes.deploy.typed import (
+    NOT_MODELLED,
     GoDuration,
     Keys,
-    Number,
     Part,
     Quantity,
-    Whole,
     amount_of,
+    as_go_duration,
+    as_number,
+    as_whole,
     go_duration_of,
+    one_of,
     refuse_set,
     seconds_of,
     that,
 )
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
 from hermes.gateway.config import GatewayConfig
 from hermes.gateway.flow_config import (
     AdmissionConfig,
@@ -36,7 +39,7 @@ from hermes.gateway.flow_config import (
     RevokeConfig,
 )
 
-__all__ = ["FLOW_PLUGINS", "GATE", "NO_FIELD", "FlowControl", "NoParameters", "Plugin", "SaturationDetector", "flow_of",
+__all__ = ["FLOW_PLUGINS", "GATE", "NO_FIELD", "FlowControl", "Plugin", "SaturationDetector", "flow_of",
            "read_flow"]
 
 GATE = "flowControl"
@@ -51,80 +54,30 @@ FAIRNESS = {"global-strict-fairness-policy": "global_strict", "round-robin-fairn
 THERE = ("fcfs-ordering-policy", "global-strict-fairness-policy", CEILING, UTILIZATION)
 MOST, MOST_BYTES, TTL_S = 5000, 10**9, 60.0   # of a band, and of a wait
 SCRAPE_S, IDLE_S = 0.05, 3600.0
+V = TypeVar("V")
 REVOKE: dict[str, dict[str, float]] = {UTILIZATION: {}, CONCURRENCY: {"grace": 0.01}}   # by detector
 NO_FIELD = "an EndpointPickerConfig"
 
 
-FromOne = Annotated[Whole, that(lambda number: 1 <= number <= 10**6, "a whole number from 1 to 1000000")]
-Share = Annotated[Number, that(lambda number: 0 < number <= 1, "above 0, and at most 1")]
-Staleness = Annotated[GoDuration, that(lambda text: seconds_of(text) >= SCRAPE_S,
-                                       f"at least {SCRAPE_S:g} s, the time between two scrapes")]
-HalfLife = Annotated[Number, that(bool, Verbatim("0 takes lasDecayFactor, which is not modelled; write a half-life"))]
-Idle = Annotated[Number, that(lambda seconds: seconds >= IDLE_S,
-                              f"{IDLE_S:g} or more: that idle tenants are forgotten is not modelled")]
-One = Annotated[Number, that(lambda number: number == 1, Verbatim(
-    "a ceiling other than 1 is a key of the scenario's classes; leave it out, and write gateway.classes.NAME.ceiling"))]
+# plugins of flow control, which are no scorers, filters or pickers here -> parameters that are read, and those without
+# an effect: `headroom` is of the detector as a filter of endpoints
+FLOW_PLUGINS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    **dict.fromkeys((*ORDERINGS, *FAIRNESS, PRODUCER), ((), ())),
+    UTILIZATION: (("queueDepthThreshold", "kvCacheUtilThreshold", "metricsStalenessThreshold"), ("headroom",)),
+    CONCURRENCY: (("maxConcurrency", "concurrencyMode"), ("headroom", "maxTokenConcurrency")),
+    LEAST_SERVICE: (("strategy", "lasWeightService", "lasWeightHeadWait", "lasHalfLifeSeconds", "evictionTtlSeconds"),
+                    ("lasDecayFactor", "evictionSweepSeconds")),
+    CEILING: (("threshold",), ())}
 
-
-# -- parameters of plugins ---------------------------------------------------------------------------------------------
-
-class NoParameters(Part):
-    """Of a plugin without any that counts."""
-
-
-class Thresholds(Part):
-    """Of `utilization-detector`. `headroom` is of the detector as a filter of endpoints."""
-
-    beside = ("headroom",)
-    queue_depth_threshold: FromOne | None = None
-    kv_cache_util_threshold: Share | None = None
-    metrics_staleness_threshold: Staleness | None = None
-
-    @property
-    def keys(self) -> Keys:
-        stale = self.metrics_staleness_threshold
-        found = {"queue": self.queue_depth_threshold, "kv": self.kv_cache_util_threshold,
-                 "stale": None if stale is None else seconds_of(stale)}
-        return {"kind": "utilization"} | {key: value for key, value in found.items() if value is not None}
-
-
-class Concurrency(Part):
-    """Of `concurrency-detector`."""
-
-    beside = ("headroom", "maxTokenConcurrency")
-    max_concurrency: FromOne | None = None
-    concurrency_mode: Literal["requests"] | None = None
-
-    @property
-    def keys(self) -> Keys:
-        return {"kind": "concurrency"} | ({} if self.max_concurrency is None else {"limit": self.max_concurrency})
-
-
-class LeastService(Part):
-    """Of `program-aware-fairness`."""
-
-    beside = ("lasDecayFactor", "evictionSweepSeconds")
-    strategy: Literal["las"] | None = None
-    las_weight_service: Number | None = None
-    las_weight_head_wait: Number | None = None
-    las_half_life_seconds: HalfLife | None = None
-    eviction_ttl_seconds: Idle | None = None
-
-    @property
-    def keys(self) -> Keys:
-        found = {"service_weight": self.las_weight_service, "wait_weight": self.las_weight_head_wait,
-                 "half_life": self.las_half_life_seconds}
-        return {key: float(value) for key, value in found.items() if value is not None}
-
-
-class Ceiling(Part):
-    threshold: One | None = None
-
-
-FLOW_PLUGINS: dict[str, type[Part]] = {
-    **dict.fromkeys((*ORDERINGS, *FAIRNESS, PRODUCER), NoParameters), UTILIZATION: Thresholds,
-    CONCURRENCY: Concurrency, LEAST_SERVICE: LeastService, CEILING: Ceiling}
-"""Plugins of flow control, which are no scorers, filters or pickers here, and their parameters."""
+from_one = that(as_whole, lambda number: 1 <= number <= 10**6, "a whole number from 1 to 1000000")
+share = that(as_number, lambda number: 0 < number <= 1, "above 0, and at most 1")
+staleness = that(as_go_duration, lambda text: seconds_of(text) >= SCRAPE_S,
+                 f"at least {SCRAPE_S:g} s, the time between two scrapes")
+half_life = that(as_number, bool, Verbatim("0 takes lasDecayFactor, which is not modelled; write a half-life"))
+idle = that(as_number, lambda seconds: seconds >= IDLE_S,
+            f"{IDLE_S:g} or more: that idle tenants are forgotten is not modelled")
+one = that(as_number, lambda number: number == 1, Verbatim(
+    "a ceiling other than 1 is a key of the scenario's classes; leave it out, and write gateway.classes.NAME.ceiling"))
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -137,14 +90,13 @@ class Band(Part):
     fairness_policy_ref: str | None = None
 
 
-class PluginRef(Part):
-    plugin_ref: str | None = None
-
-
-class SaturationDetector(Thresholds):
+class SaturationDetector(Part):
     """Thresholds in place of a plugin: the Gateway API inference extension up to 1.2."""
 
     plugin_ref: str | None = None
+    queue_depth_threshold: object = None
+    kv_cache_util_threshold: object = None
+    metrics_staleness_threshold: object = None
 
 
 class FlowControl(Part):
@@ -156,7 +108,7 @@ class FlowControl(Part):
     default_negative_priority_band: Band | None = None
     priority_bands: list[Band] = []
     usage_limit_policy_plugin_ref: str | None = None
-    saturation_detector: PluginRef | None = None
+    saturation_detector: dict[Literal["pluginRef"], str] | None = None
     enable_eviction: bool = False
 
 
@@ -166,22 +118,42 @@ class Plugin(NamedTuple):
     Attributes:
         name: By which profiles name it.
         kind: Its type; names of older releases as they are now.
-        place: Its path in the file.
+        place, path: Where it and its parameters stand in the file.
         given: Its parameters.
     """
 
     name: str
     kind: str
     place: str
-    given: Part
+    path: str
+    given: Keys
 
-    @property
-    def path(self) -> str:
-        """The path of its parameters."""
-        return f"{self.place}.parameters"
+    def get(self, name: str, check: Callable[[object], V]) -> V | None:
+        """Return a parameter as a function reads it, None where it is left out."""
+        if name not in self.given:
+            return None
+        with inside(f"{self.path}.{name}"):
+            return check(self.given[name])
+
+    def below(self, name: str, known: Collection[str], beside: Collection[str] = ()) -> Plugin:
+        """Return the same with the parameters under a name alone. Raises `InputError` for one that is not known."""
+        given = self.given.get(name) or {}
+        if not isinstance(given, dict):
+            raise InputError("a mapping", given, field=f"{self.path}.{name}")
+        return self._replace(path=f"{self.path}.{name}", given=given).among(known, beside)
+
+    def among(self, known: Collection[str], beside: Collection[str]) -> Plugin:
+        """Return the same without the parameters that have no effect. Raises `InputError` for one that is not known."""
+        for name in self.given:
+            if name not in known and name not in beside:
+                raise InputError(NOT_MODELLED, field=f"{self.path}.{name}")
+        return self._replace(given={name: own for name, own in self.given.items() if name in known})
 
 
-G = TypeVar("G", bound=Part)
+def _utilization(own: Plugin) -> Keys:
+    found = {"queue": own.get("queueDepthThreshold", from_one), "kv": own.get("kvCacheUtilThreshold", share),
+             "stale": own.get("metricsStalenessThreshold", lambda value: seconds_of(staleness(value)))}
+    return {"kind": "utilization"} | {key: value for key, value in found.items() if value is not None}
 
 
 class _Plugins:
@@ -199,28 +171,41 @@ class _Plugins:
             raise InputError(f"a plugin of the types {', '.join(kinds)}", kind, field=path)
         return kind
 
-    def given(self, name: str, kind: type[G]) -> G:
-        """Return the parameters of a plugin."""
-        found = self._plugins[name].given if name in self._plugins else None
-        return found if isinstance(found, kind) else kind()
+    def given(self, name: str) -> Plugin:
+        """Return a plugin; one that llm-d makes has no parameters."""
+        return self._plugins.get(name, Plugin(name, name, "", "", {}))
 
     def detector(self, name: str | None, path: str) -> tuple[str, Keys]:
         """Return the type of the detector that a field names, and its configuration."""
         kind = UTILIZATION if name is None else self.named(name, path, (UTILIZATION, CONCURRENCY))
-        return kind, (self.given(name or kind, Thresholds) if kind == UTILIZATION else
-                      self.given(name or kind, Concurrency)).keys
+        own = self.given(name or kind)
+        if kind == UTILIZATION:
+            return kind, _utilization(own)
+        own.get("concurrencyMode", one_of("requests"))
+        limit = own.get("maxConcurrency", from_one)
+        return kind, {"kind": "concurrency"} | ({} if limit is None else {"limit": limit})
+
+    def fairness(self, name: str | None, path: str) -> Keys:
+        """Return the policy that a field names."""
+        if name is None:
+            return {"kind": "global_strict"}
+        kind, own = self.named(name, path, FAIRNESS), self.given(name)
+        own.get("strategy", one_of("las"))
+        own.get("evictionTtlSeconds", idle)
+        found = {"service_weight": own.get("lasWeightService", as_number),
+                 "wait_weight": own.get("lasWeightHeadWait", as_number),
+                 "half_life": own.get("lasHalfLifeSeconds", half_life)}
+        return {"kind": FAIRNESS[kind]} | {key: float(value) for key, value in found.items() if value is not None}
 
     def band(self, band: Band, path: str) -> Keys:
         """Return the rules of a band, none left out."""
-        ordering, fairness = band.ordering_policy_ref, band.fairness_policy_ref
-        kind = "global_strict" if fairness is None else FAIRNESS[
-            self.named(fairness, f"{path}.fairnessPolicyRef", FAIRNESS)]
+        ordering = band.ordering_policy_ref
         return {
             "max": _limit(band.max_requests, f"{path}.maxRequests", 1e9) or MOST,
             "max_bytes": _limit(band.max_bytes, f"{path}.maxBytes", 2.0**60) or MOST_BYTES,
             "ordering": "fcfs" if ordering is None else
             ORDERINGS[self.named(ordering, f"{path}.orderingPolicyRef", ORDERINGS)],
-            "fairness": {"kind": kind} | self.given(fairness or "", LeastService).keys}
+            "fairness": self.fairness(band.fairness_policy_ref, f"{path}.fairnessPolicyRef")}
 
     def check_producers(self) -> None:
         """Refuse a producer of the load in flight, by which `utilization-detector` is corrected."""
@@ -252,14 +237,15 @@ def read_flow(flow: FlowControl | None, top: SaturationDetector | None, listed: 
     """
     plugins, own = _Plugins(listed), flow or FlowControl()
     nested = own.saturation_detector   # llm-d takes the nested one of two
-    path = "saturationDetector.pluginRef" if nested is None else "flowControl.saturationDetector.pluginRef"
-    if nested is None and top is not None and (given := top.model_fields_set - {"plugin_ref"}):
-        if top.plugin_ref is not None:
-            raise InputError(Verbatim("excludes thresholds; leave one of them out"), field=path)
-        kind, detector = UTILIZATION, top.keys if given else {}
+    path = "saturationDetector" if nested is None else "flowControl.saturationDetector"
+    given = {} if nested is not None or top is None else top.written()
+    name = given.pop("pluginRef", None) if nested is None else nested.get("pluginRef")
+    if given:
+        if name is not None:
+            raise InputError(Verbatim("excludes thresholds; leave one of them out"), field=f"{path}.pluginRef")
+        kind, detector = UTILIZATION, _utilization(Plugin("", UTILIZATION, path, path, given))
     else:
-        named = top if nested is None else nested
-        kind, detector = plugins.detector(None if named is None else named.plugin_ref, path)
+        kind, detector = plugins.detector(name, f"{path}.pluginRef")
     if not gate:
         return {} if top is None and nested is None else {"admission": {"detector": detector}, "flow_control": None}
     if kind == UTILIZATION:
@@ -280,6 +266,7 @@ def _queue(own: FlowControl, plugins: _Plugins, detector: str) -> Keys:
                          field="flowControl.noEndpointRequestTTL")
     if own.usage_limit_policy_plugin_ref is not None:
         plugins.named(own.usage_limit_policy_plugin_ref, "flowControl.usageLimitPolicyPluginRef", (CEILING,))
+        plugins.given(own.usage_limit_policy_plugin_ref).get("threshold", one)
     rules = plugins.band(own.default_priority_band, "flowControl.defaultPriorityBand")
     negative, path = own.default_negative_priority_band, "flowControl.defaultNegativePriorityBand"
     if negative is not None and plugins.band(negative, path) != rules:

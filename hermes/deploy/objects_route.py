@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
-from hermes.deploy.typed import Duration, Keys, Metadata, Object, Part, Whole, refuse_set, seconds_of, that
+from hermes.deploy.typed import Duration, Keys, Object, Part, Whole, as_whole, refuse_set, seconds_of, that
 from hermes.errors import InputError, Verbatim
 from hermes.gateway.config import GatewayConfig
 from hermes.units import s_to_ns
@@ -18,37 +18,27 @@ ROUTED = ("timeout", "per_try", "retries", "backoff", "max_backoff")   # keys th
 STATUSES = (429, 502, 503, 504, 529)
 
 
-Status = Annotated[Whole, that(STATUSES.__contains__, f"statuses among {', '.join(map(str, STATUSES))}")]
-
-
-class Timeouts(Part):
-    request: Duration | None = None
-    backend_request: Duration | None = None
+Status = Annotated[int, BeforeValidator(that(
+    as_whole, STATUSES.__contains__, f"statuses among {', '.join(map(str, STATUSES))}"))]
+Weight = Annotated[int, BeforeValidator(that(as_whole, bool, "a weight from 1 on (0 sends it no request)"))]
 
 
 class Retry(Part):
-    attempts: Whole
+    attempts: Whole   # gateways differ in it
     backoff: Duration | None = None
     codes: list[Status] = []
 
 
-class Match(Part):
-    """Requests that a rule takes; headers and parameters would narrow it to those that have them."""
-
-    path: Keys | None = None
-    method: str | None = None
-
-
 class Backend(Part):
     beside = ("group", "kind", "name", "namespace", "port")
-    weight: Annotated[Whole, that(bool, "a weight from 1 on (0 sends it no request)")] = 1
+    weight: Weight = 1
 
 
 class Rule(Part):
     beside = ("name",)
-    timeouts: Timeouts = Timeouts()
+    timeouts: dict[Literal["request", "backendRequest"], Duration] = {}
     retry: Retry | None = None
-    matches: list[Match] = []
+    matches: list[dict[Literal["path", "method"], Keys | str]] = []   # others narrow it to requests that have them
     backend_refs: list[Backend] = []
 
     @model_validator(mode="after")
@@ -87,8 +77,9 @@ class HTTPRoute(Object):
     def keys(self) -> Keys:
         """The keys of a gateway. A duration of 0 is none."""
         times, retry = self.spec.rules[0].timeouts, self.spec.rules[0].retry
-        found: Keys = {key: seconds_of(text) for key, text in (
-            ("timeout", times.request), ("per_try", times.backend_request)) if text and seconds_of(text)}
+        found: Keys = {key: seconds for key, text in (
+            ("timeout", times.get("request")), ("per_try", times.get("backendRequest")))
+            if text and (seconds := seconds_of(text))}
         if retry is None:
             return found
         again: Keys = {"retries": retry.attempts}
@@ -120,8 +111,8 @@ class HTTPRoute(Object):
                                  field="gateway.max_backoff")
             rule["retry"] = {"attempts": gateway.retries, "backoff": _duration(gateway.backoff, "backoff"),
                              "codes": [502, 503, 504]}
-        return cls(api_version="gateway.networking.k8s.io/v1", kind="HTTPRoute", metadata=Metadata(name="hermes"),
-                   spec=Spec(rules=[Rule.model_validate(rule)]))
+        return cls.model_validate({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                                   "metadata": {"name": "hermes"}, "spec": {"rules": [rule]}})
 
 
 def _duration(seconds: float, key: str) -> str:

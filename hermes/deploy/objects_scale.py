@@ -5,20 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from hermes.deploy.typed import (
-    Keys,
-    Metadata,
-    Object,
-    Part,
-    Quantity,
-    Reference,
-    Whole,
-    amount_of,
-    quantity_of,
-    whole_of,
-)
+from hermes.deploy.typed import Keys, Object, Part, Quantity, Whole, amount_of, quantity_of, whole_of
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.hpa import Hpa, Ruled
 from hermes.fleet.hpa import Metric as HpaMetric
@@ -66,6 +55,10 @@ def _elsewhere(autoscaler: Ruled, path: str) -> list[str]:
             if key in fields and getattr(autoscaler, key) != fields[key].default]
 
 
+MetricName = Annotated[str, AfterValidator(lambda name: _metric(name) and name)]
+Query = Annotated[str, AfterValidator(lambda query: _summed(query) and query)]
+
+
 # -- how fast ----------------------------------------------------------------------------------------------------------
 
 class Policy(Part):
@@ -78,7 +71,7 @@ class Rules(Part):
     """One side of a `behavior`."""
 
     stabilization_window_seconds: Whole | None = None
-    select_policy: Literal["Max"] | None = None
+    select_policy: Literal["Max"] = "Max"
     policies: list[Policy] = []
 
     @model_validator(mode="after")
@@ -107,23 +100,16 @@ class Behavior(Part):
     def keys(self) -> Keys:
         return {"scale_up": self.scale_up.keys, "scale_down": self.scale_down.keys}
 
-    @classmethod
-    def of(cls, autoscaler: Ruled, path: str) -> Behavior | None:
-        """Return both sides as they were simulated; None where no `behavior` was."""
-        found = {}
-        for key, side in (("scale_up", autoscaler.scale_up), ("scale_down", autoscaler.scale_down)):
-            if side is not None:
-                at = f"{path}.{key}"
-                found[key] = Rules(
-                    stabilization_window_seconds=whole_of(side.window, f"{at}.window"), select_policy="Max",
-                    policies=[Policy(type=kind, value=whole_of(value, f"{at}.{kind.lower()}"),
-                                     period_seconds=whole_of(side.period, f"{at}.period"))
-                              for kind, value in _limits(side.pods, side.percent) if value is not None])
-        return cls(**found) if found else None
 
-
-def _limits(pods: int | None, percent: float | None) -> tuple[tuple[Literal["Pods", "Percent"], float | None], ...]:
-    return ("Pods", pods), ("Percent", percent)
+def _behavior_of(autoscaler: Ruled, path: str) -> Keys:
+    """Return both sides as they were simulated; nothing where no `behavior` was."""
+    return {field: {
+        "stabilizationWindowSeconds": whole_of(side.window, f"{path}.{key}.window"), "selectPolicy": "Max",
+        "policies": [{"type": name.capitalize(), "value": whole_of(value, f"{path}.{key}.{name}"),
+                      "periodSeconds": whole_of(side.period, f"{path}.{key}.period")}
+                     for name, value in (("pods", side.pods), ("percent", side.percent)) if value is not None]}
+        for field, key, side in (("scaleUp", "scale_up", autoscaler.scale_up),
+                                 ("scaleDown", "scale_down", autoscaler.scale_down)) if side is not None}
 
 
 # -- HorizontalPodAutoscaler -------------------------------------------------------------------------------------------
@@ -141,18 +127,14 @@ class Target(Part):
         return self
 
 
-class Named(Part):
-    name: Annotated[str, AfterValidator(lambda name: _metric(name) and name)]
-
-
-class Described(Reference):
-    model_config = ConfigDict(extra="forbid")
-    kind: Literal["Service", "InferencePool"]
-
-
 class Source(Part):
-    metric: Named
+    metric: Annotated[dict[Literal["name"], MetricName], Field(min_length=1)]
     target: Target
+
+
+class Described(Part):
+    beside = ("apiVersion", "name")
+    kind: Literal["Service", "InferencePool"]
 
 
 class OfObject(Source):
@@ -165,37 +147,37 @@ class Metric(Part):
     external: Source | None = None
     object: OfObject | None = None
 
+    @property
+    def source(self) -> Source | None:
+        return {"Pods": self.pods, "External": self.external, "Object": self.object}[self.type]
+
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
-        if self._source is None:
+        if self.source is None:
             raise InputError(Verbatim("needs metric.name and target; write them"), field=self.type.lower())
-        if self.type == "Pods" and self._source.target.type == "Value":
+        if self.type == "Pods" and self.source.target.type == "Value":
             raise InputError("one of AverageValue", "Value", field="pods.target.type")
         return self
 
     @property
-    def _source(self) -> Source | None:
-        return {"Pods": self.pods, "External": self.external, "Object": self.object}[self.type]
-
-    @property
     def keys(self) -> Keys:
-        assert self._source is not None   # by its validator
-        target = self._source.target
-        return {"metric": _metric(self._source.metric.name), "type": self.type.lower(),
+        assert self.source is not None   # by its validator
+        target = self.source.target
+        return {"metric": _metric(self.source.metric["name"]), "type": self.type.lower(),
                 "average": target.value is None, "target": amount_of(target.value or target.average_value or "")}
 
-    @classmethod
-    def of(cls, metric: HpaMetric, service: str, path: str) -> Metric:
-        value = {"averageValue" if metric.average else "value": quantity_of(metric.target, f"{path}.target")}
-        source = {"metric": {"name": f"vllm_{NEWEST[metric.metric]}"},
-                  "target": {"type": "AverageValue" if metric.average else "Value", **value}}
-        if metric.type == "object":
-            source["describedObject"] = {"apiVersion": "v1", "kind": "Service", "name": service}
-        return cls.model_validate({"type": metric.type.capitalize(), metric.type: source})
+
+def _metric_of(metric: HpaMetric, service: str, path: str) -> Keys:
+    own: Keys = {"metric": {"name": f"vllm_{NEWEST[metric.metric]}"}}
+    if metric.type == "object":
+        own["describedObject"] = {"apiVersion": "v1", "kind": "Service", "name": service}
+    own["target"] = {"type": "AverageValue" if metric.average else "Value",
+                     "averageValue" if metric.average else "value": quantity_of(metric.target, f"{path}.target")}
+    return {"type": metric.type.capitalize(), metric.type: own}
 
 
 class HpaSpec(Part):
-    scale_target_ref: Reference | None = None
+    scale_target_ref: Keys | None = None
     min_replicas: Whole = 1
     max_replicas: Whole
     metrics: list[Metric] = []
@@ -222,16 +204,15 @@ class HorizontalPodAutoscaler(Object):
             most: Clients of the group.
             path: Of the autoscaler in the scenario.
         """
-        spec = HpaSpec(
-            scale_target_ref=Reference(api_version="apps/v1", kind="Deployment", name=name),
-            min_replicas=autoscaler.min, max_replicas=autoscaler.max or most,
-            metrics=[Metric.of(metric, name, f"{path}.metrics.{place}")
-                     for place, metric in enumerate(autoscaler.metrics)],
-            behavior=Behavior.of(autoscaler, path))
+        spec = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                "minReplicas": autoscaler.min, "maxReplicas": autoscaler.max or most,
+                "metrics": [_metric_of(metric, name, f"{path}.metrics.{place}")
+                            for place, metric in enumerate(autoscaler.metrics)],
+                "behavior": _behavior_of(autoscaler, path) or None}
         notes = [f"{path}: the Service of metrics of type Object is yours to name"] \
             if any(metric.type == "object" for metric in autoscaler.metrics) else []
-        return cls(api_version="autoscaling/v2", kind="HorizontalPodAutoscaler", metadata=Metadata(name=name),
-                   spec=spec), notes + _elsewhere(autoscaler, path)
+        return cls.model_validate({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+                                   "metadata": {"name": name}, "spec": spec}), notes + _elsewhere(autoscaler, path)
 
 
 # -- ScaledObject ------------------------------------------------------------------------------------------------------
@@ -239,7 +220,7 @@ class HorizontalPodAutoscaler(Object):
 class TriggerMetadata(Part):
     beside = ("metricName", "namespace", "authModes")
     server_address: str | None = None
-    query: Annotated[str, AfterValidator(lambda query: _summed(query) and query)]
+    query: Query
     threshold: Quantity
     activation_threshold: Quantity | None = None
 
@@ -247,7 +228,7 @@ class TriggerMetadata(Part):
 class Trigger(Part):
     beside = ("name", "authenticationRef")
     type: Literal["prometheus"]
-    metric_type: Literal["AverageValue"] | None = None
+    metric_type: Literal["AverageValue"] = "AverageValue"
     metadata: TriggerMetadata
 
     @property
@@ -262,26 +243,16 @@ class HpaConfig(Part):
     behavior: Behavior | None = None
 
 
-class Advanced(Part):
-    horizontal_pod_autoscaler_config: HpaConfig = HpaConfig()
-
-
 class KedaSpec(Part):
-    scale_target_ref: Reference | None = None
+    scale_target_ref: Keys | None = None
     min_replica_count: Whole | None = None
-    max_replica_count: Whole | None = None
+    max_replica_count: Whole   # KEDA: 100
     idle_replica_count: Whole | None = None
     polling_interval: Whole | None = None
     cooldown_period: Whole | None = None
     initial_cooldown_period: Whole | None = None
     triggers: list[Trigger] = []
-    advanced: Advanced = Advanced()
-
-    @model_validator(mode="after")
-    def _says_the_most(self) -> Self:
-        if self.max_replica_count is None:
-            raise InputError(Verbatim("is missing; KEDA takes 100, so write it"), field="maxReplicaCount")
-        return self
+    advanced: dict[Literal["horizontalPodAutoscalerConfig"], HpaConfig] = {}
 
 
 class ScaledObject(Object):
@@ -292,7 +263,7 @@ class ScaledObject(Object):
     @property
     def keys(self) -> Keys:
         """The autoscaler of a scenario."""
-        behavior = self.spec.advanced.horizontal_pod_autoscaler_config.behavior
+        behavior = self.spec.advanced.get("horizontalPodAutoscalerConfig", HpaConfig()).behavior
         return {"kind": "keda", "triggers": [trigger.keys for trigger in self.spec.triggers],
                 **{key: value for name, key in KEDA.items() if (value := getattr(self.spec, name)) is not None},
                 **(behavior.keys if behavior else {})}
@@ -300,21 +271,19 @@ class ScaledObject(Object):
     @classmethod
     def of(cls, autoscaler: Keda, name: str, most: int, path: str) -> tuple[ScaledObject, list[str]]:
         """Return the object, and what has to be set elsewhere. See `HorizontalPodAutoscaler.of`."""
-        triggers = []
-        for place, trigger in enumerate(autoscaler.triggers):
-            at = f"{path}.triggers.{place}"
-            metric = QUEUES[0] if trigger.metric == "queue" else f"vllm:{NEWEST[trigger.metric]}"
-            triggers.append(Trigger(type="prometheus", metric_type="AverageValue", metadata=TriggerMetadata(
-                server_address=PROMETHEUS, query=f"sum({metric})",
-                threshold=quantity_of(trigger.target, f"{at}.target", unit=False),
-                activation_threshold=quantity_of(trigger.activation, f"{at}.activation", unit=False))))
+        triggers = [{"type": "prometheus", "metricType": "AverageValue", "metadata": {
+            "serverAddress": PROMETHEUS,
+            "query": f"sum({QUEUES[0] if trigger.metric == 'queue' else f'vllm:{NEWEST[trigger.metric]}'})",
+            "threshold": quantity_of(trigger.target, f"{path}.triggers.{place}.target", unit=False),
+            "activationThreshold": quantity_of(trigger.activation, f"{path}.triggers.{place}.activation", unit=False)}}
+            for place, trigger in enumerate(autoscaler.triggers)]
         numbers = {key: most if key == "max" and autoscaler.max is None else getattr(autoscaler, key)
                    for key in KEDA.values()}
-        behavior = Behavior.of(autoscaler, path)
-        spec = KedaSpec.model_validate({
-            "scaleTargetRef": {"name": name}, "triggers": triggers,
-            **{field: whole_of(numbers[key], f"{path}.{key}") for field, key in KEDA.items()
-               if numbers[key] is not None},
-            **({"advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}}} if behavior else {})})
-        return cls(api_version="keda.sh/v1alpha1", kind="ScaledObject", metadata=Metadata(name=name), spec=spec), [
+        behavior = _behavior_of(autoscaler, path)
+        spec = {"scaleTargetRef": {"name": name}, "triggers": triggers,
+                **{field: whole_of(numbers[key], f"{path}.{key}") for field, key in KEDA.items()
+                   if numbers[key] is not None},
+                **({"advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}}} if behavior else {})}
+        return cls.model_validate({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+                                   "metadata": {"name": name}, "spec": spec}), [
             f"{path}: serverAddress of the triggers is yours to write", *_elsewhere(autoscaler, path)]

@@ -25,21 +25,11 @@ from hermes.deploy.picker_plugins import (
     PRECISE,
     SCORERS,
     SINGLE,
-    ActiveRequest,
-    Decider,
-    DisaggHandler,
     EndpointPickerConfig,
-    Events,
-    Handler,
-    Index,
-    LoadAware,
-    NoHit,
-    PrefixScorer,
-    Session,
     only,
     plugins_of,
 )
-from hermes.deploy.typed import Keys, placing, read
+from hermes.deploy.typed import Keys, as_number, as_whole, one_of, placing, read, that
 from hermes.errors import InputError, Verbatim
 from hermes.routing.llm_d import LEAST_BLOCK, MOST_TOKENS, LlmDConfig
 
@@ -75,10 +65,11 @@ class PickerRead:
     checks: list[Check] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
-    def take(self, key: str, value: float | None, path: str) -> None:
-        """Set a key of the router to what a field says, if it is there."""
+    def take(self, key: str, plugin: Plugin, name: str, check: Callable[[object], float] = as_whole) -> None:
+        """Set a key of the router to a parameter of a plugin, if it is there."""
+        value = plugin.get(name, check)
         if value is not None:
-            self.router[key], self.places[key] = value, path
+            self.router[key], self.places[key] = value, f"{plugin.path}.{name}"
 
     def check(self) -> None:
         """Raise `InputError` for a value that the router does not take."""
@@ -108,7 +99,7 @@ def read_picker(document: Node) -> PickerRead:
     config, found = read(EndpointPickerConfig, document), PickerRead()
     with placing(document):
         gate = _gates(config.feature_gates)
-        _read(config, plugins_of(config, document), gate, found)
+        _read(config, plugins_of(config), gate, found)
     for name, node in fields(None if gate else document.child("flowControl")):
         if name != "saturationDetector":
             raise (node.key or node.mark).error(
@@ -212,21 +203,23 @@ def _profile(name: str, path: str, rows: Sequence[tuple[Plugin, float, str]], pl
 
 def _scorer(plugin: Plugin, plugins: Mapping[str, Plugin], path: str) -> str:
     """Return the key of a scorer. A prefix scorer's is that of the producer whose matches it reads."""
-    if not isinstance(plugin.given, PrefixScorer):
-        return SCORERS[plugin.kind]
+    key = SCORERS[plugin.kind]
+    if key != "prefix":
+        return key
+    plugin.get("prefixLengthWeight", no_weight)
     if any(one.kind == "passthrough-parser" for one in plugins.values()):
         raise InputError(Verbatim("passthrough-parser reads no prompt, so that no prefix matches; remove one of them"),
                          field=path)
-    return "precise_prefix" if _producer(plugin.given, plugin.path, plugins) == PRECISE else "prefix"
+    return "precise_prefix" if _producer(plugin, plugins) == PRECISE else "prefix"
 
 
-def _producer(given: PrefixScorer | NoHit, path: str, plugins: Mapping[str, Plugin]) -> str:
+def _producer(plugin: Plugin, plugins: Mapping[str, Plugin]) -> str:
     """Return the type of the producer whose matches a plugin reads."""
-    name = given.prefix_match_info_producer_name
+    name = plugin.get("prefixMatchInfoProducerName", one_of())
     kind = APPROXIMATE if name is None else plugins[name].kind if name in plugins else name
     if kind not in (APPROXIMATE, PRECISE, "precise-prefix-cache-scorer"):
         raise InputError(f"the name of a plugin {APPROXIMATE} or {PRECISE}", name,
-                         field=f"{path}.prefixMatchInfoProducerName")
+                         field=f"{plugin.path}.prefixMatchInfoProducerName")
     return APPROXIMATE if kind == APPROXIMATE else PRECISE
 
 
@@ -272,27 +265,29 @@ def _phases(split: Plugin | None, decider: Plugin | None) -> dict[str, str]:
     """Return the names of the profiles by phase; none for a single profile."""
     if split is None:
         return {}
-    names = split.given.profiles if isinstance(split.given, DisaggHandler) else DisaggHandler().profiles
-    return {"decode": names.decode, "encode": names.encode, **({} if decider is None else {"prefill": names.prefill})}
+    names = split.below("profiles", ("decode", "prefill", "encode"))
+    found = {phase: names.get(phase, one_of()) or phase for phase in ("decode", "prefill", "encode")}
+    if decider is None:
+        del found["prefill"]
+    return found
 
 
 def _decider(split: Plugin, plugins: Mapping[str, Plugin]) -> Plugin | None:
     """Return the plugin that decides whether a prefill client computes a prompt; None where none ever does."""
-    if isinstance(split.given, Handler):
-        name, path = split.given.decider_plugin_name, f"{split.path}.deciderPluginName"
-        if name is None and split.given.threshold is not None:   # before there were deciders
-            return split._replace(kind=DECIDERS[1])
-    else:
-        assert isinstance(split.given, DisaggHandler)
-        name, path = split.given.deciders.prefill, f"{split.path}.deciders.prefill"
-        if name is None:
+    deciders, key = split, "deciderPluginName"
+    if split.kind == HANDLERS[1]:
+        deciders, key = split.below("deciders", ("prefill",), ("encode",)), "prefill"
+        if key not in deciders.given:
             return None
+    elif key not in split.given and split.get("threshold", of_bytes) is not None:   # before there were deciders
+        return split._replace(kind=DECIDERS[1], given={})
     there = {plugin.name: plugin for plugin in only(plugins, DECIDERS)}
     if not there:
         raise InputError(Verbatim(f"no plugin {DECIDER}; add it with nonCachedTokens"), field="plugins")
+    name = deciders.get(key, one_of())
     if name is None:
-        raise InputError(Verbatim("is missing; write it"), field=path)
-    return _named(name, path, there)
+        raise InputError(Verbatim("is missing; write it"), field=f"{deciders.path}.{key}")
+    return _named(name, f"{deciders.path}.{key}", there)
 
 
 # -- the router --------------------------------------------------------------------------------------------------------
@@ -322,8 +317,8 @@ def _router(profiles: Sequence[_Profile], decider: Plugin | None, plugins: Mappi
     _pins(profiles, read)
     used = {key for one in weights for key in one} | ({"prefix"} if decider is not None else set())
     for plugin in plugins.values():
-        if READ.get(plugin.kind) in used:
-            _parameters(plugin, plugins, read)
+        if READ.get(plugin.kind, ("",))[0] in used:
+            READ[plugin.kind][1](plugin, plugins, read)
 
 
 def _whole(weights: Mapping[str, float]) -> dict[str, float]:
@@ -331,40 +326,32 @@ def _whole(weights: Mapping[str, float]) -> dict[str, float]:
 
 
 def _disaggregation(decider: Plugin, weights: Sequence[Mapping[str, float]]) -> Keys:
-    own = decider.given
-    found: Keys = {"uncached": (own.non_cached_tokens or 0) if isinstance(own, Decider) else 0} | (
+    found: Keys = {"uncached": decider.get("nonCachedTokens", as_whole) or 0} | (
         {} if decider.kind == DECIDER else {"always": True})
     return found | ({"prefill": _whole(weights[0])} if weights[0] != weights[-1] else {})
 
 
-def _parameters(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
-    """Read the parameters of a plugin that the router uses."""
-    own, path = plugin.given, plugin.path
-    if isinstance(own, LoadAware):
-        read.take("load_threshold", own.threshold, f"{path}.threshold")
-    elif isinstance(own, ActiveRequest):
-        read.take("idle_requests", own.idle_threshold, f"{path}.idleThreshold")
-        read.take("busy_score", own.max_busy_score, f"{path}.maxBusyScore")
-        if read.router.get("busy_score", 0.0) > 1:
-            read.notes.append(f"{path}.maxBusyScore: {own.max_busy_score:g} is out of range, so that llm-d takes 1")
-            read.router["busy_score"] = 1.0
-    elif isinstance(own, NoHit):
-        _no_hit(own, path, plugins, read)
-    elif isinstance(own, Session):
-        _session(own, plugin, read)
-    elif isinstance(own, Index):
-        _index(own, path, plugins, read)
-    elif isinstance(own, Events) and (plugin.kind == PRECISE or not only(plugins, (PRECISE,))):   # which has them
-        _precise(own, path, read)
+def _load_aware(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
+    read.take("load_threshold", plugin, "threshold")
 
 
-def _no_hit(own: NoHit, path: str, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
-    if _producer(own, path, plugins) == PRECISE:
+def _active(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
+    read.take("idle_requests", plugin, "idleThreshold")
+    read.take("busy_score", plugin, "maxBusyScore", as_number)
+    if read.router.get("busy_score", 0.0) > 1:
+        read.notes.append(f"{plugin.path}.maxBusyScore: {read.router['busy_score']:g} is out of range, so that llm-d "
+                          "takes 1")
+        read.router["busy_score"] = 1.0
+
+
+def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
+    if _producer(plugin, plugins) == PRECISE:
         read.router["no_hit_by"] = "caches"
+    most = plugin.get("lruSize", as_whole) or 0
 
     def check(groups: Sequence[Group]) -> None:
-        if own.lru_size and own.lru_size < (count := sum(group.clients for group in groups)):
-            raise InputError(f"at least {count}, the number of clients", own.lru_size, field=f"{path}.lruSize")
+        if 0 < most < (count := sum(group.clients for group in groups)):
+            raise InputError(f"at least {count}, the number of clients", most, field=f"{plugin.path}.lruSize")
     read.checks.append(check)
 
 
@@ -372,30 +359,30 @@ def _pins(profiles: Sequence[_Profile], read: PickerRead) -> None:
     """Read which phases pin sessions. A pin follows the client of the profile that it names, of decode by default."""
     for phase, profile in zip(("prefill", "decode")[-len(profiles):], profiles, strict=True):
         for plugin in profile.pins:
-            assert isinstance(plugin.given, Session)
-            follows = plugin.given.profile_name or profiles[-1].name
+            follows = plugin.get("profileName", one_of()) or profiles[-1].name
             if follows != profile.name:
                 read.notes.append(f"{plugin.place}: without effect in the profile {profile.name}, since it follows the "
                                   f"clients of {follows} (profileName)")
                 continue
             read.router.setdefault("session_pins", []).append(phase)
-            _session(plugin.given, plugin, read)
+            _session(plugin, {}, read)
 
 
-def _session(own: Session, plugin: Plugin, read: PickerRead) -> None:
+def _session(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read how sessions are bound: by default to the client in a token that the caller sends back."""
-    rule = own.strategy or own.algorithm or "encoded_endpoint_header"
-    rule = "session_id_header" if rule == "session_id" else rule
+    token = "encoded_endpoint_header"
+    known = one_of(token, "session_id", "session_id_header")
+    rule = plugin.get("strategy", known) or plugin.get("algorithm", known) or token
+    rule = rule if rule == token else "session_id_header"
     if read.router.setdefault("session_algorithm", rule) != rule:
         raise InputError(Verbatim("binds sessions in another way than the plugin before it, which is not modelled; "
                                   "remove one"), field=plugin.place)
-    if rule == "session_id_header":
-        inner = own.session_id_config.eviction_ttl_seconds
-        read.take("session_ttl", own.eviction_ttl_seconds if inner is None else inner, f"{plugin.path}."
-                  f"{'' if inner is None else 'sessionIdConfig.'}evictionTtlSeconds")
+    inner = plugin.below("sessionIdConfig", ("evictionTtlSeconds",), ("sources", "evictionSweepSeconds"))
+    if rule != token:
+        read.take("session_ttl", inner if inner.given else plugin, "evictionTtlSeconds", as_number)
 
 
-def _index(own: Index, path: str, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
+def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read the index of prompts that were sent.
 
     `maxPrefixBlocksToMatch` counts where `maxPrefixTokensToMatch` is 0; a block has at least 64 tokens, and with
@@ -404,40 +391,60 @@ def _index(own: Index, path: str, plugins: Mapping[str, Plugin], read: PickerRea
     producers = only(plugins, (APPROXIMATE,))
     if len(producers) > 1:
         raise InputError(Verbatim("a second index of sent prompts is not modelled; keep one"), field=producers[1].place)
-    if not own.model_fields_set - {"prefix_match_info_producer_name", "prefix_length_weight"}:
+    plugin.get("prefixHashSource", of_tokens)
+    if not plugin.given.keys() - {"prefixMatchInfoProducerName", "prefixLengthWeight"}:
         return
+    numbers = {name: value for name in (
+        "blockSize", "blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch", "maxPrefixTokensToMatch")
+        if (value := plugin.get(name, as_whole)) is not None}
     index: Keys = {}
-    block = max(LEAST_BLOCK, own.block_size_tokens or own.block_size or BLOCK)
-    if not own.auto_tune:
+    block = max(LEAST_BLOCK, numbers.get("blockSizeTokens") or numbers.get("blockSize") or BLOCK)
+    if plugin.get("autoTune", as_switch) is False:
         index["block"] = block
-        if own.lru_capacity_per_server:
-            index["capacity"] = own.lru_capacity_per_server
+        if numbers.get("lruCapacityPerServer"):
+            index["capacity"] = numbers["lruCapacityPerServer"]
     else:
-        read.notes += [f"{path}.{name}: without effect, since autoTune takes the engine's" for name in (
-            "blockSize", "blockSizeTokens", "lruCapacityPerServer") if name in own.written()]
-    most = MOST_TOKENS if own.max_prefix_tokens_to_match is None else own.max_prefix_tokens_to_match
-    if own.max_prefix_blocks_to_match is not None and most:
-        read.notes.append(f"{path}.maxPrefixBlocksToMatch: without effect beside maxPrefixTokensToMatch, {most}"
-                          f"{' by default' if own.max_prefix_tokens_to_match is None else ''}")
+        read.notes += [f"{plugin.path}.{name}: without effect, since autoTune takes the engine's"
+                       for name in ("blockSize", "blockSizeTokens", "lruCapacityPerServer") if name in numbers]
+    most = numbers.get("maxPrefixTokensToMatch", MOST_TOKENS)
+    if "maxPrefixBlocksToMatch" in numbers and most:
+        read.notes.append(f"{plugin.path}.maxPrefixBlocksToMatch: without effect beside maxPrefixTokensToMatch, {most}"
+                          f"{'' if 'maxPrefixTokensToMatch' in numbers else ' by default'}")
     if not most:
-        blocks = own.max_prefix_blocks_to_match
-        index["most_tokens"] = (MOST_TOKENS // LEAST_BLOCK if blocks is None else blocks) * block or None
+        blocks = numbers.get("maxPrefixBlocksToMatch", MOST_TOKENS // LEAST_BLOCK)
+        index["most_tokens"] = blocks * block or None
     elif most != MOST_TOKENS:
         index["most_tokens"] = most
     if index:
-        read.router["prefix_index"], read.places["prefix_index"] = index, path
+        read.router["prefix_index"], read.places["prefix_index"] = index, plugin.path
 
 
-def _precise(own: Events, path: str, read: PickerRead) -> None:
+def _precise(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read the index of KV events: its blocks need not be the engine's."""
-    tokens = own.token_processor_config or own.indexer_config.token_processor_config
-    size = None if tokens is None else tokens.block_size if tokens.block_size_tokens is None else \
-        tokens.block_size_tokens
-    read.take("precise_block", BLOCK if size is None else size, f"{path}.tokenProcessorConfig.blockSize")
+    if plugin.kind != PRECISE and only(plugins, (PRECISE,)):
+        return   # which has the parameters
+    plugin.get("speculativeIndexing", no_guess)
+    plugin.get("sessionManager", no_sessions)
+    inner = plugin.below("indexerConfig", ("tokenProcessorConfig",), plugin.given.get("indexerConfig") or ())
+    own = (plugin if "tokenProcessorConfig" in plugin.given else inner).below(
+        "tokenProcessorConfig", ("blockSize", "blockSizeTokens"), ("hashSeed",))
+    read.router["precise_block"], read.places["precise_block"] = BLOCK, f"{own.path}.blockSize"
+    read.take("precise_block", own, "blockSizeTokens" if "blockSizeTokens" in own.given else "blockSize")
 
 
-READ = {
-    "load-aware-scorer": "load_aware", "active-request-scorer": "active_request", "no-hit-lru-scorer": "no_hit_lru",
-    "session-affinity-scorer": "session", "prefix-cache-scorer": "prefix", APPROXIMATE: "prefix",
-    PRECISE: "precise_prefix", "precise-prefix-cache-scorer": "precise_prefix"}
-"""Plugin -> the scorer that needs its parameters."""
+as_switch = that(lambda value: value, lambda value: isinstance(value, bool), "true or false")
+no_weight = that(as_number, lambda weight: not weight, Verbatim(
+    "a weight of the matched tokens is not modelled; write 0"))
+no_guess = that(lambda guess: guess, lambda guess: guess is False, Verbatim(
+    "entries for requests that were just sent are not modelled; write false"))
+no_sessions = that(lambda manager: manager, lambda manager: False, Verbatim(
+    "lookup by sessions is not modelled; remove it"))
+of_tokens = that(one_of(), lambda source: source == "tokens", Verbatim(
+    "hashes that another component writes are not modelled; remove it"))
+of_bytes = that(as_number, lambda least: not least, "0, always: a threshold counts bytes of a prompt")
+READ: dict[str, tuple[str, Callable[[Plugin, Mapping[str, Plugin], PickerRead], None]]] = {
+    "load-aware-scorer": ("load_aware", _load_aware), "active-request-scorer": ("active_request", _active),
+    "no-hit-lru-scorer": ("no_hit_lru", _no_hit), "session-affinity-scorer": ("session", _session),
+    "prefix-cache-scorer": ("prefix", _index), APPROXIMATE: ("prefix", _index),
+    PRECISE: ("precise_prefix", _precise), "precise-prefix-cache-scorer": ("precise_prefix", _precise)}
+"""Plugin -> the scorer that needs its parameters, and what reads them."""

@@ -1,19 +1,16 @@
 """Plugins of an EndpointPickerConfig: what each is, which parameters it takes, and which are not modelled and why.
 
 Names and parameters are those of https://github.com/llm-d/llm-d-router (pkg/epp/framework/plugins, read, not run),
-older names included.
+older names included. Parameters without an effect on placements are in the second column of `KINDS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-
-from hermes.config.yaml_document import Node
-from hermes.deploy.objects_flow import FLOW_PLUGINS, FlowControl, NoParameters, Plugin, SaturationDetector
-from hermes.deploy.typed import Keys, Number, Object, Part, Whole, read, that
+from hermes.deploy.objects_flow import FLOW_PLUGINS, FlowControl, Plugin, SaturationDetector
+from hermes.deploy.typed import Keys, Number, Object, Part
 from hermes.errors import InputError, Verbatim
 
 SCORERS = {
@@ -32,142 +29,31 @@ DECIDER = "prefix-based-pd-decider"
 PIN = "session-affinity-filter"
 DECIDERS = (DECIDER, "always-disagg-pd-decider")
 
-NoWeight = Annotated[Number, that(lambda weight: not weight, Verbatim(
-    "a weight of the matched tokens is not modelled; write 0"))]
-NoGuess = Annotated[bool, that(lambda guess: not guess, Verbatim(
-    "entries for requests that were just sent are not modelled; write false"))]
-NoSessions = Annotated[object, that(lambda sessions: False, Verbatim(
-    "lookup by sessions is not modelled; remove it"))]
-OfTokens = Annotated[str, that(lambda source: source == "tokens", Verbatim(
-    "hashes that another component writes are not modelled; remove it"))]
-OfBytes = Annotated[Number, that(lambda least: not least, "0, always: a threshold counts bytes of a prompt")]
-Strategy = Literal["encoded_endpoint_header", "session_id", "session_id_header"]
-
-
-# -- parameters --------------------------------------------------------------------------------------------------------
-
-class Ports(Part):
-    beside = ("primaryPort", "targetPort")
-
-
-class PickerParameters(Part):
-    beside = ("maxNumOfEndpoints",)
-
-
-class Index(Part):
-    """Index of the prompts that were sent."""
-
-    auto_tune: bool = True
-    block_size: Whole | None = None
-    block_size_tokens: Whole | None = None
-    lru_capacity_per_server: Whole | None = None
-    max_prefix_blocks_to_match: Whole | None = None
-    max_prefix_tokens_to_match: Whole | None = None
-    prefix_hash_source: OfTokens | None = None
-
-
-class PrefixScorer(Index):
-    beside = ("maxModelLen",)
-    prefix_match_info_producer_name: str | None = None
-    prefix_length_weight: NoWeight = 0.0
-
-
-class TokenProcessor(Part):
-    beside = ("hashSeed",)
-    block_size: Whole | None = None
-    block_size_tokens: Whole | None = None
-
-
-class Indexer(Part):
-    model_config = ConfigDict(extra="ignore")
-    token_processor_config: TokenProcessor | None = None
-
-
-class Events(Part):
-    """Index of KV events."""
-
-    beside = ("kvEventsConfig", "speculativeTTL")
-    token_processor_config: TokenProcessor | None = None
-    indexer_config: Indexer = Indexer()
-    speculative_indexing: NoGuess = False
-    session_manager: NoSessions = None
-
-
-class LoadAware(Part):
-    threshold: Whole | None = None
-
-
-class SessionId(Part):
-    beside = ("sources", "evictionSweepSeconds")
-    eviction_ttl_seconds: Number | None = None
-
-
-class Session(Part):
-    beside = ("headerName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge", "secure",
-              "sameSite")
-    algorithm: Strategy | None = None
-    strategy: Strategy | None = None
-    eviction_ttl_seconds: Number | None = None
-    session_id_config: SessionId = SessionId()
-    profile_name: str | None = None
-
-
-class ActiveRequest(Part):
-    beside = ("requestTimeout", "inFlightLoadProducerName")
-    idle_threshold: Whole | None = None
-    max_busy_score: Number | None = None
-
-
-class NoHit(Part):
-    beside = ("prefixPluginType", "prefixPluginName")
-    lru_size: Whole | None = None
-    prefix_match_info_producer_name: str | None = None
-
-
-class InFlight(Part):
-    beside = ("prefixMatchInfoProducerName", "addEstimatedOutputTokens", "maxEstimatedOutputTokens", "outputRatio",
-              "syncCrossReplicaState")
-
-
-class Decider(Part):
-    non_cached_tokens: Whole | None = None
-
-
-class Handler(Part):
-    """Of `pd-profile-handler`. `threshold` is from before there were deciders."""
-
-    beside = ("primaryPort", "prefixPluginName", "hashBlockSize")
-    decider_plugin_name: str | None = None
-    threshold: OfBytes | None = None
-
-
-class Deciders(Part):
-    beside = ("encode",)
-    prefill: str | None = None
-
-
-class Phases(Part):
-    decode: str = "decode"
-    prefill: str = "prefill"
-    encode: str = "encode"
-
-
-class DisaggHandler(Part):
-    """Of `disagg-profile-handler`."""
-
-    deciders: Deciders = Deciders()
-    profiles: Phases = Phases()
-
-
-KINDS: dict[str, type[Part]] = {
-    **dict.fromkeys((*SCORERS, *PHASES.values(), "encode-filter", "always-disagg-multimodal-decider", *DECIDERS),
-                    NoParameters),
-    **dict.fromkeys(SINGLE, Ports), **dict.fromkeys(PICKERS, PickerParameters), **FLOW_PLUGINS,
-    "prefix-cache-scorer": PrefixScorer, APPROXIMATE: Index, PRECISE: Events, "precise-prefix-cache-scorer": Events,
-    "load-aware-scorer": LoadAware, "session-affinity-scorer": Session, PIN: Session,
-    "active-request-scorer": ActiveRequest, "no-hit-lru-scorer": NoHit, "inflight-load-producer": InFlight,
-    DECIDER: Decider, HANDLERS[0]: Handler, HANDLERS[1]: DisaggHandler}
-"""Plugin -> its parameters."""
+_INDEX = ("autoTune", "blockSize", "blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch",
+          "maxPrefixTokensToMatch", "prefixHashSource")
+_EVENTS = (("tokenProcessorConfig", "indexerConfig", "speculativeIndexing", "sessionManager"),
+           ("kvEventsConfig", "speculativeTTL"))
+_SESSION = (("algorithm", "strategy", "evictionTtlSeconds", "sessionIdConfig", "profileName"),
+            ("headerName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge", "secure",
+             "sameSite"))
+Names = tuple[tuple[str, ...], tuple[str, ...]]
+KINDS: dict[str, Names] = {
+    **dict.fromkeys(SCORERS, ((), ())), **dict.fromkeys(SINGLE, ((), ("primaryPort", "targetPort"))),
+    **dict.fromkeys(PICKERS, ((), ("maxNumOfEndpoints",))),
+    **dict.fromkeys((*PHASES.values(), "encode-filter", "always-disagg-multimodal-decider", *DECIDERS), ((), ())),
+    **FLOW_PLUGINS,
+    "prefix-cache-scorer": ((*_INDEX, "prefixMatchInfoProducerName", "prefixLengthWeight"), ("maxModelLen",)),
+    APPROXIMATE: (_INDEX, ()), PRECISE: _EVENTS, "precise-prefix-cache-scorer": _EVENTS,
+    "load-aware-scorer": (("threshold",), ()),
+    "session-affinity-scorer": _SESSION, PIN: _SESSION,
+    "active-request-scorer": (("idleThreshold", "maxBusyScore"), ("requestTimeout", "inFlightLoadProducerName")),
+    "no-hit-lru-scorer": (("lruSize", "prefixMatchInfoProducerName"), ("prefixPluginType", "prefixPluginName")),
+    "inflight-load-producer": ((), ("prefixMatchInfoProducerName", "addEstimatedOutputTokens",
+                                    "maxEstimatedOutputTokens", "outputRatio", "syncCrossReplicaState")),
+    DECIDER: (("nonCachedTokens",), ()),
+    HANDLERS[0]: (("deciderPluginName", "threshold"), ("primaryPort", "prefixPluginName", "hashBlockSize")),
+    HANDLERS[1]: (("deciders", "profiles"), ())}
+"""Plugin -> parameters that are read, and those without an effect."""
 
 BESIDE = frozenset((
     # token counts are exact here, and bodies are read by nothing else
@@ -206,7 +92,7 @@ REFUSED = {
 class Entry(Part):
     type: str
     name: str | None = None
-    parameters: Keys = {}
+    parameters: Keys | None = None
 
 
 class Row(Part):
@@ -230,7 +116,7 @@ class EndpointPickerConfig(Object):
     flow_control: FlowControl | None = None
 
 
-def plugins_of(config: EndpointPickerConfig, document: Node) -> dict[str, Plugin]:
+def plugins_of(config: EndpointPickerConfig) -> dict[str, Plugin]:
     """Return the plugins of a file by name, in its order. Raises `InputError` for one that changes placements and is
     not modelled."""
     found: dict[str, Plugin] = {}
@@ -242,8 +128,8 @@ def plugins_of(config: EndpointPickerConfig, document: Node) -> dict[str, Plugin
             raise InputError(Verbatim(f"{kind!r} is not modelled{why}; remove the plugin"), field=f"{path}.type")
         if name in found:
             raise InputError(Verbatim(f"a second plugin {name!r}; give it another name"), field=path)
-        given = NoParameters() if kind in BESIDE else read(KINDS[kind], document, f"{path}.parameters")
-        found[name] = Plugin(name, kind, path, given)
+        plugin = Plugin(name, kind, path, f"{path}.parameters", entry.parameters or {})
+        found[name] = plugin._replace(given={}) if kind in BESIDE else plugin.among(*KINDS[kind])
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict
 
 from hermes.config.yaml_document import Node, parse_yaml
 from hermes.deploy.nodes import fields
@@ -39,7 +39,12 @@ BESIDE = (
     *(f"metric_pulling_prometheus_{name}" for name in (
         "endpoint", "token", "token_file", "ssl_verify", "extra_query_params", "ca_bundle", "request_timeout_seconds")))
 
-Off = Annotated[object, that(lambda value: value is False, "false, as simulated")]
+def _only(expected: str, *values: object) -> BeforeValidator:
+    return BeforeValidator(that(lambda value: value, lambda value: any(
+        value == one and type(value) is type(one) for one in values), f"{expected}, as simulated"))
+
+
+Off = Annotated[object, _only("false", False)]
 
 
 class PlannerConfig(Part):
@@ -75,11 +80,10 @@ class PlannerConfig(Part):
     advisory: Off = False
     no_operation: Off = False
     enable_power_awareness: Off = False
-    min_gpu_budget: Annotated[object, that(lambda value: value == -1, "-1, as simulated")] = -1
-    speculative_nextn: Annotated[object, that(lambda value: value == 0, "0, as simulated")] = 0
-    load_metric_samples: Annotated[object, that(lambda value: value == 10, "10, as simulated")] = 10
-    environment: Annotated[object, that(lambda value: value in ("kubernetes", "virtual"),
-                                        "kubernetes or virtual, as simulated")] = "kubernetes"
+    min_gpu_budget: Annotated[object, _only("-1", -1)] = -1
+    speculative_nextn: Annotated[object, _only("0", 0)] = 0
+    load_metric_samples: Annotated[object, _only("10", 10)] = 10
+    environment: Annotated[object, _only("kubernetes or virtual", "kubernetes", "virtual")] = "kubernetes"
 
     def keys(self, names: dict[str, str]) -> Keys:
         """Return keys of the autoscaler. names: Of the fields, and of the keys."""

@@ -11,27 +11,30 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
+from pydantic import BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from hermes.config import ConfigModel, validate
+from hermes.config import ConfigModel
 from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
 from hermes.units import s_to_ns
 
-__all__ = ["Duration", "GoDuration", "Keys", "Metadata", "Number", "Object", "Part", "Quantity", "Reference", "Whole",
-           "amount_of", "go_duration_of", "placing", "quantity_of", "read", "refuse_set", "seconds_of", "that",
-           "whole_of"]
+__all__ = ["NOT_MODELLED", "Duration", "GoDuration", "Keys", "Number", "Object", "Part", "Quantity", "Whole",
+           "amount_of", "as_go_duration", "as_number", "as_whole", "go_duration_of", "one_of", "placing", "quantity_of",
+           "read", "refuse_set", "seconds_of", "that", "whole_of"]
 
 Keys: TypeAlias = dict[str, Any]
 """Keys of a scenario, as its YAML has them."""
+NOT_MODELLED = Verbatim("is not modelled; remove it if the result may do without")
 P = TypeVar("P", bound="Part")
 V = TypeVar("V")
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "ns": 1e-9}
 _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
             "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_EXPECTED = {"string_type": "a text", "int_type": "a whole number", "bool_type": "true or false",
+             "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping"}   # by pydantic's type of error
 
 
 class Part(ConfigModel):
@@ -55,44 +58,41 @@ class Part(ConfigModel):
         return self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
 
 
-class Metadata(Part):
-    """What an object is called; of Kubernetes' fields the ones that are read or written."""
-
-    model_config = ConfigDict(extra="ignore")
-    name: str | None = None
-    labels: dict[str, str] | None = None
-
-
-class Reference(Part):
-    """The object that is meant."""
-
-    model_config = ConfigDict(extra="ignore")
-    api_version: str | None = None
-    kind: str | None = None
-    name: str | None = None
-
-
 class Object(Part):
-    """An object of a cluster."""
+    """An object of a cluster. `metadata` is written, and not read."""
 
     beside: ClassVar[Collection[str]] = ("status",)
     api_version: str
     kind: str
-    metadata: Metadata | None = None
+    metadata: Keys | None = None
 
 
 def read(model: type[P], document: Node, path: str = "") -> P:
     """Return an object, or what stands at a path in it. Raises `InputError`, with the place in the file."""
-    node: Node | None = document
+    node = document
     for key in path.split(".") if path else ():
-        node = None if node is None else node.child(int(key) if key.isdecimal() else key)
+        node = node.child(int(key) if key.isdecimal() else key) or Node(None, document.mark)
     try:
-        return validate(model, node or Node(None, document.mark), words={
-            "extra_forbidden": Verbatim("is not modelled; remove it if the result may do without"),
-            "missing": Verbatim("is missing; write it"), "literal_error": "one of {names}", "string_type": "a text",
-            "int_type": "a whole number"})
-    except InputError as error:
-        raise error.located(field=path or None) from None
+        return model.model_validate(node.plain())
+    except ValidationError as error:
+        first = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")   # a mistyped field
+        raise _error(first, document, path) from None
+
+
+def _error(item: Any, document: Node, path: str) -> InputError:   # Any: one error of pydantic
+    kind, loc = item["type"], [part for part in item["loc"] if part != "[key]"]
+    field = ".".join(map(str, (path, *loc) if path else loc))
+    cause, at = item.get("ctx", {}).get("error"), document.nearest(field)[0]
+    if kind == "extra_forbidden" or len(loc) < len(item["loc"]):
+        return (at.key or at.mark).error(NOT_MODELLED, field=field)
+    if kind == "missing":
+        return at.mark.error(Verbatim("is missing; write it"), field=field)
+    if isinstance(cause, InputError):
+        field = ".".join(filter(None, (field, cause.field)))
+        return document.nearest(field)[0].mark.error(cause.expected, cause.found, field=field or None)
+    names = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected")))
+    return at.mark.error(f"one of {', '.join(names)}" if names else _EXPECTED.get(kind, "another value"), at.plain(),
+                         field=field or None)
 
 
 @contextmanager
@@ -103,53 +103,65 @@ def placing(document: Node) -> Iterator[None]:
     except InputError as error:
         if error.line is not None:
             raise
-        raise document.nearest(error.field)[0].mark.error(error.expected, error.found, field=error.field) from None
+        node = document.nearest(error.field)[0]
+        mark = (node.key or node.mark) if error.expected == NOT_MODELLED else node.mark
+        raise mark.error(error.expected, error.found, field=error.field) from None
 
 
 # -- types of fields ---------------------------------------------------------------------------------------------------
 
-def _number(value: object) -> int | float:
+def as_number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2**40:
         raise InputError("a number from 0 on", value)
     return value
 
 
-def _whole(value: object) -> int:
-    number = _number(value)
+def as_whole(value: object) -> int:
+    number = as_number(value)
     if not isinstance(number, int):
         raise InputError("a whole number", number)
     return number
 
 
-def _form(pattern: str, expected: str, *, number: bool = False) -> BeforeValidator:
-    """Field annotation: a text of a form. number: Whether YAML may have it as a number."""
+def one_of(*names: str) -> Callable[[object], str]:
+    """Return a check of a text; without names any will do."""
+    def checked(value: object) -> str:
+        if not isinstance(value, str) or (names and value not in names):
+            raise InputError(f"one of {', '.join(names)}" if names else "a text", value)
+        return value
+    return checked
+
+
+def _form(pattern: str, expected: str, *, number: bool = False) -> Callable[[object], str]:
+    """Return a check of a text's form. number: Whether YAML may have it as a number."""
     def checked(value: object) -> str:
         is_text = isinstance(value, str) or (number and isinstance(value, int | float) and not isinstance(value, bool))
         if not is_text or re.fullmatch(pattern, str(value)) is None:
             raise InputError(expected, value)
         return str(value)
-    return BeforeValidator(checked)
+    return checked
 
 
-def that(holds: Callable[[Any], bool], expected: str) -> AfterValidator:   # Any: a value of the annotated type
-    """Field annotation: a condition, and what is said where it does not hold."""
-    def checked(value: V) -> V:
-        if not holds(value):
+def that(check: Callable[[object], V], holds: Callable[[V], bool], expected: str) -> Callable[[object], V]:
+    """Return a check with a condition, and what is said where it does not hold."""
+    def checked(value: object) -> V:
+        if not holds(read := check(value)):
             raise InputError(expected, value)
-        return value
-    return AfterValidator(checked)
+        return read
+    return checked
 
 
-Number = Annotated[int | float, BeforeValidator(_number)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Quantity = Annotated[str, _form(r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:m|k|[MGT]|[KMGT]i)?",
-                                "a quantity such as 10, 500m, 1k or 10Gi", number=True)]
+as_go_duration = _form(r"0|(?:(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:h|ms|m|s|us|\u00b5s|ns)){1,6}",
+                       "a duration such as 60s, 200ms or 1m30s")
+Number = Annotated[int | float, BeforeValidator(as_number)]
+Whole = Annotated[int, BeforeValidator(as_whole)]
+Quantity = Annotated[str, BeforeValidator(_form(
+    r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:m|k|[MGT]|[KMGT]i)?", "a quantity such as 10, 500m, 1k or 10Gi", number=True))]
 """Of Kubernetes; `amount_of` has its value."""
-Duration = Annotated[str, _form(r"(?:[0-9]{1,5}(?:h|ms|m|s)){1,4}", "a duration such as 10s or 1m30s")]
+Duration = Annotated[str, BeforeValidator(_form(
+    r"(?:[0-9]{1,5}(?:h|ms|m|s)){1,4}", "a duration such as 10s or 1m30s"))]
 """Of the Gateway API; `seconds_of` has its value."""
-GoDuration = Annotated[str, _form(
-    r"0|(?:(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:h|ms|m|s|us|\u00b5s|ns)){1,6}",
-    "a duration such as 60s, 200ms or 1m30s")]
+GoDuration = Annotated[str, BeforeValidator(as_go_duration)]
 """Of Go, which may have decimals."""
 
 
