@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes.deploy.options import options
 from hermes.deploy.shell_words import simple_commands
 from hermes.errors import InputError, Verbatim
 
@@ -46,8 +47,8 @@ class Known:
     switches: frozenset[str]
 
 
-def _beside(text: str) -> dict[str, str]:
-    return {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in text.split()}
+def _beside(program: str) -> dict[str, str]:
+    return {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in options(program, "beside")}
 
 
 SGLANG = Known(
@@ -58,20 +59,7 @@ SGLANG = Known(
         "cb-failure-threshold", "cb-success-threshold", "cb-timeout-duration-secs", "disable-circuit-breaker",
         "request-timeout-secs")),
     # the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
-    _beside("""
-        api-key assignment-mode bootstrap-port-annotation bucket-adjust-interval-secs ca-cert-paths+
-        cb-window-duration-secs chat-template client-cert-path client-key-path control-plane-audit-enabled*
-        cors-allowed-origins+ enable-trace* enable-wasm* history-backend host jwt-audience jwt-issuer
-        jwt-jwks-uri log-dir log-level max-idle-secs max-payload-size mcp-config-path model-path
-        oracle-connect-descriptor oracle-password oracle-pool-max oracle-pool-min oracle-pool-timeout-secs
-        oracle-tns-alias oracle-username oracle-wallet-path otlp-traces-endpoint port postgres-db-url
-        postgres-pool-max prefix-hash-load-factor prefix-token-count prometheus-duration-buckets+
-        prometheus-host prometheus-port queue-size queue-timeout-secs reasoning-parser redis-key-prefix
-        redis-pool-max redis-retention-days redis-url request-id-headers+ selector+ server-cert-path
-        server-key-path service-discovery* service-discovery-namespace service-discovery-port
-        shutdown-grace-period-secs tokenizer-cache-enable-l0* tokenizer-cache-enable-l1*
-        tokenizer-cache-l0-max-entries tokenizer-cache-l1-max-memory tokenizer-path tool-call-parser
-        worker-startup-check-interval worker-startup-timeout-secs worker-urls+"""),
+    _beside("sglang_router"),
     {"max-concurrent-requests": "-1", "backend": "sglang"},
     frozenset(("disable-retries", "disable-circuit-breaker")))
 
@@ -80,12 +68,7 @@ DYNAMO = Known(
         "router-mode", "router-kv-overlap-score-credit", "router-kv-overlap-score-weight", "kv-overlap-score-weight",
         "router-prefill-load-scale", "router-host-cache-hit-weight", "router-temperature", "router-kv-events",
         "no-router-kv-events", "kv-events", "no-kv-events", "router-ttl-secs", "router-ttl")),
-    _beside("""
-        discovery-backend dump-config-to dyn-chat-processor dyn-debug-perf* dyn-preprocess-workers
-        enable-anthropic-api* event-plane grpc-metrics-port http-host http-port interactive* kserve-grpc-server*
-        no-kserve-grpc-server* metrics-prefix model-name model-path namespace namespace-prefix request-plane
-        router-event-threads router-min-initial-workers router-queue-policy router-reset-states* serve-indexer*
-        no-serve-indexer* tls-cert-path tls-key-path tokenizer"""),
+    _beside("dynamo.frontend"),
     {"router-queue-threshold": "None", "router-kv-overlap-score-credit-decay": "0",
      "router-disk-cache-hit-weight": "0.25", "shared-cache-type": "none", "router-prefill-load-model": "none",
      "migration-limit": "0", "no-load-aware": "", "no-decode-fallback": "", "no-use-remote-indexer": "",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+from hermes.clients.config import LLMClientConfig
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.flags import Kind, Parser, settings_of
+from hermes.deploy.options import options
 from hermes.deploy.vllm_features import DRAFT_HEAD, FEATURES, MANY, SYNCHRONOUS, Features, Told, draft_config
 from hermes.deploy.vllm_flags import (
     BESIDE,
@@ -34,6 +36,7 @@ from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
+from hermes.schedulers.chunked_config import ChunkedConfig
 
 __all__ = ["Client", "Launch", "Read", "assumed_names", "checkpoint_of", "client_of", "command_lines", "commands_of",
            "launches_of", "parser", "set_key"]
@@ -54,12 +57,6 @@ _PATHS = [*((flag.path, name) for name, flag in FLAGS.items()),
           ("hardware.lora", "max-lora-rank"), ("hardware.all2all", "all2all-backend"), ("model", "model"),
           *((path, name) for path in ("scheduler.speculative", "memory.kv_offload", "hardware.cudagraph_capture_sizes")
             for name in _OF[path])]
-_DYNAMO = """
-    component connector+ custom-jinja-template discovery-backend disaggregation-mode durable-kv-events*
-    dyn-endpoint-types dyn-reasoning-parser dyn-tool-call-parser enable-local-indexer* enable-multimodal* endpoint
-    endpoint-types event-plane is-decode-worker* is-prefill-worker* migration-limit namespace request-plane store-kv
-    use-vllm-tokenizer*
-"""   # flags of `python -m dynamo.vllm` beside vLLM's; `*`: a switch, `+`: several values
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -113,7 +110,7 @@ def parser(dynamo: bool = False) -> Parser:
                 kinds.setdefault(inverse + name.removeprefix(prefix), "switch")
     if dynamo:
         kinds |= {word.rstrip("*+"): "switch" if word.endswith("*") else "values" if word.endswith("+") else "value"
-                  for word in _DYNAMO.split()}
+                  for word in options("dynamo.vllm", "beside")}
     return Parser("vLLM", {name: own for name, own in kinds.items() if name not in EARLIER},
                   {name: kinds[name] for name in EARLIER}, SHORT, canonical)
 
@@ -212,7 +209,7 @@ def _check_capacity(name: str, value: str | None) -> None:
 
 def _dynamo(read: Read, name: str, value: str | None) -> bool:
     """Read a flag of Dynamo's worker; return whether it is one."""
-    own = {word.rstrip("*+") for word in _DYNAMO.split()}
+    own = {word.rstrip("*+") for word in options("dynamo.vllm", "beside")}
     if name == "disaggregation-mode" and value in ("prefill", "decode"):
         read.role = value
     elif name in ("is-prefill-worker", "is-decode-worker"):
@@ -365,7 +362,7 @@ def launches_of(scenario: Scenario) -> list[Launch]:
     """
     out = []
     for index, client in enumerate(scenario.clients):
-        if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
+        if isinstance(client, LLMClientConfig) and isinstance(client.scheduler, ChunkedConfig):
             hardware = scenario.source.hardware.get(index)
             info = HardwareInfo(tp=client.parallel.tp) if hardware is None else hardware_info(hardware)
             tp, model = info.tp, client.memory_model(info, scenario.source.base_dir)
@@ -406,80 +403,70 @@ def command_lines(scenario: Scenario) -> list[str]:
             for name, command in commands_of(scenario)]
 
 
-def _flags(client: Any, tp: int, base_dir: Path | None) -> list[str]:
-    scheduler, memory, hardware, servers = client.scheduler, client.memory, client.hardware, client.api_servers
-    words: list[str] = []
-    for name, value in (
-        ("tensor-parallel-size", tp if tp > 1 else None),
-        ("pipeline-parallel-size", client.parallel.pp if client.parallel.pp > 1 else None),
-        ("data-parallel-size", client.parallel.dp if client.parallel.dp > 1 else None),
-        ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
-        ("max-num-scheduled-tokens", scheduler.max_num_scheduled_tokens),
-        ("max-num-active-seqs", scheduler.max_num_active_seqs),
-        ("max-num-queued-reqs", scheduler.max_num_queued_reqs),
-        ("max-num-queued-tokens", scheduler.max_num_queued_tokens),
-        ("prefill-schedule-interval",
-         scheduler.prefill_schedule_interval if scheduler.prefill_schedule_interval > 1 else None),
-        ("api-server-count", servers and servers.count),
-        ("stream-interval", servers.stream_interval if servers and servers.stream_interval > 1 else None),
-        ("max-loras", scheduler.max_loras),
-        ("max-lora-rank", getattr(getattr(hardware, "lora", None), "rank", None)),
-        ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
-        ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
-        ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),
-        ("watermark", scheduler.watermark or None),
-        ("scheduling-policy", scheduler.policy if scheduler.policy != "fcfs" else None),
-        ("quantization", quantization_flag(client.model, _dtype(client.hardware), base_dir)[0]),
-        ("kv-cache-dtype", "fp8" if getattr(hardware, "kv_dtype", "auto") == "fp8" else None),
-    ):
-        if value is not None:
-            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    if memory.kv_offload is not None:
-        words += ["--kv-transfer-config", json.dumps({
+def _flags(client: LLMClientConfig, tp: int, base_dir: Path | None) -> list[str]:
+    scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
+    words, switches, written = list[str](), list[str](), set[tuple[str, str]]()
+    for name, flag in FLAGS.items():
+        value = tp if flag.path == "parallel.tp" else _at(client, flag.path)
+        if name in _SAID:
+            value = _SAID[name](client)
+        if value is None or (flag.path, flag.kind) in written:   # a second name of a flag
+            continue
+        written.add((flag.path, flag.kind))
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if flag.kind in ("switch", "off"):
+            switches.append(f"--{name}" if bool(value) == (flag.kind == "switch") else f"--no-{name}")
+        elif text != flag.default:
+            words += [f"--{name}", text]
+    for name, said in (
+        ("max-lora-rank", _at(hardware, "lora.rank")),
+        ("quantization", quantization_flag(client.model, _at(hardware, "dtype") or "auto", base_dir)[0]),
+        ("kv-cache-dtype", "fp8" if _at(hardware, "kv_dtype") == "fp8" else None),
+        ("all2all-backend", None if _at(hardware, "all2all") == _ALL2ALL[0] else _at(hardware, "all2all")),
+        ("kv-transfer-config", memory.kv_offload and json.dumps({
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-            "kv_connector_extra_config": memory.kv_offload.extra_config()})]
-    if scheduler.speculative is not None:
-        words += ["--speculative-config",
-                  json.dumps(draft_config(scheduler.speculative, hub_name(scheduler.speculative.draft_model)))]
-    if sizes := getattr(hardware, "cudagraph_capture_sizes", []):
+            "kv_connector_extra_config": memory.kv_offload.extra_config()})),
+        ("speculative-config", scheduler.speculative and json.dumps(
+            draft_config(scheduler.speculative, hub_name(scheduler.speculative.draft_model)))),
+    ):
+        words += [] if said is None else [f"--{name}", str(said)]
+    if sizes := _at(hardware, "cudagraph_capture_sizes"):
         words += ["--cudagraph-capture-sizes", *map(str, sizes)]
-    if client.parallel.ep > 1:
-        words.append("--enable-expert-parallel")
-    if getattr(hardware, "all2all", _ALL2ALL[0]) != _ALL2ALL[0]:
-        words += ["--all2all-backend", hardware.all2all]
-    if scheduler.max_loras is not None:
-        words.append("--enable-lora")
-    for name, on in (("enable-prefix-caching", memory.prefix_caching),
-                     ("enable-chunked-prefill", scheduler.enable_chunked_prefill),
-                     ("long-prefill-token-threshold-adaptive", scheduler.adaptive_long_prefill_threshold or None),
-                     ("scheduler-reserve-full-isl", _reserves(client)),
-                     ("disable-hybrid-kv-cache-manager", None if memory.hybrid is None else not memory.hybrid),
-                     ("async-scheduling", scheduler.async_scheduling)):
-        if on is not None:
-            words.append(f"--{name}" if on else f"--no-{name}")
-    return words
+    return words + switches
 
 
-def _dtype(hardware: object) -> str:
-    return getattr(hardware, "dtype", None) or "auto"
-
-
-def _reserves(client: Any) -> bool | None:
+def _reserves(client: LLMClientConfig) -> bool | None:
     """Return the value of a flag that vLLM has from 0.19 on; None for its default."""
-    has_flag = int(client.engine.rsplit(".", 1)[-1]) >= 19
+    has_flag = int(str(client.engine).rsplit(".", 1)[-1]) >= 19
     return False if has_flag and not client.scheduler.reserve_full_isl else None
+
+
+_SAID: dict[str, Callable[[LLMClientConfig], bool | None]] = {
+    "enable-expert-parallel": lambda client: client.parallel.ep > 1 or None,
+    "enable-lora": lambda client: client.scheduler.max_loras is not None or None,
+    "long-prefill-token-threshold-adaptive": lambda client: client.scheduler.adaptive_long_prefill_threshold or None,
+    "scheduler-reserve-full-isl": _reserves}
+"""Switches whose keys do not say whether they are on."""
+
+
+def _at(config: object, path: str) -> Any:   # Any: of a scenario
+    """Return the value of a key; None where a component has no such key, or is not there."""
+    for key in path.split("."):
+        config = getattr(config, key, None)
+    return config
 
 
 def assumed_names(scenario: Scenario) -> list[str]:
     """Return a line for each checkpoint that `hub_name` takes from the source of a description, or that none names."""
     engines = [client for client in scenario.clients if client.kind == "llm"]
-    drafts = [drafts for client in engines if (drafts := getattr(client.scheduler, "speculative", None)) is not None]
+    drafts = [drafts for client in engines if (drafts := _at(client.scheduler, "speculative")) is not None]
     named = dict.fromkeys([*(str(client.model) for client in engines),
                            *(one.draft_model for one in drafts if one.draft_model)])
     lines = [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
              "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
     base_dir = scenario.source.base_dir
-    missing = (quantization_flag(client.model, _dtype(client.hardware), base_dir)[1] for client in engines)
+    missing = (quantization_flag(client.model, _at(client.hardware, "dtype") or "auto", base_dir)[1]
+               for client in engines)
     lines += dict.fromkeys(line for line in missing if line is not None)
     heads = dict.fromkeys(one.method for one in drafts if draft_config(one, "").get("model") == DRAFT_HEAD)
     return lines + [f"write the checkpoint of the {method} head in place of {DRAFT_HEAD}; no command sets how many "
