@@ -42,7 +42,7 @@ def read_dynamo(document: Node, found: Deployed) -> None:
         own, _ = environment(Node({"env": at(part, "envs") or Node([], part.mark)}, part.mark), found)
         pods = whole(at(part, "multinode"), "nodeCount", 1)
         for container in items(pod, "containers") if main is None else [main]:
-            engine = read_container(container, found, {**shared, **own}, pods=pods)
+            engine = read_container(container, found, {**shared, **own}, pods=pods, pod=pod)
             if engine is not None and engine.gpus is None and (gpus := gpus_of(part)) is not None:
                 engine.gpus = gpus * pods
             role = role_of(text(part, "subComponentType") or text(part, "type"))
@@ -90,7 +90,7 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
         with placed(node):
             words = [*texts(main, "args"), *split(env.get("VLLM_ADDITIONAL_ARGS", ""))]
         if texts(main, "command") or words[:1] == ["vllm"]:   # the container's own command, not KServe's
-            engine = None if main is None else read_container(main, found, pods=pods)
+            engine = None if main is None else read_container(main, found, pods=pods, pod=at(side, "template"))
         else:
             engine = of_container(text(main, "image"), [], [*before, *words], env, names)
             gpus = gpus_of(main)
@@ -113,7 +113,7 @@ def read_inference_service(document: Node, found: Deployed) -> None:
         found.not_modelled.append(named(f"maxReplicas of {name} (autoscaling)", at(predictor, "maxReplicas")))
     model = at(predictor, "model")
     for container in items(predictor, "containers"):
-        found.add(name, count, "both", read_container(container, found), container)
+        found.add(name, count, "both", read_container(container, found, pod=predictor), container)
     if model is None:
         return
     given = texts(model, "args")
@@ -155,7 +155,7 @@ def read_storm_service(document: Node, found: Deployed) -> None:
         env = {"POD_GROUP_INDEX": "0", "LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": str(size),
                "RBG_LWP_WORKER_INDEX": "0", "RBG_LWP_GROUP_SIZE": str(size)}
         for container in items(pod, "spec", "containers"):
-            engine = read_container(container, found, env, pods=size)
+            engine = read_container(container, found, env, pods=size, pod=at(pod, "spec"))
             found.add(name, sets * whole(role, "replicas", 1), role_of(name), engine, container)
 
 

@@ -243,7 +243,19 @@ def _client(group: Group, read: Read, source: Source, device: str, engine: str |
     total = group.count * read.client.get("count", 1)
     return {"name": group.name, **({"count": total} if total > 1 else {}),
             **({"role": group.role} if group.role != "both" else {}), **own, "device": device,
-            **({"engine": engine} if engine is not None else {})}
+            **({"engine": engine} if engine is not None else {}), **_fleet(group, read, source, kind, total)}
+
+
+def _fleet(group: Group, read: Read, source: Source, kind: str, total: int) -> Client:
+    """Return the key `fleet` of a group whose pods say how they start and end, and name what it leaves out."""
+    life = group.engine.life
+    found, notes = life.fleet(read.shutdown_s, aborts=kind == "vllm") if life is not None else ({}, [])
+    if found and ({"dp", "pp"} & read.client.get("parallel", {}).keys() or "api_servers" in read.client):
+        source.warnings.append(f"not modelled: {' and '.join(found)} of the pods of {group.name}, whose engines have "
+                               "ranks, stages or API servers")
+        return {}
+    source.notes += [f"{group.name}: {note}" for note in notes]
+    return {"fleet": {"start": total, "start_up": {"kind": "phases"}, **found}} if found else {}
 
 
 def _merge(source: Source) -> None:

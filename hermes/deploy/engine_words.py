@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from hermes.config.yaml_document import Node
 from hermes.deploy.docker_words import container_of
+from hermes.deploy.pods import Life
 from hermes.deploy.shell_words import ASSIGNED, SHELLS, Script, filled, script_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.files import names_in
@@ -59,6 +60,7 @@ class EngineWords:
         mounts: Path in the container -> path on the host.
         env: Values of its variables.
         settings: The settings file that its command names, once it is read.
+        life: How its pod starts and ends, of a container in a manifest.
     """
 
     words: list[str]
@@ -72,6 +74,7 @@ class EngineWords:
     mounts: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Node | None = None
+    life: Life | None = None
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ def read_modelservice(document: Node, found: Deployed) -> None:
                                                Verbatim("nothing"), field=role)
                 before = ("vllm", "serve", model, *(("--tensor-parallel-size", str(tensor)) if tensor > 1 else ()),
                           *(("--data-parallel-size", str(data)) if data > 1 else ()))
-            found.add(role, count, role, read_container(container, found, env, before, max(workers, 1)), container)
+            engine = read_container(container, found, env, before, max(workers, 1), pod=side)
+            found.add(role, count, role, engine, container)
 
 
 def read_chart(document: Node, found: Deployed) -> None:

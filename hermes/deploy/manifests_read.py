@@ -172,7 +172,7 @@ def _pod(document: Node, pod: Node, count: int, env: dict[str, str], found: Depl
     name = text(document, "metadata", "name") or "llm"
     role = text(pod, "metadata", "labels", "llm-d.ai/role") or text(document, "metadata", "labels", "llm-d.ai/role")
     for container in items(pod, "spec", "containers"):
-        engine = read_container(container, found, env, pods=pods)
+        engine = read_container(container, found, env, pods=pods, pod=at(pod, "spec"))
         nodes = _nodes(engine.words) if engine is not None and pods == 1 else 1
         if engine is not None and nodes > 1 and count % nodes == 0:   # the replicas are the nodes of an engine
             engine.gpus = None if engine.gpus is None else engine.gpus * nodes

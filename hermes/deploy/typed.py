@@ -53,6 +53,12 @@ class Part(ConfigModel):
         given = {} if data is None else data   # a field without a value
         return {key: own for key, own in given.items() if key not in cls.beside} if isinstance(given, dict) else given
 
+    @classmethod
+    def checked(cls, given: Keys) -> Keys:
+        """Return what is to be written, which fits."""
+        cls.model_validate(given)
+        return given
+
     def written(self) -> Keys:
         """Return what was set, as YAML has it."""
         return self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)

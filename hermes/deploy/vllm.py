@@ -31,6 +31,7 @@ from hermes.deploy.vllm_flags import (
 )
 from hermes.deploy.vllm_models import hub_name, precision_of, quantization_flag, simulated
 from hermes.errors import InputError, Verbatim, inside, printable
+from hermes.fleet.config import FleetConfig
 from hermes.hardware.composed.term_sources import Backend
 from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
@@ -51,7 +52,7 @@ _OF = {"scheduler.speculative": ("spec-tokens", "spec-model", "spec-method", "sp
        "hardware.cudagraph_capture_sizes": ("compilation-config", "max-cudagraph-capture-size",
                                             "cudagraph-capture-sizes")}   # keys that several flags may set
 _VALUES = ("model", "config", "kv-cache-dtype", "all2all-backend", "max-lora-rank", "dtype", "quantization",
-           "kv-cache-memory-bytes")   # flags that this module reads by name
+           "kv-cache-memory-bytes", "shutdown-timeout")   # flags that this module reads by name
 _PATHS = [*((flag.path, name) for name, flag in FLAGS.items()),
           ("hardware.dtype", "dtype"), ("hardware.dtype", "quantization"), ("hardware.kv_dtype", "kv-cache-dtype"),
           ("hardware.lora", "max-lora-rank"), ("hardware.all2all", "all2all-backend"), ("model", "model"),
@@ -77,6 +78,7 @@ class Read:
         drafts: Whether it has speculative decoding.
         role: The phases that it serves: `both`, `prefill` or `decode`.
         kv_bytes: KV memory of a device in bytes, where the command says it.
+        shutdown_s: How long the engine goes on at SIGTERM.
         flags: Keys of the client, and the flags that set them.
     """
 
@@ -91,6 +93,7 @@ class Read:
     drafts: bool = False
     role: str = "both"
     kv_bytes: int | None = None
+    shutdown_s: int = 0
     flags: dict[str, str] = field(default_factory=dict)
 
 
@@ -162,6 +165,8 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
             precision[name] = value.lower()
         elif name == "kv-cache-memory-bytes" and value is not None:
             read.kv_bytes = whole_number(name, value)
+        elif name == "shutdown-timeout" and value is not None:   # counts where replicas come and go
+            read.shutdown_s = whole_number(name, value)
         elif name.removeprefix("no-") == "enable-lora":
             lora = not name.startswith("no-")
         elif name in CAPACITY:
@@ -338,6 +343,8 @@ class Launch:
         devices: Devices of one engine.
         device: The name of their description, None where hardware that was fitted does not tell it.
         engine_version: The version of vLLM whose rules are simulated.
+        path: Of the group in the scenario.
+        fleet: How its replicas come and go.
     """
 
     name: str
@@ -348,6 +355,8 @@ class Launch:
     devices: int
     device: str | None
     engine_version: str | None
+    path: str
+    fleet: FleetConfig | None
 
     @property
     def resource(self) -> str:
@@ -373,7 +382,7 @@ def launches_of(scenario: Scenario) -> list[Launch]:
             out.append(Launch(
                 str(client.name), client.count, client.role, hub_name(model),
                 tuple(_flags(client, tp, scenario.source.base_dir)), devices, client.device,
-                client.scheduler.engine_version))
+                client.scheduler.engine_version, f"clients.{index}", client.fleet))
     if not out:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
     return out
