@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from hermes.clients.config import LLMClientConfig
 from hermes.config.yaml_document import Node, as_node
 from hermes.deploy.picker import Check, Group
 from hermes.deploy.planner import PlannerRead
+from hermes.deploy.typed import Keys
 from hermes.deploy.vllm import launches_of
 from hermes.errors import InputError, Verbatim, warn_all
-from hermes.scenario import scenario_of
+from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.loading import find_scenario, load_document, moved, set_value
 
 __all__ = ["with_parts", "with_planner"]
@@ -21,8 +22,8 @@ EXCLUDED = {"flow_control": ("queue", "admission"), "admission": ("flow_control"
 """Keys of a gateway -> those that it takes the place of."""
 
 
-def with_parts(scenario: str, parts: dict[str, Any], output: Path | None,
-               checks: Sequence[Check] = ()) -> dict[str, Any]:
+def with_parts(scenario: str, parts: Keys, output: Path | None,
+               checks: Sequence[Check] = ()) -> Keys:
     """Return a scenario's document with `router`, `gateway` and `autoscaler` replaced, as it is written to `output`.
 
     The gateway keeps its other keys. Raises `InputError` where the scenario does not take them.
@@ -49,9 +50,7 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None,
                                  field="clients", file=scenario)
             path = "clients.0.fleet.autoscaler"
             if clients.value[0].child("fleet") is None:
-                raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give a "
-                                          "scenario that has it, such as operations/hour"),
-                                 field="clients.0.fleet", file=scenario)
+                raise _without_fleet(clients.value[0], 0, value, scenario)
         for name, own in value.items() if key == "gateway" else [("", value)]:
             whole = f"gateway.{name}" if name else path
             old = _at(root, whole)
@@ -61,20 +60,27 @@ def with_parts(scenario: str, parts: dict[str, Any], output: Path | None,
                 old.value.clear()   # of another kind: its keys do not fit
             root = set_value(root, whole, as_node(own), home, home)
     scenario_of(as_node(root.plain()), home)
-    document: dict[str, Any] = moved(root, home, there).plain()
+    document: Keys = moved(root, home, there).plain()
     return document
 
 
-def _groups(scenario: Any) -> list[Group]:
+def _without_fleet(group: Node, place: int, autoscaler: Keys, file: str) -> InputError:
+    """Return the refusal of a group without `fleet`, with the entry that would do."""
+    count = int(_word(group, "count", "1")) if _word(group, "count", "1").isdecimal() else 1
+    most, least = autoscaler.get("max") or count, max(autoscaler.get("min") or 0, 1)
+    entry = f"`fleet: {{start: {least}, start_up: {{kind: phases}}}}`" + (
+        f" and `count: {most}`, its most replicas," if most > count else "")
+    return InputError(Verbatim(f"an autoscaler needs `fleet`; write {entry} into clients.{place}"),
+                      field=f"clients.{place}.fleet", file=file)
+
+
+def _groups(scenario: Scenario) -> list[Group]:
     """Return the groups of clients that run an engine."""
-    found = []
-    for group in scenario.clients:
-        if group.serves_llm:
-            found.append(Group(group.name, group.role, group.count, group.parallel.dp))
-    return found
+    return [Group(group.name, group.role, group.count, group.parallel.dp) for group in scenario.clients
+            if isinstance(group, LLMClientConfig)]
 
 
-def _without_excluded(root: Node, parts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_excluded(root: Node, parts: Keys) -> tuple[Keys, list[str]]:
     """Return the parts with null for keys of the scenario's gateway that theirs exclude, and a line for each."""
     gateway = {key for key, value in parts.get("gateway", {}).items() if value is not None}
     nulls: dict[str, None] = {}
@@ -88,7 +94,7 @@ def _without_excluded(root: Node, parts: dict[str, Any]) -> tuple[dict[str, Any]
     return (parts | {"gateway": parts["gateway"] | nulls} if nulls else parts), said
 
 
-def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[str, Any]:
+def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> Keys:
     """Return a scenario's document in which Dynamo's planner scales the groups of its roles.
 
     Of one group it stands in its `fleet`, of two in `autoscalers`, in place of what is there.
@@ -104,8 +110,7 @@ def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[
             raise InputError(f"one group of clients with `role: {role}`, as the planner's mode says", len(found),
                              field="clients", file=scenario)
         if groups[found[0]].child("fleet") is None:
-            raise InputError(Verbatim("an autoscaler needs `fleet` with `start` and `start_up`; give it"),
-                             field=f"clients.{found[0]}.fleet", file=scenario)
+            raise _without_fleet(groups[found[0]], found[0], read.autoscaler, scenario)
         places += found
     if len(places) == 1:
         root = _replaced(root, f"clients.{places[0]}.fleet.autoscaler", read.autoscaler, home)
@@ -127,7 +132,7 @@ def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> dict[
             if name is not None and count != devices.get(name, count):
                 raise node.mark.error(f"{devices[name]}, the devices of {name!r}", count,
                                       field=f"{role}_engine_num_gpu")
-    document: dict[str, Any] = moved(root, home, Path() if output is None else output.parent).plain()
+    document: Keys = moved(root, home, Path() if output is None else output.parent).plain()
     return document
 
 
@@ -136,7 +141,7 @@ def _word(group: Node, key: str, default: str) -> str:
     return default if node is None else str(node.value)
 
 
-def _replaced(root: Node, path: str, value: Any, home: Path) -> Node:
+def _replaced(root: Node, path: str, value: object, home: Path) -> Node:
     """Return a document with a value in place of what is there, whose keys do not stay."""
     old = _at(root, path)
     if old is not None and isinstance(old.value, dict | list):
