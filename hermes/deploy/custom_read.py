@@ -13,6 +13,7 @@ from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.deployed import Deployed, environment, gpus_of, read_container, role_of, words_of
 from hermes.deploy.engine_words import EngineWords, of_container, of_text
 from hermes.deploy.nodes import at, fields, items, named, placed, text, texts, value, whole
+from hermes.deploy.options import options
 from hermes.deploy.shell_words import split
 from hermes.errors import Verbatim
 
@@ -22,9 +23,7 @@ __all__ = ["read_dynamo", "read_inference_service", "read_kubeai", "read_llm_inf
 LLM_FIELDS = {"annotations", "labels", "model", "model.name", "model.uri", "parallelism", "prefill", "replicas",
               "router", "runtime", "serviceAccountName", "speculator", "storageInitializer", "template", "worker"}
 """Fields of an LLMInferenceService that are read, or that change no time of its engines."""
-KSERVE = {"model-name", "model-id", "model-dir", "http-port", "grpc-port", "workers", "max-asyncio-workers",
-          "enable-grpc", "enable-docs-url", "enable-latency-logging", "backend", "task", "log-config-file",
-          "access-log-format", "max-threads", "model-revision", "tokenizer-revision", "return-probabilities"}
+KSERVE = frozenset(options("kserve", "beside"))
 """Arguments of KServe's Hugging Face server that are not vLLM's and do not change when a token is computed."""
 
 

@@ -16,6 +16,7 @@ from hermes.deploy.deployed import Deployed, Group, read_container, role_of
 from hermes.deploy.engine_words import ENGINES, EngineWords, other_engine
 from hermes.deploy.helm_read import read_chart, read_modelservice, read_production_stack, read_runtime
 from hermes.deploy.nodes import at, fields, is_off, items, named, text, texts, value, whole
+from hermes.deploy.options import options
 from hermes.deploy.vllm import parser
 from hermes.errors import InputError, Verbatim
 
@@ -27,11 +28,7 @@ CUSTOM: dict[str, Callable[[Node, Deployed], None]] = {
     "InferenceService": custom_read.read_inference_service, "StormService": custom_read.read_storm_service,
     "RoleBasedGroup": custom_read.read_storm_service, "RoleSet": custom_read.read_storm_service,
     "RayService": custom_read.read_ray_service, "VLLMRuntime": read_runtime, "Model": custom_read.read_kubeai}
-NO_ENGINES = {
-    "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DestinationRule", "Gateway",
-    "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Namespace", "NetworkPolicy",
-    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodMonitor", "Role", "RoleBinding", "Route",
-    "Secret", "Service", "ServiceAccount", "ServiceMonitor", "StorageClass", "PriorityClass", "ResourceClaimTemplate"}
+NO_ENGINES = frozenset(options("kubernetes", "no_engines"))
 RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler")
 SCALING = {"autoscaling", "autoscalingConfig", "scalingAdapter"}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from hermes.deploy.objects_flow import FLOW_PLUGINS, FlowControl, Plugin, SaturationDetector
+from hermes.deploy.options import options, pairs
 from hermes.deploy.typed import Keys, Number, Object, Part
 from hermes.errors import InputError, Verbatim
 
@@ -55,35 +56,10 @@ KINDS: dict[str, Names] = {
     HANDLERS[1]: (("deciders", "profiles"), ())}
 """Plugin -> parameters that are read, and those without an effect."""
 
-BESIDE = frozenset((
-    # token counts are exact here, and bodies are read by nothing else
-    "token-producer", "tokenizer", "openai-parser", "vllmhttp-parser", "anthropic-parser", "passthrough-parser",
-    # where scorers get what they read
-    "endpoint-notification-source", "metrics-data-source", "core-metrics-extractor", "models-data-source",
-    "models-data-extractor", "dcgm-data-source", "dcgm-extractor", "session-id-producer",
-    # headers, and answers to other requests
-    "prefill-header-handler", "disagg-headers-handler", "models-responder", "agent-identity", "dp-rank-header-handler",
-    # of images, which requests do not have here: the scorer gives 0 to all
-    "mm-embeddings-cache-producer", "mm-embeddings-cache-scorer"))
+BESIDE = frozenset(options("llm-d", "beside"))
 """Plugins without an effect on placements, whatever their parameters."""
 
-REFUSED = {
-    "burst-prefix-cache-producer": "it holds requests back, and sends those with a common beginning to one client",
-    "prefix-cache-affinity-filter": "it leaves out clients that hold little of the prompt",
-    "endpoint-attribute-filter": "it leaves out clients by a metric of their devices or pods",
-    "endpoint-attribute-scorer": "it scores a metric of devices or pods",
-    "thunder-agent": "it binds programs of agents to clients by the tokens that they will hold",
-    "token-load-scorer": "it scores the tokens in flight",
-    "lmetric-scorer": "it scores uncached tokens times the batch size",
-    "latency-scorer": "it scores latencies that a trained model predicts",
-    "predicted-latency-producer": "it predicts latencies with a trained model",
-    "slo-headroom-tier-filter": "it leaves out clients by predicted latencies",
-    "latency-slo-admitter": "it refuses requests by predicted latencies",
-    "probabilistic-admitter": "it refuses requests at random as the clients fill up",
-    "pd-slo-pair-optimizer": "it scores pairs of clients by predicted latencies",
-    "by-label": "it leaves out clients by labels", "by-label-selector": "it leaves out clients by labels",
-    "label-selector-filter": "it leaves out clients by labels",
-    "running-requests-size-scorer": "it scores the running requests; active-request-scorer is modelled"}
+REFUSED = pairs("llm-d", "refused")
 """Plugins that change placements and are not modelled -> how."""
 
 

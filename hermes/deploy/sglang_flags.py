@@ -11,34 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hermes.deploy.flags import Kind
-from hermes.deploy.options import options
-from hermes.deploy.vllm_flags import Flag
+from hermes.deploy.options import options, pairs
+from hermes.deploy.vllm_flags import flags_of
 
 __all__ = ["ALIASES", "BESIDE", "FLAGS", "KINDS", "OTHERS", "READ", "REFUSED"]
 
 VERSION = "0.5.14"
 
-FLAGS = {
-    "tp-size": Flag("parallel.tp", "int"),
-    "chunked-prefill-size": Flag("scheduler.chunked_prefill_size", "int"),
-    "max-running-requests": Flag("scheduler.max_running_requests", "int"),
-    "max-prefill-tokens": Flag("scheduler.max_prefill_tokens", "int"),
-    "schedule-policy": Flag("scheduler.schedule_policy", "text"),
-    "schedule-conservativeness": Flag("scheduler.schedule_conservativeness", "float"),
-    "enable-mixed-chunk": Flag("scheduler.enable_mixed_chunk", "switch"),
-    "disable-overlap-schedule": Flag("scheduler.disable_overlap_schedule", "switch"),
-    "disable-radix-cache": Flag("scheduler.disable_radix_cache", "switch"),
-    "page-size": Flag("memory.block_size", "int"),
-    "mem-fraction-static": Flag("memory.utilization", "float"),
-    "context-length": Flag("max_model_len", "int"),
-    "disable-hybrid-swa-memory": Flag("memory.hybrid", "off"),
-}
-ALIASES = {
-    "model": "model-path", "tensor-parallel-size": "tp-size", "data-parallel-size": "dp-size", "ep": "ep-size",
-    "pipeline-parallel-size": "pp-size", "expert-parallel-size": "ep-size", "nccl-init-addr": "dist-init-addr",
-    "decode-context-parallel-size": "dcp-size", "attention-context-parallel-size": "attn-cp-size",
-    "moe-data-parallel-size": "moe-dp-size", "attention-data-parallel-size": "attn-dp-size",
-    "speculative-draft-model": "speculative-draft-model-path"}
+FLAGS = flags_of("sglang")
+ALIASES = pairs("sglang", "aliases")
 READ = ("model-path", "dp-size", "ep-size", "max-total-tokens", "kv-cache-dtype", "dtype", "quantization")
 REFUSED = {
     "enable-dp-attention": ("", "ranks that share a model have requests and KV of their own"),

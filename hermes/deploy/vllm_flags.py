@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.deploy.options import options
+from hermes.deploy.options import options, pairs
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["BESIDE", "CAPACITY", "EARLIER", "FLAGS", "NOT_MODELLED", "ON", "SHORT", "SWITCHES", "USUAL", "Flag",
-           "canonical", "whole_number"]
+           "canonical", "flags_of", "whole_number"]
 
 
 @dataclass(frozen=True)
@@ -45,48 +45,13 @@ class Flag:
         return text
 
 
-FLAGS = {
-    "tensor-parallel-size": Flag("parallel.tp", "int", "1"),
-    "data-parallel-size": Flag("parallel.dp", "int", "1"),
-    "pipeline-parallel-size": Flag("parallel.pp", "int", "1"),
-    "enable-expert-parallel": Flag("parallel.ep", "switch"),
-    "max-num-batched-tokens": Flag("scheduler.max_num_batched_tokens", "int"),
-    "max-num-scheduled-tokens": Flag("scheduler.max_num_scheduled_tokens", "int"),
-    "max-num-seqs": Flag("scheduler.max_num_seqs", "int"),
-    "max-num-active-seqs": Flag("scheduler.max_num_active_seqs", "int"),
-    "max-num-queued-reqs": Flag("scheduler.max_num_queued_reqs", "int"),
-    "max-num-queued-tokens": Flag("scheduler.max_num_queued_tokens", "int"),
-    "prefill-schedule-interval": Flag("scheduler.prefill_schedule_interval", "int", "1"),
-    "api-server-count": Flag("api_servers.count", "int"),
-    "stream-interval": Flag("api_servers.stream_interval", "int", "1"),
-    "enable-lora": Flag("scheduler.max_loras", "switch"),   # without it vLLM ignores the next one
-    "max-loras": Flag("scheduler.max_loras", "int"),
-    "max-model-len": Flag("max_model_len", "int", "auto"),
-    "gpu-memory-utilization": Flag("memory.utilization", "float"),
-    "device-memory-utilization": Flag("memory.utilization", "float"),
-    "block-size": Flag("memory.block_size", "int"),
-    "num-gpu-blocks-override": Flag("memory.num_blocks", "int"),
-    "enable-prefix-caching": Flag("memory.prefix_caching", "switch"),
-    "disable-hybrid-kv-cache-manager": Flag("memory.hybrid", "off"),
-    "enable-chunked-prefill": Flag("scheduler.enable_chunked_prefill", "switch"),
-    "long-prefill-token-threshold": Flag("scheduler.long_prefill_token_threshold", "int", "0"),
-    "long-prefill-token-threshold-adaptive": Flag("scheduler.adaptive_long_prefill_threshold", "switch"),
-    "scheduler-reserve-full-isl": Flag("scheduler.reserve_full_isl", "switch"),
-    "watermark": Flag("scheduler.watermark", "float", "0"),
-    "scheduling-policy": Flag("scheduler.policy", "text", "fcfs"),
-    "async-scheduling": Flag("scheduler.async_scheduling", "switch"),
-}
-SHORT = {
-    "O": "optimization-level", "ac": "attention-config", "asc": "api-server-count", "cc": "compilation-config",
-    "dc": "diffusion-config", "dcp": "decode-context-parallel-size", "dp": "data-parallel-size",
-    "dpa": "data-parallel-address", "dpb": "data-parallel-backend", "dpe": "data-parallel-external-lb",
-    "dph": "data-parallel-hybrid-lb", "dpl": "data-parallel-size-local",
-    "dpm": "data-parallel-multi-port-external-lb", "dpn": "data-parallel-rank", "dpp": "data-parallel-rpc-port",
-    "dpr": "data-parallel-start-rank", "ep": "enable-expert-parallel", "n": "nnodes",
-    "pcp": "prefill-context-parallel-size", "pp": "pipeline-parallel-size", "q": "quantization",
-    "r": "node-rank", "sc": "speculative-config", "tp": "tensor-parallel-size",
-}
+def flags_of(program: str) -> dict[str, Flag]:
+    """Return the flags of a program that set a key."""
+    return {name: Flag(*text.split()) for name, text in pairs(program, "keys").items()}
 
+
+FLAGS = flags_of("vllm")   # `enable-lora` before `max-loras`, which vLLM ignores without it
+SHORT = pairs("vllm", "short")
 _BESIDE, _NOT_MODELLED, _EARLIER_BESIDE, _EARLIER_NOT_MODELLED = (
     options("vllm", use) for use in ("beside", "not_modelled", "earlier_beside", "earlier_not_modelled"))
 
