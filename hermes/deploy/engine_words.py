@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from hermes.config.yaml_document import Node
 from hermes.deploy.docker_words import container_of
+from hermes.deploy.options import pairs
 from hermes.deploy.pods import Life
 from hermes.deploy.shell_words import ASSIGNED, SHELLS, Script, filled, script_of
 from hermes.errors import InputError, Verbatim
@@ -24,14 +25,8 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 EXAMPLES = {"vllm": "`vllm serve MODEL ...`, `docker run ... vllm/vllm-openai ...`",
             "sglang": "`python -m sglang.launch_server --model-path MODEL ...`, `docker run ... lmsysorg/sglang ...`",
             "trtllm": "`trtllm-serve MODEL ...`"}
-MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm", "dynamo.vllm": "vllm",
-           "sglang.launch_server": "sglang", "dynamo.sglang": "sglang", "dynamo.trtllm": "trtllm"}
-OTHERS = {"text-generation-launcher": "Text Generation Inference", "llama-server": "llama.cpp", "ollama": "Ollama",
-          "lmdeploy": "LMDeploy", "tritonserver": "Triton Inference Server", "mlc_llm": "MLC LLM",
-          "text-embeddings-router": "Text Embeddings Inference",
-          "text-generation-inference": "Text Generation Inference",
-          "text-embeddings-inference": "Text Embeddings Inference", "infinity": "Infinity", "llama.cpp": "llama.cpp"}
-"""Programs and images of engines that are not simulated."""
+MODULES, OTHERS = pairs("programs", "modules"), pairs("programs", "others")
+"""Modules that start engines; programs and images of engines that are not simulated."""
 # variables that may change when a token is computed, and those of them that do not
 _VARIABLE = re.compile(
     r"(VLLM|SGLANG|SGL|TRTLLM|LMCACHE|NCCL_P2P|NCCL_SHM|NCCL_IB|FLASHINFER|CUDA_VISIBLE|OMP_NUM)_?\w*\Z")

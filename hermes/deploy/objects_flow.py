@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple, TypeVar
 
+from hermes.deploy.options import pairs
 from hermes.deploy.typed import (
     NOT_MODELLED,
     GoDuration,
@@ -40,16 +41,23 @@ from hermes.gateway.flow_config import (
 )
 
 __all__ = ["FLOW_PLUGINS", "GATE", "NO_FIELD", "FlowControl", "Plugin", "SaturationDetector", "flow_of",
-           "read_flow"]
+           "parameters", "read_flow"]
 
 GATE = "flowControl"
 UTILIZATION, CONCURRENCY = "utilization-detector", "concurrency-detector"
 LEAST_SERVICE, CEILING = "program-aware-fairness", "static-usage-limit-policy"
 PRODUCER = "inflight-load-producer"
-ORDERINGS = {"fcfs-ordering-policy": "fcfs", "edf-ordering-policy": "edf",
-             "slo-deadline-ordering-policy": "slo_deadline"}
-FAIRNESS = {"global-strict-fairness-policy": "global_strict", "round-robin-fairness-policy": "round_robin",
-            LEAST_SERVICE: "least_attained_service"}
+ORDERINGS, FAIRNESS = pairs("llm-d", "orderings"), pairs("llm-d", "fairness")
+
+
+def parameters(use: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return plugins with the names of parameters that are read, and of those without an effect."""
+    found = {name: text.partition("|") for name, text in pairs("llm-d", use).items()}
+    return {name: (read.split(), beside.split()) for name, (read, _, beside) in found.items()}
+
+
+FLOW_PLUGINS = parameters("flow")
+"""Plugins of flow control, which are no scorers, filters or pickers here: `headroom` is of a detector as a filter."""
 # those that llm-d makes where the file has none
 THERE = ("fcfs-ordering-policy", "global-strict-fairness-policy", CEILING, UTILIZATION)
 MOST, MOST_BYTES, TTL_S = 5000, 10**9, 60.0   # of a band, and of a wait
@@ -57,17 +65,6 @@ SCRAPE_S, IDLE_S = 0.05, 3600.0
 V = TypeVar("V")
 REVOKE: dict[str, dict[str, float]] = {UTILIZATION: {}, CONCURRENCY: {"grace": 0.01}}   # by detector
 NO_FIELD = "an EndpointPickerConfig"
-
-
-# plugins of flow control, which are no scorers, filters or pickers here -> parameters that are read, and those without
-# an effect: `headroom` is of the detector as a filter of endpoints
-FLOW_PLUGINS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    **dict.fromkeys((*ORDERINGS, *FAIRNESS, PRODUCER), ((), ())),
-    UTILIZATION: (("queueDepthThreshold", "kvCacheUtilThreshold", "metricsStalenessThreshold"), ("headroom",)),
-    CONCURRENCY: (("maxConcurrency", "concurrencyMode"), ("headroom", "maxTokenConcurrency")),
-    LEAST_SERVICE: (("strategy", "lasWeightService", "lasWeightHeadWait", "lasHalfLifeSeconds", "evictionTtlSeconds"),
-                    ("lasDecayFactor", "evictionSweepSeconds")),
-    CEILING: (("threshold",), ())}
 
 from_one = that(as_whole, lambda number: 1 <= number <= 10**6, "a whole number from 1 to 1000000")
 share = that(as_number, lambda number: 0 < number <= 1, "above 0, and at most 1")

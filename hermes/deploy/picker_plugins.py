@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from hermes.deploy.objects_flow import FLOW_PLUGINS, FlowControl, Plugin, SaturationDetector
+from hermes.deploy.objects_flow import FLOW_PLUGINS, FlowControl, Plugin, SaturationDetector, parameters
 from hermes.deploy.options import options, pairs
 from hermes.deploy.typed import Keys, Number, Object, Part
 from hermes.errors import InputError, Verbatim
 
-SCORERS = {
-    "queue-scorer": "queue", "kv-cache-utilization-scorer": "kv", "prefix-cache-scorer": "prefix",
-    "precise-prefix-cache-scorer": "precise_prefix", "load-aware-scorer": "load_aware",
-    "session-affinity-scorer": "session", "lora-affinity-scorer": "lora_affinity",
-    "active-request-scorer": "active_request", "no-hit-lru-scorer": "no_hit_lru"}
-RENAMED = {"kv-cache-scorer": "kv-cache-utilization-scorer", "single-profile": "single-profile-handler",
-           "max-score": "max-score-picker"}
-PICKERS = {"max-score-picker": "max_score", "random-picker": "random", "weighted-random-picker": "weighted_random"}
+SCORERS, PICKERS, RENAMED = (pairs("llm-d", use) for use in ("scorers", "pickers", "renamed"))
 HANDLERS = ("pd-profile-handler", "disagg-profile-handler")
 SINGLE = ("single-profile-handler", "data-parallel-profile-handler")
 PHASES = {"decode": "decode-filter", "prefill": "prefill-filter"}   # the filter that a profile of a phase needs
@@ -30,30 +23,7 @@ DECIDER = "prefix-based-pd-decider"
 PIN = "session-affinity-filter"
 DECIDERS = (DECIDER, "always-disagg-pd-decider")
 
-_INDEX = ("autoTune", "blockSize", "blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch",
-          "maxPrefixTokensToMatch", "prefixHashSource")
-_EVENTS = (("tokenProcessorConfig", "indexerConfig", "speculativeIndexing", "sessionManager"),
-           ("kvEventsConfig", "speculativeTTL"))
-_SESSION = (("algorithm", "strategy", "evictionTtlSeconds", "sessionIdConfig", "profileName"),
-            ("headerName", "evictionSweepSeconds", "encodedEndpointHeaderConfig", "missThreshold", "maxAge", "secure",
-             "sameSite"))
-Names = tuple[tuple[str, ...], tuple[str, ...]]
-KINDS: dict[str, Names] = {
-    **dict.fromkeys(SCORERS, ((), ())), **dict.fromkeys(SINGLE, ((), ("primaryPort", "targetPort"))),
-    **dict.fromkeys(PICKERS, ((), ("maxNumOfEndpoints",))),
-    **dict.fromkeys((*PHASES.values(), "encode-filter", "always-disagg-multimodal-decider", *DECIDERS), ((), ())),
-    **FLOW_PLUGINS,
-    "prefix-cache-scorer": ((*_INDEX, "prefixMatchInfoProducerName", "prefixLengthWeight"), ("maxModelLen",)),
-    APPROXIMATE: (_INDEX, ()), PRECISE: _EVENTS, "precise-prefix-cache-scorer": _EVENTS,
-    "load-aware-scorer": (("threshold",), ()),
-    "session-affinity-scorer": _SESSION, PIN: _SESSION,
-    "active-request-scorer": (("idleThreshold", "maxBusyScore"), ("requestTimeout", "inFlightLoadProducerName")),
-    "no-hit-lru-scorer": (("lruSize", "prefixMatchInfoProducerName"), ("prefixPluginType", "prefixPluginName")),
-    "inflight-load-producer": ((), ("prefixMatchInfoProducerName", "addEstimatedOutputTokens",
-                                    "maxEstimatedOutputTokens", "outputRatio", "syncCrossReplicaState")),
-    DECIDER: (("nonCachedTokens",), ()),
-    HANDLERS[0]: (("deciderPluginName", "threshold"), ("primaryPort", "prefixPluginName", "hashBlockSize")),
-    HANDLERS[1]: (("deciders", "profiles"), ())}
+KINDS = FLOW_PLUGINS | parameters("parameters")
 """Plugin -> parameters that are read, and those without an effect."""
 
 BESIDE = frozenset(options("llm-d", "beside"))

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict
 
 from hermes.config.yaml_document import Node, parse_yaml
 from hermes.deploy.nodes import fields
+from hermes.deploy.options import options
 from hermes.deploy.typed import Keys, Number, Part, Whole, placing, read, that
 from hermes.errors import InputError, Verbatim
 
@@ -31,13 +32,7 @@ OF_TRAFFIC = {"throughput_adjustment_interval": "throughput_interval", "load_pre
 DEVICES = ("prefill_engine_num_gpu", "decode_engine_num_gpu")
 # taken where the traffic is predicted with the values that are simulated alone
 SAME = {"load_predictor_log1p": False, "load_predictor_warmup_trace": None, "kalman_min_points": 5}
-# where it runs, what it reports, and how it asks; prophet is not modelled
-BESIDE = (
-    "namespace", "backend", "model_name", "log_dir", "profile_results_dir", "prophet_window_size",
-    "throughput_metrics_source", "report_interval_hours", "report_output_dir", "report_filename",
-    "report_write_gzip_log", "live_dashboard_port", "control_api_port", "metric_reporting_prometheus_port",
-    *(f"metric_pulling_prometheus_{name}" for name in (
-        "endpoint", "token", "token_file", "ssl_verify", "extra_query_params", "ca_bundle", "request_timeout_seconds")))
+
 
 def _only(expected: str, *values: object) -> BeforeValidator:
     return BeforeValidator(that(lambda value: value, lambda value: any(
@@ -51,7 +46,7 @@ class PlannerConfig(Part):
     """Fields that are read, and those that are taken with the values that are simulated alone."""
 
     model_config = ConfigDict(alias_generator=None)
-    beside = BESIDE
+    beside = options("dynamo.planner", "beside")   # where it runs, what it reports, and how it asks
     mode: Literal["disagg", "prefill", "decode", "agg"] = "disagg"
     optimization_target: Literal["throughput", "latency", "sla"] = "throughput"
     ttft: Number | None = None

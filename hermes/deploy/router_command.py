@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.deploy.options import options
+from hermes.deploy.options import options, pairs
 from hermes.deploy.shell_words import simple_commands
 from hermes.errors import InputError, Verbatim
 
@@ -47,34 +47,14 @@ class Known:
     switches: frozenset[str]
 
 
-def _beside(program: str) -> dict[str, str]:
-    return {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in options(program, "beside")}
+def _known(program: str, *switches: str) -> Known:
+    beside = {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in options(program, "beside")}
+    return Known(frozenset(options(program, "keys")), beside, pairs(program, "same"), frozenset(switches))
 
 
-SGLANG = Known(
-    frozenset((
-        "policy", "cache-threshold", "balance-abs-threshold", "balance-rel-threshold", "eviction-interval",
-        "eviction-interval-secs", "max-tree-size", "retry-max-retries", "retry-initial-backoff-ms",
-        "retry-max-backoff-ms", "retry-backoff-multiplier", "retry-jitter-factor", "disable-retries",
-        "cb-failure-threshold", "cb-success-threshold", "cb-timeout-duration-secs", "disable-circuit-breaker",
-        "request-timeout-secs")),
-    # the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
-    _beside("sglang_router"),
-    {"max-concurrent-requests": "-1", "backend": "sglang"},
-    frozenset(("disable-retries", "disable-circuit-breaker")))
-
-DYNAMO = Known(
-    frozenset((
-        "router-mode", "router-kv-overlap-score-credit", "router-kv-overlap-score-weight", "kv-overlap-score-weight",
-        "router-prefill-load-scale", "router-host-cache-hit-weight", "router-temperature", "router-kv-events",
-        "no-router-kv-events", "kv-events", "no-kv-events", "router-ttl-secs", "router-ttl")),
-    _beside("dynamo.frontend"),
-    {"router-queue-threshold": "None", "router-kv-overlap-score-credit-decay": "0",
-     "router-disk-cache-hit-weight": "0.25", "shared-cache-type": "none", "router-prefill-load-model": "none",
-     "migration-limit": "0", "no-load-aware": "", "no-decode-fallback": "", "no-use-remote-indexer": "",
-     "no-router-replica-sync": "", "router-track-active-blocks": "", "no-router-track-output-blocks": "",
-     "router-assume-kv-reuse": "", "router-track-prefill-tokens": ""},
-    frozenset(("router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")))
+# the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
+SGLANG = _known("sglang_router", "disable-retries", "disable-circuit-breaker")
+DYNAMO = _known("dynamo.frontend", "router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")
 VARIABLES = {"router-use-kv-events": "router-kv-events", "router-load-aware": "load-aware"}   # named unlike their flags
 _DECIMAL = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ASSIGNED = re.compile(r"DYN_([A-Z0-9_]+)=(.*)", re.DOTALL)
