@@ -181,10 +181,7 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
 
 def _of_another(engine: EngineWords) -> bool:
     """Whether words start the part of an engine on a further node."""
-    rank = next((value for word, value in zip(engine.words, [*engine.words[1:], ""], strict=False)
-                 if word == "--node-rank"), next((word.partition("=")[2] for word in engine.words
-                                                  if word.startswith("--node-rank=")), "0"))
-    return "--headless" in engine.words or (rank.isdecimal() and int(rank) > 0)
+    return "--headless" in engine.words or engine.number("--node-rank", 0) > 0
 
 
 def _written(group: Group, text: str, file: str | None) -> Written:
@@ -249,7 +246,7 @@ def _client(group: Group, read: Read, source: Source, device: str, engine: str |
 def _fleet(group: Group, read: Read, source: Source, kind: str, total: int) -> Client:
     """Return the key `fleet` of a group whose pods say how they start and end, and name what it leaves out."""
     life = group.engine.life
-    found, notes = life.fleet(read.shutdown_s, aborts=kind == "vllm") if life is not None else ({}, [])
+    found, notes = life.fleet(read.shutdown_s or 0, aborts=kind == "vllm") if life is not None else ({}, [])
     if found and ({"dp", "pp"} & read.client.get("parallel", {}).keys() or "api_servers" in read.client):
         source.warnings.append(f"not modelled: {' and '.join(found)} of the pods of {group.name}, whose engines have "
                                "ranks, stages or API servers")

@@ -71,6 +71,13 @@ class EngineWords:
     settings: Node | None = None
     life: Life | None = None
 
+    def number(self, flag: str, default: int) -> int:
+        """Return the whole number that a flag gives last, the default where it gives none."""
+        said = [word.partition("=")[2] or following
+                for word, following in zip(self.words, [*self.words[1:], ""], strict=False)
+                if word.partition("=")[0] == flag]
+        return int(said[-1]) if said and said[-1].isdecimal() else default
+
 
 @dataclass(frozen=True)
 class Started:

@@ -170,16 +170,9 @@ def _pod(document: Node, pod: Node, count: int, env: dict[str, str], found: Depl
     role = text(pod, "metadata", "labels", "llm-d.ai/role") or text(document, "metadata", "labels", "llm-d.ai/role")
     for container in items(pod, "spec", "containers"):
         engine = read_container(container, found, env, pods=pods, pod=at(pod, "spec"))
-        nodes = _nodes(engine.words) if engine is not None and pods == 1 else 1
+        nodes = engine.number("--nnodes", 1) if engine is not None and pods == 1 else 1
         if engine is not None and nodes > 1 and count % nodes == 0:   # the replicas are the nodes of an engine
             engine.gpus = None if engine.gpus is None else engine.gpus * nodes
             found.add(name, count // nodes, role_of(role), engine, container)
         else:
             found.add(name, count, role_of(role), engine, container)
-
-
-def _nodes(words: list[str]) -> int:
-    """Return the nodes of an engine, as its flag `--nnodes` says."""
-    said = [word.partition("=")[2] or following for word, following in zip(words, [*words[1:], ""], strict=False)
-            if word.partition("=")[0] == "--nnodes"]
-    return int(said[-1]) if said and said[-1].isdecimal() else 1

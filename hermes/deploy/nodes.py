@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hermes.config.yaml_document import Node
+from hermes.config.yaml_document import Node, is_index
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["at", "fields", "is_off", "is_on", "items", "named", "placed", "text", "texts", "value", "whole"]
 
 
 def at(node: Node | None, *keys: str) -> Node | None:
-    """Return the node under keys."""
+    """Return the node under keys; those of a list are its indexes."""
     for key in keys:
-        node = None if node is None else node.child(key)
+        node = None if node is None else node.child(int(key) if isinstance(node.value, list) and is_index(key) else key)
     return node
 
 

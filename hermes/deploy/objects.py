@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hermes.clients.config import LLMClientConfig
 from hermes.config.yaml_document import Node, as_node
+from hermes.deploy.nodes import at
 from hermes.deploy.picker import Check, Group
 from hermes.deploy.planner import PlannerRead
 from hermes.deploy.typed import Keys
@@ -36,7 +37,7 @@ def with_parts(scenario: str, parts: Keys, output: Path | None,
         for check in checks:
             check(groups)
     if "router" in parts and parts["router"]["kind"] == "llm_d" and not FLOW & parts.get("gateway", {}).keys() \
-            and _at(root, "gateway.flow_control") is not None:   # a picker without the gate refuses instead
+            and at(root, "gateway", "flow_control") is not None:   # a picker without the gate refuses instead
         parts = parts | {"gateway": parts.get("gateway", {}) | {"flow_control": None, "admission": {}}}
     there = Path() if output is None else output.parent
     parts, replaced = _without_excluded(root, parts)
@@ -53,12 +54,8 @@ def with_parts(scenario: str, parts: Keys, output: Path | None,
                 raise _without_fleet(clients.value[0], 0, value, scenario)
         for name, own in value.items() if key == "gateway" else [("", value)]:
             whole = f"gateway.{name}" if name else path
-            old = _at(root, whole)
-            if own is None and old is None:
-                continue
-            if old is not None and isinstance(old.value, dict):
-                old.value.clear()   # of another kind: its keys do not fit
-            root = set_value(root, whole, as_node(own), home, home)
+            if own is not None or at(root, *whole.split(".")) is not None:
+                root = _replaced(root, whole, own, home)
     scenario_of(as_node(root.plain()), home)
     document: Keys = moved(root, home, there).plain()
     return document
@@ -87,7 +84,7 @@ def _without_excluded(root: Node, parts: Keys) -> tuple[Keys, list[str]]:
     said: list[str] = []
     for key, others in EXCLUDED.items():
         for other in others if key in gateway else ():
-            if other not in parts["gateway"] and (old := _at(root, f"gateway.{other}")) is not None \
+            if other not in parts["gateway"] and (old := at(root, "gateway", other)) is not None \
                     and old.value is not None:
                 nulls[other] = None
                 said.append(f"gateway.{other}: left out of the scenario, since the objects' {key} takes its place")
@@ -116,7 +113,7 @@ def with_planner(scenario: str, read: PlannerRead, output: Path | None) -> Keys:
         root = _replaced(root, f"clients.{places[0]}.fleet.autoscaler", read.autoscaler, home)
     else:
         for place in places:
-            if _at(root, f"clients.{place}.fleet.autoscaler") is not None:
+            if at(root, "clients", str(place), "fleet", "autoscaler") is not None:
                 root = _replaced(root, f"clients.{place}.fleet.autoscaler", {"kind": "static"}, home)
         names = [_word(groups[place], "name", "") for place in places]
         if "" in names:
@@ -143,15 +140,7 @@ def _word(group: Node, key: str, default: str) -> str:
 
 def _replaced(root: Node, path: str, value: object, home: Path) -> Node:
     """Return a document with a value in place of what is there, whose keys do not stay."""
-    old = _at(root, path)
+    old = at(root, *path.split("."))
     if old is not None and isinstance(old.value, dict | list):
         old.value.clear()
     return set_value(root, path, as_node(value), home, home)
-
-
-def _at(root: Node, path: str) -> Node | None:
-    """Return the node at a dotted path, None where there is none."""
-    node: Node | None = root
-    for part in path.split("."):
-        node = None if node is None else node.child(int(part) if part.isdecimal() else part)
-    return node

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from hermes.config.yaml_document import Node, parse_yaml
 from hermes.deploy.nodes import fields
@@ -23,12 +23,8 @@ __all__ = ["PlannerRead", "planner_of"]
 MODES = {"disagg": ("prefill", "decode"), "prefill": ("prefill",), "decode": ("decode",), "agg": ("both",)}
 NEWER = {"ttft_ms": "ttft", "itl_ms": "itl", "load_adjustment_interval_seconds": "load_adjustment_interval",
          "throughput_adjustment_interval_seconds": "throughput_adjustment_interval"}
-KEYS = {"load_adjustment_interval": "load_interval", "min_endpoint": "min_endpoint",
-        "load_scaling_down_sensitivity": "sensitivity", "max_num_fpm_samples": "samples",
-        "fpm_sample_bucket_size": "buckets", "load_min_observations": "min_observations",
-        "max_throughput_scaling_replicas": "max_change"}
-OF_TRAFFIC = {"throughput_adjustment_interval": "throughput_interval", "load_predictor": "predictor",
-              "kalman_q_level": "kalman_level", "kalman_q_trend": "kalman_trend", "kalman_r": "kalman_noise"}
+KEYS = {"load_interval", "min_endpoint", "sensitivity", "samples", "buckets", "min_observations", "max_change"}
+OF_TRAFFIC = {"throughput_interval", "predictor", "kalman_level", "kalman_trend", "kalman_noise"}
 DEVICES = ("prefill_engine_num_gpu", "decode_engine_num_gpu")
 # taken where the traffic is predicted with the values that are simulated alone
 SAME = {"load_predictor_log1p": False, "load_predictor_warmup_trace": None, "kalman_min_points": 5}
@@ -52,24 +48,24 @@ class PlannerConfig(Part):
     ttft: Number | None = None
     itl: Number | None = None
     max_gpu_budget: int | None = None
-    load_adjustment_interval: Whole | None = None
+    load_interval: Whole | None = Field(default=None, alias="load_adjustment_interval")
     min_endpoint: Whole | None = None
-    load_scaling_down_sensitivity: Whole | None = None
-    max_num_fpm_samples: Whole | None = None
-    fpm_sample_bucket_size: Whole | None = None
-    load_min_observations: Whole | None = None
-    max_throughput_scaling_replicas: Whole | None = None
+    sensitivity: Whole | None = Field(default=None, alias="load_scaling_down_sensitivity")
+    samples: Whole | None = Field(default=None, alias="max_num_fpm_samples")
+    buckets: Whole | None = Field(default=None, alias="fpm_sample_bucket_size")
+    min_observations: Whole | None = Field(default=None, alias="load_min_observations")
+    max_change: Whole | None = Field(default=None, alias="max_throughput_scaling_replicas")
     prefill_engine_num_gpu: Whole | None = None
     decode_engine_num_gpu: Whole | None = None
     enable_load_scaling: bool = False
     enable_throughput_scaling: bool = True
-    throughput_adjustment_interval: Whole | None = None
-    load_predictor: object = None
+    throughput_interval: Whole | None = Field(default=None, alias="throughput_adjustment_interval")
+    predictor: object = Field(default=None, alias="load_predictor")
     load_predictor_log1p: object = False
     load_predictor_warmup_trace: object = None
-    kalman_q_level: Number | None = None
-    kalman_q_trend: Number | None = None
-    kalman_r: Number | None = None
+    kalman_level: Number | None = Field(default=None, alias="kalman_q_level")
+    kalman_trend: Number | None = Field(default=None, alias="kalman_q_trend")
+    kalman_noise: Number | None = Field(default=None, alias="kalman_r")
     kalman_min_points: object = 5
     pre_deployment_sweeping_mode: object = "rapid"
     advisory: Off = False
@@ -80,13 +76,13 @@ class PlannerConfig(Part):
     load_metric_samples: Annotated[object, _only("10", 10)] = 10
     environment: Annotated[object, _only("kubernetes or virtual", "kubernetes", "virtual")] = "kubernetes"
 
-    def keys(self, names: dict[str, str]) -> Keys:
-        """Return keys of the autoscaler. names: Of the fields, and of the keys."""
-        return {key: value for name, key in names.items() if (value := getattr(self, name)) is not None}
+    def keys(self, names: set[str]) -> Keys:
+        """Return keys of the autoscaler."""
+        return self.model_dump(include=names, exclude_none=True)
 
     def of_traffic(self) -> Keys:
         """Return what counts with the target `sla` alone."""
-        found = {key: value / 1000 for key, value in self.keys({"ttft": "ttft", "itl": "itl"}).items()} | {
+        found = {key: value / 1000 for key, value in self.keys({"ttft", "itl"}).items()} | {
             "load_scaling": self.enable_load_scaling, "throughput_scaling": self.enable_throughput_scaling}
         if not self.enable_throughput_scaling:
             return found
@@ -94,11 +90,11 @@ class PlannerConfig(Part):
             if getattr(self, name) != only:
                 raise InputError(f"{'null' if only is None else str(only).lower()}, as simulated", getattr(self, name),
                                  field=name)
-        if self.load_predictor is None:
+        if self.predictor is None:
             raise InputError(Verbatim("arima, the default, is not modelled; write constant or kalman"),
                              field="load_predictor")
-        if self.load_predictor not in ("constant", "kalman"):
-            raise InputError("one of constant, kalman", self.load_predictor, field="load_predictor")
+        if self.predictor not in ("constant", "kalman"):
+            raise InputError("one of constant, kalman", self.predictor, field="load_predictor")
         return found | self.keys(OF_TRAFFIC)
 
 

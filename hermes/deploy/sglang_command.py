@@ -9,7 +9,7 @@ from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
 from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
 from hermes.deploy.sglang_flags import ALIASES, BESIDE, FLAGS, KINDS, OTHERS, READ, REFUSED
-from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_flag, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import whole_number
 from hermes.deploy.vllm_models import precision_of
@@ -83,17 +83,11 @@ def _refuse(name: str, value: str | None) -> None:
 
 
 def _apply(client: Client, name: str, value: str | None) -> None:
-    flag = FLAGS[name]
-    if flag.kind in ("switch", "off"):
-        set_key(client, flag.path, flag.kind == "switch")
-    elif value is None:
-        raise InputError(Verbatim("needs a value"), field=f"--{name}")
-    elif name == "schedule-policy" and value not in POLICIES:
+    if name == "schedule-policy" and value is not None and value not in POLICIES:
         raise InputError(f"a policy that is modelled: {', '.join(POLICIES)}", value, field=f"--{name}")
-    elif name == "chunked-prefill-size" and value == "-1":
-        set_key(client, flag.path, -1)
-    else:
-        set_key(client, flag.path, flag.value(name, value))
+    set_flag(client, FLAGS[name], name, value, on=True)
+    if name == "chunked-prefill-size" and value == "-1":   # the whole prompt at once
+        set_key(client, FLAGS[name].path, -1)
 
 
 def set_chunk(client: Client, device: DeviceDescription) -> list[str]:

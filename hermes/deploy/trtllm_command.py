@@ -13,7 +13,7 @@ from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
 from hermes.deploy.options import options, pairs
 from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
-from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_flag
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import flags_of, whole_number
 from hermes.deploy.vllm_models import precision_of
@@ -95,10 +95,7 @@ def _take(read: Read, name: str, value: str) -> None:
         if value not in ("1", "false", "None"):
             raise not_modelled(REFUSED[name], f"--{name.replace('-', '_')}")
     elif name in FLAGS:
-        flag = FLAGS[name]
-        on = value == "true"
-        set_key(read.client, flag.path, on if flag.kind == "switch" else not on if flag.kind == "off"
-                else flag.value(name.replace("-", "_"), value))
+        set_flag(read.client, FLAGS[name], name.replace("-", "_"), value, on=value == "true")
     elif name == "backend" and value not in ("pytorch", "_autodeploy"):
         read.not_modelled.append(f"--backend {value} (the PyTorch back end is simulated)")
     elif name in BESIDE:

@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from hermes.config import ConfigModel
 from hermes.config.yaml_document import Node
+from hermes.deploy.nodes import at
 from hermes.errors import InputError, Verbatim
 from hermes.sums import float_sum
 from hermes.units import s_to_ns
@@ -75,11 +76,9 @@ class Object(Part):
 
 def read(model: type[P], document: Node, path: str = "") -> P:
     """Return an object, or what stands at a path in it. Raises `InputError`, with the place in the file."""
-    node = document
-    for key in path.split(".") if path else ():
-        node = node.child(int(key) if key.isdecimal() else key) or Node(None, document.mark)
+    node = at(document, *path.split(".")) if path else document
     try:
-        return model.model_validate(node.plain())
+        return model.model_validate(None if node is None else node.plain())
     except ValidationError as error:
         first = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")   # a mistyped field
         raise _error(first, document, path) from None
@@ -88,16 +87,16 @@ def read(model: type[P], document: Node, path: str = "") -> P:
 def _error(item: Any, document: Node, path: str) -> InputError:   # Any: one error of pydantic
     kind, loc = item["type"], [part for part in item["loc"] if part != "[key]"]
     field = ".".join(map(str, (path, *loc) if path else loc))
-    cause, at = item.get("ctx", {}).get("error"), document.nearest(field)[0]
+    cause, place = item.get("ctx", {}).get("error"), document.nearest(field)[0]
     if kind == "extra_forbidden" or len(loc) < len(item["loc"]):
-        return (at.key or at.mark).error(NOT_MODELLED, field=field)
+        return (place.key or place.mark).error(NOT_MODELLED, field=field)
     if kind == "missing":
-        return at.mark.error(Verbatim("is missing; write it"), field=field)
+        return place.mark.error(Verbatim("is missing; write it"), field=field)
     if isinstance(cause, InputError):
         field = ".".join(filter(None, (field, cause.field)))
         return document.nearest(field)[0].mark.error(cause.expected, cause.found, field=field or None)
     names = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected")))
-    return at.mark.error(f"one of {', '.join(names)}" if names else _EXPECTED.get(kind, "another value"), at.plain(),
+    return place.mark.error(f"one of {', '.join(names)}" if names else _EXPECTED.get(kind, "another value"), place.plain(),
                          field=field or None)
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from hermes.clients.config import LLMClientConfig
 from hermes.deploy.engine_words import EngineWords, of_command
 from hermes.deploy.flags import Kind, Parser, settings_of
-from hermes.deploy.options import options
+from hermes.deploy.options import options, pairs
 from hermes.deploy.vllm_features import DRAFT_HEAD, FEATURES, MANY, SYNCHRONOUS, Features, Told, draft_config
 from hermes.deploy.vllm_flags import (
     BESIDE,
@@ -26,6 +26,7 @@ from hermes.deploy.vllm_flags import (
     SHORT,
     SWITCHES,
     USUAL,
+    Flag,
     canonical,
     whole_number,
 )
@@ -40,24 +41,16 @@ from hermes.scenario import Scenario
 from hermes.schedulers.chunked_config import ChunkedConfig
 
 __all__ = ["Client", "Launch", "Read", "assumed_names", "checkpoint_of", "client_of", "command_lines", "commands_of",
-           "launches_of", "parser", "set_key"]
+           "launches_of", "parser", "set_flag", "set_key"]
 
 Client = dict[str, Any]
 """Keys of a client of a scenario."""
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
 BLOCK_SIZE = 16   # vLLM's default on GPUs
-_OF = {"scheduler.speculative": ("spec-tokens", "spec-model", "spec-method", "speculative-config"),
-       "memory.kv_offload": ("kv-transfer-config", "kv-offloading-size"),
-       "hardware.cudagraph_capture_sizes": ("compilation-config", "max-cudagraph-capture-size",
-                                            "cudagraph-capture-sizes")}   # keys that several flags may set
-_VALUES = ("model", "config", "kv-cache-dtype", "all2all-backend", "max-lora-rank", "dtype", "quantization",
-           "kv-cache-memory-bytes", "shutdown-timeout")   # flags that this module reads by name
+_OWN = pairs("vllm", "own")   # flags that this module reads by name, and the keys that they set
 _PATHS = [*((flag.path, name) for name, flag in FLAGS.items()),
-          ("hardware.dtype", "dtype"), ("hardware.dtype", "quantization"), ("hardware.kv_dtype", "kv-cache-dtype"),
-          ("hardware.lora", "max-lora-rank"), ("hardware.all2all", "all2all-backend"), ("model", "model"),
-          *((path, name) for path in ("scheduler.speculative", "memory.kv_offload", "hardware.cudagraph_capture_sizes")
-            for name in _OF[path])]
+          *((path, name) for name, path in (_OWN | pairs("vllm", "features")).items())]
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -93,7 +86,7 @@ class Read:
     drafts: bool = False
     role: str = "both"
     kv_bytes: int | None = None
-    shutdown_s: int = 0
+    shutdown_s: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
 
 
@@ -105,7 +98,7 @@ def parser(dynamo: bool = False) -> Parser:
         is_switch = name in SWITCHES or (flag is not None and flag.kind in ("switch", "off"))
         return "switch" if is_switch else "values" if name in MANY else "value"
 
-    kinds = {name: kind(name) for name in (*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *_VALUES)}
+    kinds = {name: kind(name) for name in (*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *_OWN)}
     for name in [name for name, own in kinds.items() if own == "switch" and name not in EARLIER]:
         kinds[f"no-{name}"] = "switch"
         for prefix, inverse in (("enable-", "disable-"), ("disable-", "enable-")):
@@ -133,11 +126,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     flags = parser(dynamo)
     words, oddities = settings_of(engine, flags)
     read = Read({}, engine=engine, not_modelled=oddities)
-    named: list[str] = []
-    models: list[str] = []
-    precision: dict[str, str] = {}
-    backend, lora, rank = _ALL2ALL[0], False, None
-    features = Features()
+    named, given, lora, features = list[str](), dict[str, str](), False, Features()
     longer = engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") in ("1", "true")
     for option in flags.read(words, named):
         name, value = option.name, option.value
@@ -147,37 +136,21 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         read.given[head.removeprefix("no-")] = head
         if features.add(name, value) or (dynamo and _dynamo(read, name, value)):
             continue
-        if name == "model" and value is not None:
-            models.append(value)
-        elif name == "kv-cache-dtype" and value is not None:
-            precision.pop(name, None)
-            if value != "auto":
-                precision[name] = value
-                set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
-        elif name == "all2all-backend" and value is not None:
-            if value in _ALL2ALL:
-                backend = value
-            else:
-                read.not_modelled.append(f"--{name}")
-        elif name == "max-lora-rank" and value is not None:
-            rank = _rank(value)
-        elif name in ("dtype", "quantization") and value is not None:
-            precision[name] = value.lower()
-        elif name == "kv-cache-memory-bytes" and value is not None:
-            read.kv_bytes = whole_number(name, value)
-        elif name == "shutdown-timeout" and value is not None:   # counts where replicas come and go
-            read.shutdown_s = whole_number(name, value)
+        if name in _OWN and value is not None:
+            given[name] = value
         elif name.removeprefix("no-") == "enable-lora":
             lora = not name.startswith("no-")
         elif name in CAPACITY:
-            _check_capacity(name, value)
+            usual, why = CAPACITY[name]
+            if value != usual:
+                raise InputError(Verbatim(f"not modelled: {why}; leave it out"), field=f"--{name}")
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
-            _apply(read.client, name, value)
+            set_flag(read.client, FLAGS[name.removeprefix("no-")], name, value, on=not name.startswith("no-"))
         else:
             _rest(read, name, value)
     unknown = [word for word in named if word.startswith("$")]
     read.unknown += [f"the value of {word}" for word in unknown]
-    named = [word for word in named if word not in unknown] or models[-1:]
+    named = [word for word in named if word not in unknown] or [given[name] for name in ("model",) if name in given]
     if model is None and (not named or named[0].startswith("$")):
         raise InputError(Verbatim(f"the value of {(named or unknown)[0]} is not known: write the model's name, or add "
                                   "--model NAME" if named or unknown else
@@ -186,30 +159,32 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         read.unknown.append("a second model, or a value without its flag")
     own, how = (model, Stored()) if model is not None else checkpoint_of(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
-    _drop_ignored(read.client, lora)
-    if lora and rank is not None:
-        set_key(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
-    dtype = precision_of(own, how, precision.get("quantization"), precision.get("dtype"))
-    if dtype is not None:
-        set_key(read.client, "hardware", {"kind": "composed", "dtype": dtype})
-    if how.kv_dtype and "kv-cache-dtype" not in precision:
-        set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": how.kv_dtype})
+    read.kv_bytes, read.shutdown_s = (_whole(given, name) for name in ("kv-cache-memory-bytes", "shutdown-timeout"))
+    if lora:
+        read.client.setdefault("scheduler", {"kind": "chunked"}).setdefault("max_loras", 1)
+    else:   # vLLM ignores the slots
+        read.client.get("scheduler", {}).pop("max_loras", None)
+    kv, backend, dtype = (given.get(name) for name in ("kv-cache-dtype", "all2all-backend", "dtype"))
+    quantization, rank = given.get("quantization"), given.get("max-lora-rank")
+    hardware: Client = {
+        "kv_dtype": how.kv_dtype or None if kv in (None, "auto") else _known(_KV, "kv-cache-dtype", kv),
+        "lora": {"rank": _rank(rank)} if lora and rank is not None else None,
+        "dtype": precision_of(own, how, quantization and quantization.lower(), dtype and dtype.lower())}
+    if kv in (None, "auto") and how.kv_dtype:
         read.notes.append(f"kv_dtype: the checkpoint asks for a KV cache in {how.kv_dtype.upper()}, which vLLM follows "
                           "without --kv-cache-dtype")
-    if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
-        set_key(read.client, "hardware", {"kind": "composed", "all2all": backend})
+    if backend is not None and backend not in _ALL2ALL:
+        read.not_modelled.append("--all2all-backend")
+    elif backend not in (None, _ALL2ALL[0]) and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else unused
+        hardware["all2all"] = backend
+    for key, value in hardware.items():
+        if value is not None:
+            set_key(read.client, "hardware", {"kind": "composed", key: value})
     _apply_features(read, features, told)
     if longer and "max_model_len" in read.client:   # than the model's own context, which vLLM then takes
         read.client["allow_mismatch"] = True
     read.flags = {path: f"--{read.given[name]}" for path, name in _PATHS if name in read.given}
     return read
-
-
-def _check_capacity(name: str, value: str | None) -> None:
-    """Raise `InputError` for a flag that changes how much KV fits and is not modelled."""
-    usual, why = CAPACITY[name]
-    if value != usual:
-        raise InputError(Verbatim(f"not modelled: {why}; leave it out"), field=f"--{name}")
 
 
 def _dynamo(read: Read, name: str, value: str | None) -> bool:
@@ -290,19 +265,10 @@ def _with_ranks(client: Client) -> Client:
     return {**rest, "parallel": parallel} if parallel else rest
 
 
-def _drop_ignored(client: Client, lora: bool) -> None:
-    """Leave out what vLLM ignores: LoRA slots without LoRA."""
-    if lora and "max_loras" not in client.get("scheduler", {}):
-        set_key(client, "scheduler.max_loras", 1)
-    scheduler = client.get("scheduler", {})
-    if not lora:
-        scheduler.pop("max_loras", None)
-
-
-def _apply(client: Client, name: str, value: str | None) -> None:
-    flag = FLAGS[name.removeprefix("no-")]
+def set_flag(client: Client, flag: Flag, name: str, value: str | None, *, on: bool) -> None:
+    """Set the key of a flag. on: Whether it is given so, and not as its `no-`."""
     if flag.kind in ("switch", "off"):
-        set_key(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
+        set_key(client, flag.path, on == (flag.kind == "switch"))
     elif value is None:
         raise InputError(Verbatim("needs a value"), field=f"--{name}")
     elif value not in (flag.default, "-1"):
@@ -317,14 +283,18 @@ def set_key(client: Client, path: str, value: Any) -> None:   # Any: a scenario'
     client[last] = {**client.get(last, {}), **value} if isinstance(value, Mapping) else value
 
 
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    return whole_number(name, given[name]) if name in given else None
+
+
 def _rank(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise InputError("a rank such as 16", text, field="--max-lora-rank")
     return int(text)
 
 
-def _known(table: Mapping[str, str], name: str, value: str) -> str:
-    if value not in table:
+def _known(table: Mapping[str, str], name: str, value: str | None) -> str:
+    if value is None or value not in table:
         raise InputError(f"one of {', '.join(table)} (set the precision of other kinds in the scenario)", value,
                          field=f"--{name}")
     return table[value]
