@@ -223,7 +223,7 @@ def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
     They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
     """
     from hermes.config.yaml_writer import to_yaml
-    from hermes.deploy.objects_write import objects_of
+    from hermes.deploy.objects import objects_of
     from hermes.scenario import load_scenario
 
     found, notes = objects_of(load_scenario(scenario, overrides))

@@ -85,16 +85,12 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
         containers = items(side, "template", "containers")
         main = next((one for one in containers if text(one, "name") == "main"), next(iter(containers), None))
         node = main or side
-        env, names = environment(main, found)
         with placed(node):
-            words = [*texts(main, "args"), *split(env.get("VLLM_ADDITIONAL_ARGS", ""))]
-        if texts(main, "command") or words[:1] == ["vllm"]:   # the container's own command, not KServe's
-            engine = None if main is None else read_container(main, found, pods=pods, pod=at(side, "template"))
-        else:
-            engine = of_container(text(main, "image"), [], [*before, *words], env, names)
-            gpus = gpus_of(main)
-            if engine is not None:
-                engine.gpus = None if gpus is None else gpus * pods
+            words = [*texts(main, "args"), *split(environment(main, found)[0].get("VLLM_ADDITIONAL_ARGS", ""))]
+        alone = texts(main, "command") or words[:1] == ["vllm"]   # the container's own command, not KServe's
+        engine = read_container(
+            main or Node({}, side.mark), found, before=() if alone else before, pods=pods, pod=at(side, "template"),
+            args=None if alone else words, command=None if alone else ())
         label = name if role == "both" else f"{name}-{role}"
         found.add(label, whole(side, "replicas", 1), role, engine, node)
 
@@ -126,12 +122,11 @@ def read_inference_service(document: Node, found: Deployed) -> None:
         elif key == "model-id":
             words += ["--model", given[place].partition("=")[2] or " ".join(given[place + 1:end])]
     words += ["--model", source.removeprefix("hf://")] if source.startswith("hf://") else []
-    env, names = environment(model, found)
     runtime = next(iter(items(found.runtimes.get(text(model, "runtime") or ""), "spec", "containers")), None)
     if runtime is None:
-        engine = of_container(text(model, "image"), ["vllm", "serve"], words, env, names)
+        engine = read_container(model, found, args=words, pod=predictor, command=["vllm", "serve"])
     else:   # the arguments of the service stand behind those of its runtime
-        engine = read_container(runtime, found, env, args=[*texts(runtime, "args"), *words])
+        engine = read_container(runtime, found, environment(model, found)[0], args=[*texts(runtime, "args"), *words])
     if engine is not None:
         engine.gpus = gpus_of(model)
     found.add(name, count, "both", engine, model)

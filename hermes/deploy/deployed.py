@@ -97,22 +97,24 @@ def _config_map(reference: Keys | str | None, found: Deployed) -> Node | None:
 
 
 def read_container(container: Node, found: Deployed, env: Mapping[str, str] = {}, before: Sequence[str] = (),
-                   pods: int = 1, args: Sequence[str] | None = None, pod: Node | None = None) -> EngineWords | None:
+                   pods: int = 1, args: Sequence[str] | None = None, pod: Node | None = None,
+                   command: Sequence[str] | None = None) -> EngineWords | None:
     """Return the engine that a container starts, None if it starts none.
 
     Args:
         env: Variables that it has besides its own.
         before: Words in front of its own.
         pods: How many of its pods make an engine.
-        args: In place of its own.
+        args, command: In place of its own.
         pod: The specification of its pod.
     """
     known, names = environment(container, found)
     own = read(Container, container)
     files: dict[str, str | Node] = {key: node if not isinstance(node.value, str) or key.endswith((".yaml", ".yml"))
                              else node.value for key, node in found.files.items()}
+    words = (own.args or ()) if args is None else args
     with placed(container):
-        engine = of_container(own.image, own.command or [], [*before, *((own.args or []) if args is None else args)],
+        engine = of_container(own.image, (own.command or ()) if command is None else command, [*before, *words],
                               {**env, **known}, names, files)
     if engine is not None:
         engine.gpus = None if own.resources.gpus is None else own.resources.gpus * pods

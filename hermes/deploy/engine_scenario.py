@@ -278,7 +278,7 @@ def _with_kv(client: Client, kv_bytes: int, written: Written) -> Client:
     memory = {key: value for key, value in client.get("memory", {}).items() if key != "utilization"}
     if "num_blocks" in memory:   # vLLM: the number of blocks overrides what was found
         return memory
-    one = {**client, "role": "both", "count": 1, "memory": {**memory, "num_blocks": 1}}
+    one = {**client, "role": "both", "count": 1, "fleet": None, "memory": {**memory, "num_blocks": 1}}
     load = {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1, "output": 1}}
     with explaining([written]):
         config = (scenario := load_scenario({"workload": load, "clients": [one]})).clients[0]

@@ -18,7 +18,7 @@ from hermes.deploy.shell_words import ASSIGNED, SHELLS, Script, filled, script_o
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.files import names_in
 
-__all__ = ["ENGINES", "EngineWords", "engine_of_image", "of_command", "of_container", "of_text", "other_engine"]
+__all__ = ["ENGINES", "EngineWords", "engine_of_image", "of_container", "of_text", "other_engine"]
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engines whose launch commands are read, as `hermes import` calls them, and their names."""
@@ -88,11 +88,6 @@ class Started:
     args: list[str]
     before: list[str]
     script: Script | None = None
-
-
-def of_command(text: str, kind: str = "vllm") -> EngineWords:
-    """Return the first engine that `of_text` reads."""
-    return of_text(text, kind)[0]
 
 
 def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from hermes.config.yaml_writer import to_yaml
-from hermes.deploy.pods import Deployment, Pod, ending_of
+from hermes.deploy.pods import Pod, ending_of
 from hermes.deploy.typed import Keys
 from hermes.deploy.vllm import TRANSFER, Launch, assumed_names, launches_of
 from hermes.errors import InputError, Verbatim, printable
@@ -55,11 +55,11 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[Keys]:
                 "name": "routing-proxy", "image": SIDECAR, "restartPolicy": "Always",
                 "args": [f"--port={PORT}", f"--vllm-port={ENGINE_PORT}", "--connector=nixlv2"],
                 "ports": [{"containerPort": PORT, "name": "proxy"}]}]
-        out.append(Deployment.checked({
+        out.append({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": deployment, "labels": labels},
             "spec": {"replicas": launch.count, "selector": {"matchLabels": own},
-                     "template": {"metadata": {"labels": own}, "spec": pod}}}))
+                     "template": {"metadata": {"labels": own}, "spec": pod}}})
     return out + [{
         "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": pool},
         "spec": {"targetPorts": [{"number": PORT}], "selector": {"matchLabels": labels},

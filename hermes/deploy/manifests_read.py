@@ -170,9 +170,8 @@ def _pod(document: Node, pod: Node, count: int, env: dict[str, str], found: Depl
     role = text(pod, "metadata", "labels", "llm-d.ai/role") or text(document, "metadata", "labels", "llm-d.ai/role")
     for container in items(pod, "spec", "containers"):
         engine = read_container(container, found, env, pods=pods, pod=at(pod, "spec"))
-        nodes = engine.number("--nnodes", 1) if engine is not None and pods == 1 else 1
-        if engine is not None and nodes > 1 and count % nodes == 0:   # the replicas are the nodes of an engine
-            engine.gpus = None if engine.gpus is None else engine.gpus * nodes
-            found.add(name, count // nodes, role_of(role), engine, container)
-        else:
-            found.add(name, count, role_of(role), engine, container)
+        nodes = 1 if engine is None or pods > 1 else engine.number("--nnodes", 1)
+        nodes = nodes if nodes and count % nodes == 0 else 1
+        if engine is not None and engine.gpus is not None:   # the replicas are the nodes of an engine
+            engine.gpus *= nodes
+        found.add(name, count // nodes, role_of(role), engine, container)

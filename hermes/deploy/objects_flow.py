@@ -11,23 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple, TypeVar
 
+from hermes.deploy import typed
 from hermes.deploy.options import pairs
-from hermes.deploy.typed import (
-    NOT_MODELLED,
-    GoDuration,
-    Keys,
-    Part,
-    Quantity,
-    amount_of,
-    as_go_duration,
-    as_number,
-    as_whole,
-    go_duration_of,
-    one_of,
-    refuse_set,
-    seconds_of,
-    that,
-)
+from hermes.deploy.typed import Keys, Part, refuse_set
 from hermes.errors import InputError, Verbatim, inside
 from hermes.gateway.config import GatewayConfig
 from hermes.gateway.flow_config import (
@@ -66,14 +52,15 @@ V = TypeVar("V")
 REVOKE: dict[str, dict[str, float]] = {UTILIZATION: {}, CONCURRENCY: {"grace": 0.01}}   # by detector
 NO_FIELD = "an EndpointPickerConfig"
 
-from_one = that(as_whole, lambda number: 1 <= number <= 10**6, "a whole number from 1 to 1000000")
-share = that(as_number, lambda number: 0 < number <= 1, "above 0, and at most 1")
-staleness = that(as_go_duration, lambda text: seconds_of(text) >= SCRAPE_S,
+from_one = typed.that(typed.as_whole, lambda number: 1 <= number <= 10**6, "a whole number from 1 to 1000000")
+share = typed.that(typed.as_number, lambda number: 0 < number <= 1, "above 0, and at most 1")
+staleness = typed.that(typed.as_go_duration, lambda text: typed.seconds_of(text) >= SCRAPE_S,
                  f"at least {SCRAPE_S:g} s, the time between two scrapes")
-half_life = that(as_number, bool, Verbatim("0 takes lasDecayFactor, which is not modelled; write a half-life"))
-idle = that(as_number, lambda seconds: seconds >= IDLE_S,
+half_life = typed.that(typed.as_number, bool, Verbatim(
+    "0 takes lasDecayFactor, which is not modelled; write a half-life"))
+idle = typed.that(typed.as_number, lambda seconds: seconds >= IDLE_S,
             f"{IDLE_S:g} or more: that idle tenants are forgotten is not modelled")
-one = that(as_number, lambda number: number == 1, Verbatim(
+one = typed.that(typed.as_number, lambda number: number == 1, Verbatim(
     "a ceiling other than 1 is a key of the scenario's classes; leave it out, and write gateway.classes.NAME.ceiling"))
 
 
@@ -81,8 +68,8 @@ one = that(as_number, lambda number: number == 1, Verbatim(
 
 class Band(Part):
     priority: int = 0   # of Go: what is left out is 0
-    max_requests: Quantity | None = None
-    max_bytes: Quantity | None = None
+    max_requests: typed.Quantity | None = None
+    max_bytes: typed.Quantity | None = None
     ordering_policy_ref: str | None = None
     fairness_policy_ref: str | None = None
 
@@ -97,10 +84,10 @@ class SaturationDetector(Part):
 
 
 class FlowControl(Part):
-    max_requests: Quantity | None = None
-    max_bytes: Quantity | None = None
-    default_request_ttl: GoDuration | None = None
-    no_endpoint_request_ttl: GoDuration | None = None
+    max_requests: typed.Quantity | None = None
+    max_bytes: typed.Quantity | None = None
+    default_request_ttl: typed.GoDuration | None = None
+    no_endpoint_request_ttl: typed.GoDuration | None = None
     default_priority_band: Band = Band()
     default_negative_priority_band: Band | None = None
     priority_bands: list[Band] = []
@@ -143,13 +130,13 @@ class Plugin(NamedTuple):
         """Return the same without the parameters that have no effect. Raises `InputError` for one that is not known."""
         for name in self.given:
             if name not in known and name not in beside:
-                raise InputError(NOT_MODELLED, field=f"{self.path}.{name}")
+                raise InputError(typed.NOT_MODELLED, field=f"{self.path}.{name}")
         return self._replace(given={name: own for name, own in self.given.items() if name in known})
 
 
 def _utilization(own: Plugin) -> Keys:
     found = {"queue": own.get("queueDepthThreshold", from_one), "kv": own.get("kvCacheUtilThreshold", share),
-             "stale": own.get("metricsStalenessThreshold", lambda value: seconds_of(staleness(value)))}
+             "stale": own.get("metricsStalenessThreshold", lambda value: typed.seconds_of(staleness(value)))}
     return {"kind": "utilization"} | {key: value for key, value in found.items() if value is not None}
 
 
@@ -178,7 +165,7 @@ class _Plugins:
         own = self.given(name or kind)
         if kind == UTILIZATION:
             return kind, _utilization(own)
-        own.get("concurrencyMode", one_of("requests"))
+        own.get("concurrencyMode", typed.one_of("requests"))
         limit = own.get("maxConcurrency", from_one)
         return kind, {"kind": "concurrency"} | ({} if limit is None else {"limit": limit})
 
@@ -187,10 +174,10 @@ class _Plugins:
         if name is None:
             return {"kind": "global_strict"}
         kind, own = self.named(name, path, FAIRNESS), self.given(name)
-        own.get("strategy", one_of("las"))
+        own.get("strategy", typed.one_of("las"))
         own.get("evictionTtlSeconds", idle)
-        found = {"service_weight": own.get("lasWeightService", as_number),
-                 "wait_weight": own.get("lasWeightHeadWait", as_number),
+        found = {"service_weight": own.get("lasWeightService", typed.as_number),
+                 "wait_weight": own.get("lasWeightHeadWait", typed.as_number),
                  "half_life": own.get("lasHalfLifeSeconds", half_life)}
         return {"kind": FAIRNESS[kind]} | {key: float(value) for key, value in found.items() if value is not None}
 
@@ -216,7 +203,7 @@ def _limit(text: str | None, path: str, most: float) -> int | None:
     """Return a limit; None where there is none, or 0, which means the same."""
     if text is None:
         return None
-    value = amount_of(text)
+    value = typed.amount_of(text)
     if value != int(value) or value > most:
         raise InputError(f"a whole number up to {most:g}", text, field=path)
     return int(value) or None
@@ -254,11 +241,11 @@ def _queue(own: FlowControl, plugins: _Plugins, detector: str) -> Keys:
     limits = {"total": _limit(own.max_requests, "flowControl.maxRequests", 1e9),
               "total_bytes": _limit(own.max_bytes, "flowControl.maxBytes", 2.0**60)}
     found: Keys = {key: limit for key, limit in limits.items() if limit is not None}
-    found["ttl"] = TTL_S if own.default_request_ttl is None else seconds_of(own.default_request_ttl)
+    found["ttl"] = TTL_S if own.default_request_ttl is None else typed.seconds_of(own.default_request_ttl)
     if not found["ttl"]:
         raise InputError(Verbatim("0s is no limit, which is not modelled; write a long time"),
                          field="flowControl.defaultRequestTTL")
-    if own.no_endpoint_request_ttl is not None and seconds_of(own.no_endpoint_request_ttl) != found["ttl"]:
+    if own.no_endpoint_request_ttl is not None and typed.seconds_of(own.no_endpoint_request_ttl) != found["ttl"]:
         raise InputError(f"{found['ttl']:g} s, as defaultRequestTTL: one time is modelled", own.no_endpoint_request_ttl,
                          field="flowControl.noEndpointRequestTTL")
     if own.usage_limit_policy_plugin_ref is not None:
@@ -305,7 +292,7 @@ def flow_of(gateway: GatewayConfig) -> tuple[list[Keys], Keys]:
     limits = {"maxRequests": rule.total, "maxBytes": rule.total_bytes}
     section: Keys = {"saturationDetector": {"pluginRef": detector["type"]},
                      **{name: value for name, value in limits.items() if value is not None},
-                     "defaultRequestTTL": go_duration_of(rule.ttl),
+                     "defaultRequestTTL": typed.go_duration_of(rule.ttl),
                      "defaultPriorityBand": _band_of(rule, path, plugins)}
     if rule.bands:
         section["priorityBands"] = [
@@ -324,7 +311,7 @@ def _detector_plugin(detector: Detector, path: str) -> Keys:
         raise InputError("a whole number, as queueDepthThreshold is", detector.queue, field=f"{path}.queue")
     return {"type": UTILIZATION, "parameters": {
         "queueDepthThreshold": int(detector.queue), "kvCacheUtilThreshold": detector.kv,
-        "metricsStalenessThreshold": go_duration_of(detector.stale)}}
+        "metricsStalenessThreshold": typed.go_duration_of(detector.stale)}}
 
 
 def _band_of(rule: FlowControlConfig | BandConfig, path: str, plugins: dict[str, Keys]) -> Keys:

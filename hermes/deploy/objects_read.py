@@ -16,7 +16,7 @@ from hermes.deploy.picker import Check, read_picker
 from hermes.deploy.typed import Keys, read
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["ObjectsRead", "parts_of", "read_objects"]
+__all__ = ["ObjectsRead", "read_objects"]
 
 KINDS: dict[str, tuple[str, type[HTTPRoute | HorizontalPodAutoscaler | ScaledObject]]] = {
     "HTTPRoute": ("gateway", HTTPRoute), "HorizontalPodAutoscaler": ("autoscaler", HorizontalPodAutoscaler),
@@ -42,11 +42,6 @@ class ObjectsRead:
     parts: Keys = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-
-
-def parts_of(text: str, file: str | None) -> Keys:
-    """Return the keys that the objects of a file set: `router`, `gateway`, `autoscaler`."""
-    return read_objects(text, file).parts
 
 
 def read_objects(text: str, file: str | None) -> ObjectsRead:

@@ -12,23 +12,9 @@ from typing import NamedTuple
 
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
+from hermes.deploy import picker_config as epp
 from hermes.deploy.nodes import fields
 from hermes.deploy.objects_flow import FLOW_PLUGINS, GATE, Plugin, read_flow
-from hermes.deploy.picker_plugins import (
-    APPROXIMATE,
-    DECIDER,
-    DECIDERS,
-    HANDLERS,
-    PHASES,
-    PICKERS,
-    PIN,
-    PRECISE,
-    SCORERS,
-    SINGLE,
-    EndpointPickerConfig,
-    only,
-    plugins_of,
-)
 from hermes.deploy.typed import Keys, as_number, as_whole, one_of, placing, read, that
 from hermes.errors import InputError, Verbatim
 from hermes.routing.llm_d import LEAST_BLOCK, MOST_TOKENS, LlmDConfig
@@ -96,10 +82,10 @@ class _Profile(NamedTuple):
 
 def read_picker(document: Node) -> PickerRead:
     """Read an EndpointPickerConfig. Raises `InputError` for what is not modelled."""
-    config, found = read(EndpointPickerConfig, document), PickerRead()
+    config, found = read(epp.EndpointPickerConfig, document), PickerRead()
     with placing(document):
         gate = _gates(config.feature_gates)
-        _read(config, plugins_of(config), gate, found)
+        _read(config, epp.plugins_of(config), gate, found)
     for name, node in fields(None if gate else document.child("flowControl")):
         if name != "saturationDetector":
             raise (node.key or node.mark).error(
@@ -116,12 +102,12 @@ def _placed(check: Check, document: Node) -> Check:
     return checked
 
 
-def _read(config: EndpointPickerConfig, plugins: Mapping[str, Plugin], gate: bool, read: PickerRead) -> None:
-    handlers = only(plugins, (*HANDLERS, *SINGLE))
+def _read(config: epp.EndpointPickerConfig, plugins: Mapping[str, Plugin], gate: bool, read: PickerRead) -> None:
+    handlers = epp.only(plugins, (*epp.HANDLERS, *epp.SINGLE))
     if len(handlers) > 1:
         raise InputError("one profile handler", [one.name for one in handlers], field="plugins")
     profiles = _profiles(config, plugins, read.notes)
-    split = handlers[0] if handlers and handlers[0].kind in HANDLERS else None
+    split = handlers[0] if handlers and handlers[0].kind in epp.HANDLERS else None
     decider = None if split is None else _decider(split, plugins)
     phases = _phases(split, decider)
     named = {profile.name: profile for profile in profiles}
@@ -153,7 +139,7 @@ def _gates(gates: Sequence[str]) -> bool:
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
-def _profiles(config: EndpointPickerConfig, plugins: Mapping[str, Plugin], notes: list[str]) -> list[_Profile]:
+def _profiles(config: epp.EndpointPickerConfig, plugins: Mapping[str, Plugin], notes: list[str]) -> list[_Profile]:
     """Return the profiles; without any, the one that llm-d makes of all filters, scorers and pickers."""
     if not config.scheduling_profiles and plugins:
         rows = [(plugin, 1.0, plugin.place) for plugin in plugins.values() if plugin.kind not in FLOW_PLUGINS]
@@ -183,16 +169,16 @@ def _profile(name: str, path: str, rows: Sequence[tuple[Plugin, float, str]], pl
              notes: list[str]) -> _Profile:
     """Return a profile with the plugins of its rows: each with its weight, and its place in the file."""
     # llm-d gives a profile without a picker the first that there is
-    pickers = [PICKERS[plugin.kind] for plugin in (*(row[0] for row in rows), *plugins.values())
-               if plugin.kind in PICKERS]
+    pickers = [epp.PICKERS[plugin.kind] for plugin in (*(row[0] for row in rows), *plugins.values())
+               if plugin.kind in epp.PICKERS]
     profile = _Profile(name, path, {}, [], [], (pickers or ["max_score"])[0], {})
     for plugin, weight, here in rows:
-        if plugin.kind in SCORERS:
+        if plugin.kind in epp.SCORERS:
             key = _scorer(plugin, plugins, here)
             if key in profile.weights:
                 raise InputError(Verbatim("a second scorer of this kind; keep one"), field=here)
             profile.weights[key], profile.places[key] = weight, here
-        elif plugin.kind == PIN:
+        elif plugin.kind == epp.PIN:
             profile.pins.append(plugin)
         elif plugin.kind.endswith("-filter"):
             profile.filters.append(plugin)
@@ -203,24 +189,24 @@ def _profile(name: str, path: str, rows: Sequence[tuple[Plugin, float, str]], pl
 
 def _scorer(plugin: Plugin, plugins: Mapping[str, Plugin], path: str) -> str:
     """Return the key of a scorer. A prefix scorer's is that of the producer whose matches it reads."""
-    key = SCORERS[plugin.kind]
+    key = epp.SCORERS[plugin.kind]
     if key != "prefix":
         return key
     plugin.get("prefixLengthWeight", no_weight)
     if any(one.kind == "passthrough-parser" for one in plugins.values()):
         raise InputError(Verbatim("passthrough-parser reads no prompt, so that no prefix matches; remove one of them"),
                          field=path)
-    return "precise_prefix" if _producer(plugin, plugins) == PRECISE else "prefix"
+    return "precise_prefix" if _producer(plugin, plugins) == epp.PRECISE else "prefix"
 
 
 def _producer(plugin: Plugin, plugins: Mapping[str, Plugin]) -> str:
     """Return the type of the producer whose matches a plugin reads."""
     name = plugin.get("prefixMatchInfoProducerName", one_of())
-    kind = APPROXIMATE if name is None else plugins[name].kind if name in plugins else name
-    if kind not in (APPROXIMATE, PRECISE, "precise-prefix-cache-scorer"):
-        raise InputError(f"the name of a plugin {APPROXIMATE} or {PRECISE}", name,
+    kind = epp.APPROXIMATE if name is None else plugins[name].kind if name in plugins else name
+    if kind not in (epp.APPROXIMATE, epp.PRECISE, "precise-prefix-cache-scorer"):
+        raise InputError(f"the name of a plugin {epp.APPROXIMATE} or {epp.PRECISE}", name,
                          field=f"{plugin.path}.prefixMatchInfoProducerName")
-    return APPROXIMATE if kind == APPROXIMATE else PRECISE
+    return epp.APPROXIMATE if kind == epp.APPROXIMATE else epp.PRECISE
 
 
 def _filters(profile: _Profile, phase: str, checks: list[Check]) -> None:
@@ -228,8 +214,8 @@ def _filters(profile: _Profile, phase: str, checks: list[Check]) -> None:
     kinds = [plugin.kind for plugin in profile.filters]
     if not phase:
         checks.extend(_keeps_all(plugin, profile.name) for plugin in profile.filters)
-    elif kinds != [PHASES[phase]]:
-        raise InputError(f"the plugin {PHASES[phase]} and no other filter", kinds, field=f"{profile.path}.plugins")
+    elif kinds != [epp.PHASES[phase]]:
+        raise InputError(f"the plugin {epp.PHASES[phase]} and no other filter", kinds, field=f"{profile.path}.plugins")
 
 
 def _keeps_all(plugin: Plugin, profile: str) -> Check:
@@ -237,19 +223,19 @@ def _keeps_all(plugin: Plugin, profile: str) -> Check:
         if plugin.kind == "encode-filter":
             raise InputError(Verbatim("encode-filter keeps clients that encode images, and there is none; remove the "
                                       "profile"), field=plugin.place)
-        role = next(name for name, kind in PHASES.items() if kind == plugin.kind)
+        role = next(name for name, kind in epp.PHASES.items() if kind == plugin.kind)
         others = [group for group in groups if group.role not in ("both", role, "service")]
         if others:
             raise InputError(Verbatim(
                 f"{plugin.kind} in the one profile {profile!r} leaves out {others[0].name!r} (role: "
-                f"{others[0].role}), so that its clients get nothing; add {HANDLERS[1]}, remove it, or give a "
+                f"{others[0].role}), so that its clients get nothing; add {epp.HANDLERS[1]}, remove it, or give a "
                 "scenario whose clients do both"), field=plugin.place)
     return check
 
 
 def _ranks(plugins: Mapping[str, Plugin], checks: list[Check]) -> None:
     """Refuse the choice of a rank behind that of a client: here every data-parallel rank is a client."""
-    for plugin in only(plugins, ("dp-rank-header-handler",)):
+    for plugin in epp.only(plugins, ("dp-rank-header-handler",)):
         def check(groups: Sequence[Group], plugin: Plugin = plugin) -> None:
             for group in groups:
                 if group.ranks > 1:
@@ -275,15 +261,15 @@ def _phases(split: Plugin | None, decider: Plugin | None) -> dict[str, str]:
 def _decider(split: Plugin, plugins: Mapping[str, Plugin]) -> Plugin | None:
     """Return the plugin that decides whether a prefill client computes a prompt; None where none ever does."""
     deciders, key = split, "deciderPluginName"
-    if split.kind == HANDLERS[1]:
+    if split.kind == epp.HANDLERS[1]:
         deciders, key = split.below("deciders", ("prefill",), ("encode",)), "prefill"
         if key not in deciders.given:
             return None
     elif key not in split.given and split.get("threshold", of_bytes) is not None:   # before there were deciders
-        return split._replace(kind=DECIDERS[1], given={})
-    there = {plugin.name: plugin for plugin in only(plugins, DECIDERS)}
+        return split._replace(kind=epp.DECIDERS[1], given={})
+    there = {plugin.name: plugin for plugin in epp.only(plugins, epp.DECIDERS)}
     if not there:
-        raise InputError(Verbatim(f"no plugin {DECIDER}; add it with nonCachedTokens"), field="plugins")
+        raise InputError(Verbatim(f"no plugin {epp.DECIDER}; add it with nonCachedTokens"), field="plugins")
     name = deciders.get(key, one_of())
     if name is None:
         raise InputError(Verbatim("is missing; write it"), field=f"{deciders.path}.{key}")
@@ -322,12 +308,12 @@ def _router(profiles: Sequence[_Profile], decider: Plugin | None, plugins: Mappi
 
 
 def _whole(weights: Mapping[str, float]) -> dict[str, float]:
-    return {key: weights.get(key, 0.0) for key in SCORERS.values()}
+    return {key: weights.get(key, 0.0) for key in epp.SCORERS.values()}
 
 
 def _disaggregation(decider: Plugin, weights: Sequence[Mapping[str, float]]) -> Keys:
     found: Keys = {"uncached": decider.get("nonCachedTokens", as_whole) or 0} | (
-        {} if decider.kind == DECIDER else {"always": True})
+        {} if decider.kind == epp.DECIDER else {"always": True})
     return found | ({"prefill": _whole(weights[0])} if weights[0] != weights[-1] else {})
 
 
@@ -345,7 +331,7 @@ def _active(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> 
 
 
 def _no_hit(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
-    if _producer(plugin, plugins) == PRECISE:
+    if _producer(plugin, plugins) == epp.PRECISE:
         read.router["no_hit_by"] = "caches"
     most = plugin.get("lruSize", as_whole) or 0
 
@@ -388,7 +374,7 @@ def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> N
     `maxPrefixBlocksToMatch` counts where `maxPrefixTokensToMatch` is 0; a block has at least 64 tokens, and with
     `autoTune`, which is the default, the engine's. The engine's blocks replace `lruCapacityPerServer` likewise.
     """
-    producers = only(plugins, (APPROXIMATE,))
+    producers = epp.only(plugins, (epp.APPROXIMATE,))
     if len(producers) > 1:
         raise InputError(Verbatim("a second index of sent prompts is not modelled; keep one"), field=producers[1].place)
     plugin.get("prefixHashSource", of_tokens)
@@ -421,7 +407,7 @@ def _index(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> N
 
 def _precise(plugin: Plugin, plugins: Mapping[str, Plugin], read: PickerRead) -> None:
     """Read the index of KV events: its blocks need not be the engine's."""
-    if plugin.kind != PRECISE and only(plugins, (PRECISE,)):
+    if plugin.kind != epp.PRECISE and epp.only(plugins, (epp.PRECISE,)):
         return   # which has the parameters
     plugin.get("speculativeIndexing", no_guess)
     plugin.get("sessionManager", no_sessions)
@@ -445,6 +431,6 @@ of_bytes = that(as_number, lambda least: not least, "0, always: a threshold coun
 READ: dict[str, tuple[str, Callable[[Plugin, Mapping[str, Plugin], PickerRead], None]]] = {
     "load-aware-scorer": ("load_aware", _load_aware), "active-request-scorer": ("active_request", _active),
     "no-hit-lru-scorer": ("no_hit_lru", _no_hit), "session-affinity-scorer": ("session", _session),
-    "prefix-cache-scorer": ("prefix", _index), APPROXIMATE: ("prefix", _index),
-    PRECISE: ("precise_prefix", _precise), "precise-prefix-cache-scorer": ("precise_prefix", _precise)}
+    "prefix-cache-scorer": ("prefix", _index), epp.APPROXIMATE: ("prefix", _index),
+    epp.PRECISE: ("precise_prefix", _precise), "precise-prefix-cache-scorer": ("precise_prefix", _precise)}
 """Plugin -> the scorer that needs its parameters, and what reads them."""

@@ -13,12 +13,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict
 
-from hermes.deploy.typed import Keys, Object, Part, Whole, whole_of
+from hermes.deploy.typed import Keys, Part, Whole, whole_of
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.config import Drain, FleetConfig, Liveness
 from hermes.fleet.config import Probe as FleetProbe
 
-__all__ = ["Container", "Deployment", "Environment", "Life", "Pod", "Resources", "ending_of"]
+__all__ = ["Container", "Environment", "Life", "Pod", "Resources", "ending_of"]
 
 GRACE_S = 30   # Kubernetes' default
 AT_ONCE_S = 0.001
@@ -116,21 +116,6 @@ class Pod(Lenient):
     containers: list[Container] | None = None
     volumes: list[Keys] | None = None
     termination_grace_period_seconds: Whole | None = None
-
-
-class Template(Lenient):
-    metadata: Keys | None = None
-    spec: Pod = Pod()
-
-
-class Workload(Lenient):
-    replicas: Whole | None = None
-    selector: Keys | None = None
-    template: Template = Template()
-
-
-class Deployment(Object):
-    spec: Workload
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.deploy.options import options, pairs
-from hermes.deploy.shell_words import simple_commands
+from hermes.deploy.shell_words import script_of
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["RouterRead", "router_of"]
@@ -73,7 +73,7 @@ def router_of(text: str) -> RouterRead:
 def _read(text: str, before: list[str]) -> RouterRead | None:
     """before: Words in front of the text, which may set variables."""
     before = list(before)
-    for words in simple_commands(text):
+    for words in script_of(text).commands:
         for place, word in enumerate(words):
             base, rest = word.rpartition("/")[2], words[place + 1:]
             if word == "sglang_router.launch_router":

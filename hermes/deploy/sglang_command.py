@@ -48,7 +48,9 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     for name, value in given.items():
         read.given[name] = name
         if name in REFUSED:
-            _refuse(name, value)
+            usual, why = REFUSED[name]   # the value that changes nothing
+            if not usual or value != usual:
+                raise not_modelled(why, f"--{name}")
         elif name in FLAGS:
             _apply(read.client, name, value)
         elif name in BESIDE or name in _DYNAMO:
@@ -72,14 +74,6 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
             ("memory.num_blocks", "max-total-tokens"), ("hardware.kv_dtype", "kv-cache-dtype"), ("model", "model-path"),
             ("hardware.dtype", "quantization"), ("parallel.ep", "ep-size")) if name in given}
     return read
-
-
-def _refuse(name: str, value: str | None) -> None:
-    """Raise `InputError` for a flag with another value than the one that changes nothing."""
-    usual, why = REFUSED[name]
-    if usual and value == usual:
-        return
-    raise not_modelled(why, f"--{name}")
 
 
 def _apply(client: Client, name: str, value: str | None) -> None:

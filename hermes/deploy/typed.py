@@ -96,8 +96,8 @@ def _error(item: Any, document: Node, path: str) -> InputError:   # Any: one err
         field = ".".join(filter(None, (field, cause.field)))
         return document.nearest(field)[0].mark.error(cause.expected, cause.found, field=field or None)
     names = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected")))
-    return place.mark.error(f"one of {', '.join(names)}" if names else _EXPECTED.get(kind, "another value"), place.plain(),
-                         field=field or None)
+    expected = f"one of {', '.join(names)}" if names else _EXPECTED.get(kind, "another value")
+    return place.mark.error(expected, place.plain(), field=field or None)
 
 
 @contextmanager

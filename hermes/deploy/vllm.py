@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hermes.clients.config import LLMClientConfig
-from hermes.deploy.engine_words import EngineWords, of_command
+from hermes.deploy.engine_words import EngineWords, of_text
 from hermes.deploy.flags import Kind, Parser, settings_of
 from hermes.deploy.options import options, pairs
 from hermes.deploy.vllm_features import DRAFT_HEAD, FEATURES, MANY, SYNCHRONOUS, Features, Told, draft_config
@@ -121,7 +121,7 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
 
     Raises `InputError` for a command that is none, and for a model without a description.
     """
-    engine = of_command(command) if isinstance(command, str) else command
+    engine = of_text(command)[0] if isinstance(command, str) else command
     dynamo = engine.program.startswith("dynamo")
     flags = parser(dynamo)
     words, oddities = settings_of(engine, flags)

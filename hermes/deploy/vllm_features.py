@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from hermes.clients.tier_config import HostOffloadConfig
 from hermes.deploy.options import options, pairs
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.descriptions.engines import EngineDescription, device_class
 from hermes.hardware.engine_memory import captured_sizes
@@ -149,7 +149,9 @@ class Features:
         elif told.draft_model is not None:
             raise InputError(Verbatim(f"{method} has no model of its own; leave it out"), field="--draft-model")
         if told.draft_time is not None:
-            found["draft_time"] = _checked_time(told.draft_time)
+            with inside("--draft-time"):
+                parse_duration(told.draft_time)
+            found["draft_time"] = told.draft_time
         elif method in UNPRICED:
             raise InputError(Verbatim(f"missing: heads of {method} have no price here; add --draft-time 1ms, the time "
                                       "of one run of what drafts"), field="--draft-time")
@@ -414,11 +416,3 @@ def _gib(text: str) -> int:
     if not 0 < size < 2**30:
         raise InputError("GiB of host memory, more than 0", text, field="--kv-offloading-size")
     return round(size * GIB)
-
-
-def _checked_time(text: str) -> str:
-    try:
-        parse_duration(text)
-    except InputError as error:
-        raise InputError(error.expected, text, field="--draft-time") from None
-    return text
