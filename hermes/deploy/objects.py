@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hermes.clients.config import LLMClientConfig
-from hermes.config import ConfigModel
 from hermes.config.yaml_document import Node, as_node
 from hermes.deploy.manifests import names_of
 from hermes.deploy.nodes import at
@@ -168,7 +167,8 @@ def objects_of(scenario: Scenario) -> tuple[list[Keys], list[str]]:
     if isinstance(router, LlmDConfig):
         found.append(EndpointPickerConfig.of(router, gateway))
         notes += _notes_of(gateway)
-    if gateway is not None and (not found or _says(gateway, ROUTED) or gateway.orders is None):
+    if gateway is not None and (not found or gateway.orders is None or any(
+            getattr(gateway, key) != GatewayConfig.model_fields[key].default for key in ROUTED)):
         found.append(HTTPRoute.of(gateway, BESIDE_PICKER if found else ()))
     elif gateway is not None:
         HTTPRoute.of(gateway, BESIDE_PICKER)   # refuses what it cannot say
@@ -191,10 +191,6 @@ def objects_of(scenario: Scenario) -> tuple[list[Keys], list[str]]:
         raise InputError(Verbatim("is not llm_d, and there is neither a gateway nor an autoscaler hpa or keda, so "
                                   "there is no object to write; set router.kind=llm_d"), field="router")
     return [one.written() for one in found], notes
-
-
-def _says(config: ConfigModel, keys: Sequence[str]) -> bool:
-    return any(getattr(config, key) != type(config).model_fields[key].default for key in keys)
 
 
 def _notes_of(gateway: GatewayConfig | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pods of Kubernetes: what is read of them and written to them, and their life as keys of a fleet.
+"""Pods of Kubernetes: the fields that are read of them and checked when they are written, and their life as a fleet's.
 
 A pod that has to go gets its preStop hook, then SIGTERM, and after `terminationGracePeriodSeconds` in all SIGKILL. vLLM
 goes on for `--shutdown-timeout` at SIGTERM, and without it aborts what runs (vllm/config/vllm.py of 0.33, pull request
@@ -99,7 +99,6 @@ class Resources(Lenient):
 class Container(Environment):
     name: str | None = None
     image: Word | None = None
-    restart_policy: str | None = None
     command: Words | None = None
     args: Words | None = None
     ports: list[Keys] | None = None
@@ -108,13 +107,10 @@ class Container(Environment):
     liveness_probe: Probe | None = None
     lifecycle: Lifecycle = Lifecycle()
     resources: Resources = Resources()
-    volume_mounts: list[Keys] | None = None
 
 
 class Pod(Lenient):
-    init_containers: list[Container] | None = None
     containers: list[Container] | None = None
-    volumes: list[Keys] | None = None
     termination_grace_period_seconds: Whole | None = None
 
 
@@ -137,13 +133,15 @@ class Life:
             shutdown_s: The engine's `--shutdown-timeout`.
             aborts: Whether the engine aborts what runs at SIGTERM without it.
         """
-        notes, hook, limit = list[str](), self.container.lifecycle.pre_stop, self.grace or GRACE_S
+        notes, hook = list[str](), self.container.lifecycle.pre_stop
+        limit = GRACE_S if self.grace is None else self.grace
         if hook is not None and hook.seconds is None:
             notes.append("lifecycle.preStop: its command is not read; write how long it takes as fleet.drain.pre_stop")
         sleep = min((hook and hook.seconds) or 0, limit)
         end = min(limit, sleep + shutdown_s) if aborts else limit
-        found = {"drain": {"pre_stop": sleep, "grace": end or AT_ONCE_S}} if shutdown_s or hook or self.grace else {}
-        if found and not end:
+        written = shutdown_s or hook is not None or self.grace is not None
+        found: Keys = {"drain": {"pre_stop": sleep, "grace": end or AT_ONCE_S}} if written else {}
+        if written and limit and not end:
             notes.append("vLLM aborts what runs at SIGTERM without --shutdown-timeout: replicas do not drain")
         if (ready := self.container.readiness_probe) is not None:
             found["probe"] = ready.keys
@@ -156,6 +154,9 @@ class Life:
         if found and (starts := self.container.startup_probe or alive) is not None:
             most = starts.initial_delay_seconds + starts.period_seconds * starts.failure_threshold
             notes.append(f"a start that takes more than {most} s is killed there, and goes on here")
+        if found and ready is not None and ready.initial_delay_seconds:
+            notes.append(f"readinessProbe.initialDelaySeconds is not read: there no replica is ready within "
+                         f"{ready.initial_delay_seconds} s of its start")
         return found, notes
 
 
@@ -174,7 +175,7 @@ def ending_of(fleet: FleetConfig | None, path: str) -> tuple[Keys, Keys, list[st
     container["readinessProbe"] = _probe_of(fleet.probe, f"{path}.probe")
     if alive is not None:
         container["livenessProbe"] = _probe_of(alive, f"{path}.liveness") | {
-            "terminationGracePeriodSeconds": whole_of(alive.grace, f"{path}.liveness.grace")}
+            "terminationGracePeriodSeconds": max(1, whole_of(alive.grace, f"{path}.liveness.grace"))}
     return pod, container, flags
 
 

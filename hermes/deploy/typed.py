@@ -122,10 +122,11 @@ def as_number(value: object) -> int | float:
 
 
 def as_whole(value: object) -> int:
-    number = as_number(value)
-    if not isinstance(number, int):
-        raise InputError("a whole number", number)
-    return number
+    if not isinstance(value, int | float):
+        raise InputError("a whole number from 0 on", value)
+    if not isinstance(as_number(value), int):
+        raise InputError("a whole number", value)
+    return int(value)
 
 
 def one_of(*names: str) -> Callable[[object], str]:
