@@ -397,8 +397,9 @@ def _flags(client: LLMClientConfig, tp: int, base_dir: Path | None) -> list[str]
             switches.append(f"--{name}" if bool(value) == (flag.kind == "switch") else f"--no-{name}")
         elif text != flag.default:
             words += [f"--{name}", text]
+        if name == "max-loras" and (rank := _at(hardware, "lora.rank")) is not None:
+            words += ["--max-lora-rank", str(rank)]
     for name, said in (
-        ("max-lora-rank", _at(hardware, "lora.rank")),
         ("quantization", quantization_flag(client.model, _at(hardware, "dtype") or "auto", base_dir)[0]),
         ("kv-cache-dtype", "fp8" if _at(hardware, "kv_dtype") == "fp8" else None),
         ("all2all-backend", None if _at(hardware, "all2all") == _ALL2ALL[0] else _at(hardware, "all2all")),
