@@ -1,7 +1,7 @@
 """Objects of clusters as parts of a scenario: EndpointPickerConfig, HTTPRoute, HorizontalPodAutoscaler, ScaledObject.
 
 Each object becomes one key: the router `llm_d`, the gateway, or an autoscaler. A field that is not modelled is refused
-with its line. Fields without an effect on timing are in the tables of each reader; no other field is passed over.
+with its line. Fields without an effect on timing are in `beside` of each model; no other field is passed over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.objects_find import PICKER, embedded
 from hermes.deploy.objects_route import HTTPRoute
 from hermes.deploy.objects_scale import HorizontalPodAutoscaler, ScaledObject
+from hermes.deploy.options import options
 from hermes.deploy.picker import Check, read_picker
 from hermes.deploy.typed import Keys, read
 from hermes.errors import InputError, Verbatim
@@ -22,10 +23,7 @@ KINDS: dict[str, tuple[str, type[HTTPRoute | HorizontalPodAutoscaler | ScaledObj
     "HTTPRoute": ("gateway", HTTPRoute), "HorizontalPodAutoscaler": ("autoscaler", HorizontalPodAutoscaler),
     "ScaledObject": ("autoscaler", ScaledObject)}
 """Kind of an object -> the key of a scenario that it becomes, and its model."""
-BY = frozenset((
-    "ConfigMap", "Service", "ServiceAccount", "Secret", "Namespace", "Role", "RoleBinding", "ClusterRole",
-    "ClusterRoleBinding", "Gateway", "GatewayClass", "InferencePool", "Deployment", "PodMonitor", "ServiceMonitor",
-    "PodDisruptionBudget", "NetworkPolicy"))
+BY = frozenset(options("kubernetes", "by_pickers"))
 """Kinds of objects that stand by a picker and do not change what it chooses; engines are the scenario's."""
 
 
@@ -48,7 +46,8 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
     """Read the objects of a file; a picker may lie in another object, or in Helm values."""
     found, flow, there = ObjectsRead(), Keys(), set[str]()
     documents = parse_documents(text, file)
-    others = [document for document in documents if _stands_by(document, text)]
+    others = [one for one in documents if (kind := one.child("kind")) is not None and str(kind.value) in BY
+              and embedded(one, text) is None]   # no effect on placements, and no picker in it
     if len(others) < len(documents):
         kinds = sorted({str(node.value) for one in others if (node := one.child("kind")) is not None})
         found.notes += [f"not read: {', '.join(kinds)}"] if kinds else []
@@ -71,12 +70,6 @@ def read_objects(text: str, file: str | None) -> ObjectsRead:
     if flow:
         found.parts["gateway"] = found.parts.get("gateway", {}) | flow
     return found
-
-
-def _stands_by(document: Node, text: str) -> bool:
-    """Whether an object is of a kind without an effect on placements, and holds no picker."""
-    kind = document.child("kind")
-    return kind is not None and str(kind.value) in BY and embedded(document, text) is None
 
 
 def _known(document: Node, text: str, notes: list[str]) -> tuple[Node, str]:

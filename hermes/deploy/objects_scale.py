@@ -177,7 +177,7 @@ def _metric_of(metric: HpaMetric, service: str, path: str) -> Keys:
 
 
 class HpaSpec(Part):
-    scale_target_ref: Keys | None = None
+    scale_target_ref: object = None
     min_replicas: Whole = 1
     max_replicas: Whole
     metrics: list[Metric] = []
@@ -244,7 +244,7 @@ class HpaConfig(Part):
 
 
 class KedaSpec(Part):
-    scale_target_ref: Keys | None = None
+    scale_target_ref: object = None
     min_replica_count: Whole | None = None
     max_replica_count: Whole   # KEDA: 100
     idle_replica_count: Whole | None = None

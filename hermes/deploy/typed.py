@@ -36,6 +36,7 @@ _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
             "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _EXPECTED = {"string_type": "a text", "int_type": "a whole number", "bool_type": "true or false",
              "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping"}   # by pydantic's type of error
+_WHY = {"attempts": "gateways differ in it, so ", "maxReplicaCount": "KEDA takes 100, so "}   # of what is missing
 
 
 class Part(ConfigModel):
@@ -51,8 +52,9 @@ class Part(ConfigModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, data: object) -> object:
-        given = {} if data is None else data   # a field without a value
-        return {key: own for key, own in given.items() if key not in cls.beside} if isinstance(given, dict) else given
+        if not isinstance(data, dict):
+            return {} if data is None else data   # a field without a value is left out
+        return {key: own for key, own in data.items() if key not in cls.beside and own is not None}
 
     @classmethod
     def checked(cls, given: Keys) -> Keys:
@@ -71,7 +73,7 @@ class Object(Part):
     beside: ClassVar[Collection[str]] = ("status",)
     api_version: str
     kind: str
-    metadata: Keys | None = None
+    metadata: object = None
 
 
 def read(model: type[P], document: Node, path: str = "") -> P:
@@ -91,7 +93,7 @@ def _error(item: Any, document: Node, path: str) -> InputError:   # Any: one err
     if kind == "extra_forbidden" or len(loc) < len(item["loc"]):
         return (place.key or place.mark).error(NOT_MODELLED, field=field)
     if kind == "missing":
-        return place.mark.error(Verbatim("is missing; write it"), field=field)
+        return place.mark.error(Verbatim(f"is missing; {_WHY.get(field.rpartition('.')[2], '')}write it"), field=field)
     if isinstance(cause, InputError):
         field = ".".join(filter(None, (field, cause.field)))
         return document.nearest(field)[0].mark.error(cause.expected, cause.found, field=field or None)

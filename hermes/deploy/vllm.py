@@ -164,8 +164,8 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         read.client.setdefault("scheduler", {"kind": "chunked"}).setdefault("max_loras", 1)
     else:   # vLLM ignores the slots
         read.client.get("scheduler", {}).pop("max_loras", None)
-    kv, backend, dtype = (given.get(name) for name in ("kv-cache-dtype", "all2all-backend", "dtype"))
-    quantization, rank = given.get("quantization"), given.get("max-lora-rank")
+    kv, backend, dtype, quantization, rank = (given.get(name) for name in (
+        "kv-cache-dtype", "all2all-backend", "dtype", "quantization", "max-lora-rank"))
     hardware: Client = {
         "kv_dtype": how.kv_dtype or None if kv in (None, "auto") else _known(_KV, "kv-cache-dtype", kv),
         "lora": {"rank": _rank(rank)} if lora and rank is not None else None,
