@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,30 +58,19 @@ def import_vllm(
     _import("vllm", command, device, model, engine, rate, workload, Told(acceptance, draft_model, draft_time), output)
 
 
-def import_sglang(
-    command: Command, device: Device, model: Model = None, rate: Rate = None, workload: Workload = "azure-conv-2023",
-    output: ScenarioFile = None,
-) -> None:
-    """Print a scenario for a launch command of SGLang or for manifests, at a rate that meets its SLO.
+def _importer(kind: str, what: str) -> Callable[..., None]:
+    """Return a command for an engine whose commands say all that counts."""
+    def imported(command: Command, device: Device, model: Model = None, rate: Rate = None,
+                 workload: Workload = "azure-conv-2023", output: ScenarioFile = None) -> None:
+        from hermes.deploy.vllm_features import Told
+
+        _import(kind, command, device, model, None, rate, workload, Told(), output)
+
+    imported.__doc__ = f"""Print a scenario for {what} or for manifests, at a rate that meets its SLO.
 
     Flags and fields that are not modelled or unknown are named on stderr, one a line.
     """
-    from hermes.deploy.vllm_features import Told
-
-    _import("sglang", command, device, model, None, rate, workload, Told(), output)
-
-
-def import_trtllm(
-    command: Command, device: Device, model: Model = None, rate: Rate = None, workload: Workload = "azure-conv-2023",
-    output: ScenarioFile = None,
-) -> None:
-    """Print a scenario for a `trtllm-serve` command of TensorRT-LLM or for manifests, at a rate that meets its SLO.
-
-    Flags and fields that are not modelled or unknown are named on stderr, one a line.
-    """
-    from hermes.deploy.vllm_features import Told
-
-    _import("trtllm", command, device, model, None, rate, workload, Told(), output)
+    return imported
 
 
 def _import(kind: str, command: str, device: str, model: str | None, engine: str | None, rate: str | None,
@@ -223,7 +213,7 @@ def export_objects(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
     They say the router llm_d with flow control, time-outs and retries of the gateway, and autoscalers hpa and keda.
     """
     from hermes.config.yaml_writer import to_yaml
-    from hermes.deploy.objects_write import objects_of
+    from hermes.deploy.objects import objects_of
     from hermes.scenario import load_scenario
 
     found, notes = objects_of(load_scenario(scenario, overrides))
@@ -282,7 +272,8 @@ def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None,
 
 
 import_ = command_group("Make a scenario from the launch command of an engine.", {
-    "vllm": import_vllm, "sglang": import_sglang, "trtllm": import_trtllm, "objects": import_objects,
+    "vllm": import_vllm, "sglang": _importer("sglang", "a launch command of SGLang"),
+    "trtllm": _importer("trtllm", "a `trtllm-serve` command of TensorRT-LLM"), "objects": import_objects,
     "router": import_router, "planner": import_planner})
 export = command_group("Print what launches a scenario's engines, or a run for dashboards.", {
     "vllm": export_vllm, "llm-d": export_llm_d, "dynamo": export_dynamo, "objects": export_objects,

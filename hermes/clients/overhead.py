@@ -91,8 +91,8 @@ class RequestOverhead(ConfigModel):
         return {kind: ns for kind, ns in times.items() if ns}
 
 
-class EngineThread(StepPart):
-    """The engine's own thread (`serial`): of a client, or of the batches of one engine with pipeline stages.
+class _Thread:
+    """A thread that handles one request after the other.
 
     Args:
         times_ns: Time per request, by kind of stage.
@@ -101,6 +101,10 @@ class EngineThread(StepPart):
     def __init__(self, times_ns: dict[str, int]) -> None:
         self.times_ns = times_ns
         self._free_ns = 0   # when it is free again
+
+
+class EngineThread(_Thread, StepPart):
+    """The engine's own thread (`serial`): of a client, or of the batches of one engine with pipeline stages."""
 
     def attach(self, client: LLMClient) -> None:
         client.step_parts.holds += (self,)
@@ -112,16 +116,8 @@ class EngineThread(StepPart):
         return self._free_ns - now
 
 
-class HostThread(ClientPart):
-    """A thread in parallel with the engine (`overlapped`): handles one request after the other, for all its clients.
-
-    Args:
-        times_ns: Time per request, by kind of stage.
-    """
-
-    def __init__(self, times_ns: dict[str, int]) -> None:
-        self.times_ns = times_ns
-        self._free_ns = 0   # when it is free again
+class HostThread(_Thread, ClientPart):
+    """A thread in parallel with the engine (`overlapped`), for all its clients."""
 
     def keeps(self, client: LLMClient, stage: Generation, go_on: Callable[[], None]) -> bool:
         if stage.transferred or not self.times_ns:

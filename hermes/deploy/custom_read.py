@@ -13,6 +13,7 @@ from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.deployed import Deployed, environment, gpus_of, read_container, role_of, words_of
 from hermes.deploy.engine_words import EngineWords, of_container, of_text
 from hermes.deploy.nodes import at, fields, items, named, placed, text, texts, value, whole
+from hermes.deploy.options import options
 from hermes.deploy.shell_words import split
 from hermes.errors import Verbatim
 
@@ -22,9 +23,7 @@ __all__ = ["read_dynamo", "read_inference_service", "read_kubeai", "read_llm_inf
 LLM_FIELDS = {"annotations", "labels", "model", "model.name", "model.uri", "parallelism", "prefill", "replicas",
               "router", "runtime", "serviceAccountName", "speculator", "storageInitializer", "template", "worker"}
 """Fields of an LLMInferenceService that are read, or that change no time of its engines."""
-KSERVE = {"model-name", "model-id", "model-dir", "http-port", "grpc-port", "workers", "max-asyncio-workers",
-          "enable-grpc", "enable-docs-url", "enable-latency-logging", "backend", "task", "log-config-file",
-          "access-log-format", "max-threads", "model-revision", "tokenizer-revision", "return-probabilities"}
+KSERVE = frozenset(options("kserve", "beside"))
 """Arguments of KServe's Hugging Face server that are not vLLM's and do not change when a token is computed."""
 
 
@@ -42,7 +41,7 @@ def read_dynamo(document: Node, found: Deployed) -> None:
         own, _ = environment(Node({"env": at(part, "envs") or Node([], part.mark)}, part.mark), found)
         pods = whole(at(part, "multinode"), "nodeCount", 1)
         for container in items(pod, "containers") if main is None else [main]:
-            engine = read_container(container, found, {**shared, **own}, pods=pods)
+            engine = read_container(container, found, {**shared, **own}, pods=pods, pod=pod)
             if engine is not None and engine.gpus is None and (gpus := gpus_of(part)) is not None:
                 engine.gpus = gpus * pods
             role = role_of(text(part, "subComponentType") or text(part, "type"))
@@ -86,16 +85,12 @@ def read_llm_inference_service(document: Node, found: Deployed) -> None:
         containers = items(side, "template", "containers")
         main = next((one for one in containers if text(one, "name") == "main"), next(iter(containers), None))
         node = main or side
-        env, names = environment(main, found)
         with placed(node):
-            words = [*texts(main, "args"), *split(env.get("VLLM_ADDITIONAL_ARGS", ""))]
-        if texts(main, "command") or words[:1] == ["vllm"]:   # the container's own command, not KServe's
-            engine = None if main is None else read_container(main, found, pods=pods)
-        else:
-            engine = of_container(text(main, "image"), [], [*before, *words], env, names)
-            gpus = gpus_of(main)
-            if engine is not None:
-                engine.gpus = None if gpus is None else gpus * pods
+            words = [*texts(main, "args"), *split(environment(main, found)[0].get("VLLM_ADDITIONAL_ARGS", ""))]
+        alone = texts(main, "command") or words[:1] == ["vllm"]   # the container's own command, not KServe's
+        engine = read_container(
+            main or Node({}, side.mark), found, before=() if alone else before, pods=pods, pod=at(side, "template"),
+            args=None if alone else words, command=None if alone else ())
         label = name if role == "both" else f"{name}-{role}"
         found.add(label, whole(side, "replicas", 1), role, engine, node)
 
@@ -113,7 +108,7 @@ def read_inference_service(document: Node, found: Deployed) -> None:
         found.not_modelled.append(named(f"maxReplicas of {name} (autoscaling)", at(predictor, "maxReplicas")))
     model = at(predictor, "model")
     for container in items(predictor, "containers"):
-        found.add(name, count, "both", read_container(container, found), container)
+        found.add(name, count, "both", read_container(container, found, pod=predictor), container)
     if model is None:
         return
     given = texts(model, "args")
@@ -127,12 +122,11 @@ def read_inference_service(document: Node, found: Deployed) -> None:
         elif key == "model-id":
             words += ["--model", given[place].partition("=")[2] or " ".join(given[place + 1:end])]
     words += ["--model", source.removeprefix("hf://")] if source.startswith("hf://") else []
-    env, names = environment(model, found)
     runtime = next(iter(items(found.runtimes.get(text(model, "runtime") or ""), "spec", "containers")), None)
     if runtime is None:
-        engine = of_container(text(model, "image"), ["vllm", "serve"], words, env, names)
+        engine = read_container(model, found, args=words, pod=predictor, command=["vllm", "serve"])
     else:   # the arguments of the service stand behind those of its runtime
-        engine = read_container(runtime, found, env, args=[*texts(runtime, "args"), *words])
+        engine = read_container(runtime, found, environment(model, found)[0], args=[*texts(runtime, "args"), *words])
     if engine is not None:
         engine.gpus = gpus_of(model)
     found.add(name, count, "both", engine, model)
@@ -155,7 +149,7 @@ def read_storm_service(document: Node, found: Deployed) -> None:
         env = {"POD_GROUP_INDEX": "0", "LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": str(size),
                "RBG_LWP_WORKER_INDEX": "0", "RBG_LWP_GROUP_SIZE": str(size)}
         for container in items(pod, "spec", "containers"):
-            engine = read_container(container, found, env, pods=size)
+            engine = read_container(container, found, env, pods=size, pod=at(pod, "spec"))
             found.add(name, sets * whole(role, "replicas", 1), role_of(name), engine, container)
 
 

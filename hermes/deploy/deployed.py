@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hermes.config.yaml_document import Node
+from hermes.config.yaml_document import Mark, Node
 from hermes.deploy.engine_words import EngineWords, of_container
-from hermes.deploy.nodes import at, fields, items, placed, text, texts
+from hermes.deploy.nodes import at, fields, placed, text
+from hermes.deploy.pods import Container, Environment, Life, Pod, Resources
 from hermes.deploy.shell_words import filled
+from hermes.deploy.typed import Keys, read
 
 __all__ = ["Deployed", "Group", "environment", "gpus_of", "read_container", "role_of", "words_of"]
 
@@ -73,56 +75,56 @@ def role_of(name: str | None) -> str:
     return found[0] if len(found) == 1 else "both"
 
 
-def environment(container: Node | None, found: Deployed) -> tuple[dict[str, str], list[str]]:
+def environment(node: Node | None, found: Deployed) -> tuple[dict[str, str], list[str]]:
     """Return the values of a container's variables as far as the file has them, and the names of all."""
-    known: dict[str, str] = {}
-    names: list[str] = []
-    for source in items(container, "envFrom"):
-        data = found.config_maps.get(text(source, "configMapRef", "name") or "")
-        own = {key: str(node.value) for key, node in fields(data)}
-        known |= own
-        names += own
-    for entry in items(container, "env"):
-        name, value = text(entry, "name"), text(entry, "value")
-        reference = at(entry, "valueFrom", "configMapKeyRef")
+    own, known, names = read(Environment, node or Node(None, Mark())), dict[str, str](), list[str]()
+    for source in own.env_from or ():
+        data = {key: str(node.value) for key, node in fields(_config_map(source.get("configMapRef"), found))}
+        known |= data
+        names += data
+    for entry in own.env or ():
+        value, reference = entry.value, (entry.value_from or {}).get("configMapKeyRef")
         if value is None and reference is not None:
-            value = text(found.config_maps.get(text(reference, "name") or ""), text(reference, "key") or "")
-        if name is not None:
-            names.append(name)
-            known |= {} if value is None else {name: filled(value, known)}
+            value = text(_config_map(reference, found), str(reference.get("key")))
+        if entry.name is not None:
+            names.append(entry.name)
+            known |= {} if value is None else {entry.name: filled(value, known)}
     return known, names
 
 
+def _config_map(reference: Keys | str | None, found: Deployed) -> Node | None:
+    return found.config_maps.get(str(reference.get("name"))) if isinstance(reference, dict) else None
+
+
 def read_container(container: Node, found: Deployed, env: Mapping[str, str] = {}, before: Sequence[str] = (),
-                   pods: int = 1, args: Sequence[str] | None = None) -> EngineWords | None:
+                   pods: int = 1, args: Sequence[str] | None = None, pod: Node | None = None,
+                   command: Sequence[str] | None = None) -> EngineWords | None:
     """Return the engine that a container starts, None if it starts none.
 
     Args:
         env: Variables that it has besides its own.
         before: Words in front of its own.
         pods: How many of its pods make an engine.
-        args: In place of its own.
+        args, command: In place of its own.
+        pod: The specification of its pod.
     """
     known, names = environment(container, found)
+    own = read(Container, container)
     files: dict[str, str | Node] = {key: node if not isinstance(node.value, str) or key.endswith((".yaml", ".yml"))
                              else node.value for key, node in found.files.items()}
+    words = (own.args or ()) if args is None else args
     with placed(container):
-        engine = of_container(text(container, "image"), texts(container, "command"),
-                              [*before, *(texts(container, "args") if args is None else args)], {**env, **known}, names,
-                              files)
+        engine = of_container(own.image, (own.command or ()) if command is None else command, [*before, *words],
+                              {**env, **known}, names, files)
     if engine is not None:
-        gpus = gpus_of(container)
-        engine.gpus = None if gpus is None else gpus * pods
+        engine.gpus = None if own.resources.gpus is None else own.resources.gpus * pods
+        engine.life = Life(own, None if pod is None else read(Pod, pod).termination_grace_period_seconds)
     return engine
 
 
 def gpus_of(container: Node | None) -> int | None:
     """Return the devices of a container, None if it does not say."""
-    limits = at(container, "resources", "limits") or at(container, "resources", "requests")
-    for name, node in fields(limits):
-        if (name.endswith("/gpu") or name == "gpu") and str(node.value).isdecimal():
-            return int(str(node.value))
-    return None
+    return read(Resources, at(container, "resources") or Node(None, Mark())).gpus
 
 
 def words_of(name: str, value: Node) -> list[str]:

@@ -9,31 +9,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hermes.deploy.options import options
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["RUNTIMES", "Container", "container_of"]
 
 RUNTIMES = {"docker", "podman", "nerdctl"}
-# options of `docker run` and `podman run` without a value; short ones may be joined (-itd)
-SWITCHES = {
-    "detach", "disable-content-trust", "help", "init", "interactive", "no-healthcheck", "no-hostname", "no-hosts",
-    "oom-kill-disable", "privileged", "publish-all", "quiet", "read-only", "read-only-tmpfs", "replace", "rm", "rmi",
-    "sig-proxy", "tls-verify", "tty", "use-api-socket"}
+# without a value, and with one; short ones may be joined (-itd)
+SWITCHES, VALUES = frozenset(options("docker", "switches")), frozenset(options("docker", "values"))
 SHORT_SWITCHES = set("ditqP")
 SHORT_VALUES = set("acehlmpuvw")
-VALUES = {
-    "add-host", "annotation", "arch", "attach", "authfile", "blkio-weight", "blkio-weight-device", "cap-add",
-    "cap-drop", "cgroup-parent", "cgroupns", "cidfile", "conmon-pidfile", "cpu-count", "cpu-percent", "cpu-period",
-    "cpu-quota", "cpu-rt-period", "cpu-rt-runtime", "cpu-shares", "cpus", "cpuset-cpus", "cpuset-mems", "detach-keys",
-    "device", "device-cgroup-rule", "device-read-bps", "device-read-iops", "device-write-bps", "device-write-iops",
-    "dns", "dns-opt", "dns-option", "dns-search", "domainname", "entrypoint", "env", "env-file", "expose", "gpus",
-    "group-add", "health-cmd", "health-interval", "health-retries", "health-start-interval", "health-start-period",
-    "health-timeout", "hostname", "ip", "ip6", "ipc", "isolation", "kernel-memory", "label", "label-file", "link",
-    "link-local-ip", "log-driver", "log-opt", "mac-address", "memory", "memory-reservation", "memory-swap",
-    "memory-swappiness", "mount", "name", "net", "net-alias", "network", "network-alias", "oom-score-adj", "os",
-    "pid", "pids-limit", "platform", "pod", "publish", "pull", "restart", "runtime", "secret", "security-opt",
-    "shm-size", "stop-signal", "stop-timeout", "storage-opt", "sysctl", "systemd", "timeout", "tmpfs", "tz", "ulimit",
-    "umask", "user", "userns", "uts", "variant", "volume", "volume-driver", "volumes-from", "workdir"}
 
 
 @dataclass

@@ -181,10 +181,7 @@ def _groups(text: str, file: str | None, kind: str, source: Source) -> list[Grou
 
 def _of_another(engine: EngineWords) -> bool:
     """Whether words start the part of an engine on a further node."""
-    rank = next((value for word, value in zip(engine.words, [*engine.words[1:], ""], strict=False)
-                 if word == "--node-rank"), next((word.partition("=")[2] for word in engine.words
-                                                  if word.startswith("--node-rank=")), "0"))
-    return "--headless" in engine.words or (rank.isdecimal() and int(rank) > 0)
+    return "--headless" in engine.words or engine.number("--node-rank", 0) > 0
 
 
 def _written(group: Group, text: str, file: str | None) -> Written:
@@ -243,7 +240,19 @@ def _client(group: Group, read: Read, source: Source, device: str, engine: str |
     total = group.count * read.client.get("count", 1)
     return {"name": group.name, **({"count": total} if total > 1 else {}),
             **({"role": group.role} if group.role != "both" else {}), **own, "device": device,
-            **({"engine": engine} if engine is not None else {})}
+            **({"engine": engine} if engine is not None else {}), **_fleet(group, read, source, kind, total)}
+
+
+def _fleet(group: Group, read: Read, source: Source, kind: str, total: int) -> Client:
+    """Return the key `fleet` of a group whose pods say how they start and end, and name what it leaves out."""
+    life = group.engine.life
+    found, notes = life.fleet(read.shutdown_s or 0, aborts=kind == "vllm") if life is not None else ({}, [])
+    if found and ({"dp", "pp"} & read.client.get("parallel", {}).keys() or "api_servers" in read.client):
+        source.warnings.append(f"not modelled: {' and '.join(found)} of the pods of {group.name}, whose engines have "
+                               "ranks, stages or API servers")
+        return {}
+    source.notes += [f"{group.name}: {note}" for note in notes]
+    return {"fleet": {"start": total, "start_up": {"kind": "phases"}, **found}} if found else {}
 
 
 def _merge(source: Source) -> None:
@@ -269,7 +278,7 @@ def _with_kv(client: Client, kv_bytes: int, written: Written) -> Client:
     memory = {key: value for key, value in client.get("memory", {}).items() if key != "utilization"}
     if "num_blocks" in memory:   # vLLM: the number of blocks overrides what was found
         return memory
-    one = {**client, "role": "both", "count": 1, "memory": {**memory, "num_blocks": 1}}
+    one = {**client, "role": "both", "count": 1, "fleet": None, "memory": {**memory, "num_blocks": 1}}
     load = {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1, "output": 1}}
     with explaining([written]):
         config = (scenario := load_scenario({"workload": load, "clients": [one]})).clients[0]

@@ -12,25 +12,21 @@ from pathlib import PurePosixPath
 
 from hermes.config.yaml_document import Node
 from hermes.deploy.docker_words import container_of
+from hermes.deploy.options import pairs
+from hermes.deploy.pods import Life
 from hermes.deploy.shell_words import ASSIGNED, SHELLS, Script, filled, script_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.files import names_in
 
-__all__ = ["ENGINES", "EngineWords", "engine_of_image", "of_command", "of_container", "of_text", "other_engine"]
+__all__ = ["ENGINES", "EngineWords", "engine_of_image", "of_container", "of_text", "other_engine"]
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engines whose launch commands are read, as `hermes import` calls them, and their names."""
 EXAMPLES = {"vllm": "`vllm serve MODEL ...`, `docker run ... vllm/vllm-openai ...`",
             "sglang": "`python -m sglang.launch_server --model-path MODEL ...`, `docker run ... lmsysorg/sglang ...`",
             "trtllm": "`trtllm-serve MODEL ...`"}
-MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm", "dynamo.vllm": "vllm",
-           "sglang.launch_server": "sglang", "dynamo.sglang": "sglang", "dynamo.trtllm": "trtllm"}
-OTHERS = {"text-generation-launcher": "Text Generation Inference", "llama-server": "llama.cpp", "ollama": "Ollama",
-          "lmdeploy": "LMDeploy", "tritonserver": "Triton Inference Server", "mlc_llm": "MLC LLM",
-          "text-embeddings-router": "Text Embeddings Inference",
-          "text-generation-inference": "Text Generation Inference",
-          "text-embeddings-inference": "Text Embeddings Inference", "infinity": "Infinity", "llama.cpp": "llama.cpp"}
-"""Programs and images of engines that are not simulated."""
+MODULES, OTHERS = pairs("programs", "modules"), pairs("programs", "others")
+"""Modules that start engines; programs and images of engines that are not simulated."""
 # variables that may change when a token is computed, and those of them that do not
 _VARIABLE = re.compile(
     r"(VLLM|SGLANG|SGL|TRTLLM|LMCACHE|NCCL_P2P|NCCL_SHM|NCCL_IB|FLASHINFER|CUDA_VISIBLE|OMP_NUM)_?\w*\Z")
@@ -59,6 +55,7 @@ class EngineWords:
         mounts: Path in the container -> path on the host.
         env: Values of its variables.
         settings: The settings file that its command names, once it is read.
+        life: How its pod starts and ends, of a container in a manifest.
     """
 
     words: list[str]
@@ -72,6 +69,14 @@ class EngineWords:
     mounts: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Node | None = None
+    life: Life | None = None
+
+    def number(self, flag: str, default: int) -> int:
+        """Return the whole number that a flag gives last, the default where it gives none."""
+        said = [word.partition("=")[2] or following
+                for word, following in zip(self.words, [*self.words[1:], ""], strict=False)
+                if word.partition("=")[0] == flag]
+        return int(said[-1]) if said and said[-1].isdecimal() else default
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,6 @@ class Started:
     args: list[str]
     before: list[str]
     script: Script | None = None
-
-
-def of_command(text: str, kind: str = "vllm") -> EngineWords:
-    """Return the first engine that `of_text` reads."""
-    return of_text(text, kind)[0]
 
 
 def of_text(text: str, kind: str = "vllm") -> list[EngineWords]:

@@ -12,6 +12,7 @@ from hermes.config.yaml_document import Node
 from hermes.deploy.deployed import Deployed, environment, gpus_of, read_container, words_of
 from hermes.deploy.engine_words import of_container
 from hermes.deploy.nodes import at, fields, is_off, is_on, items, named, text, texts, whole
+from hermes.deploy.options import options
 from hermes.deploy.vllm_features import FEATURES, ROLES
 from hermes.deploy.vllm_flags import FLAGS
 from hermes.errors import Verbatim
@@ -19,14 +20,7 @@ from hermes.errors import Verbatim
 __all__ = ["read_chart", "read_modelservice", "read_production_stack", "read_runtime"]
 
 # fields of modelSpec[] that do not change when a token is computed
-BESIDE_SPEC = {
-    "affinity", "annotations", "chatTemplate", "chatTemplateConfigMap", "containerSecurityContext", "enabled",
-    "enableTool", "env", "extraPorts", "extraVolumeMounts", "extraVolumes", "hf_token", "imagePullPolicy",
-    "imagePullSecret", "imagePullSecrets", "initContainer", "labels", "limitCPU", "limitMemory", "name", "nodeName",
-    "nodeSelector", "nodeSelectorTerms", "podAnnotations", "podLabels", "priorityClassName", "pvcAccessMode",
-    "pvcLabels", "pvcMatchLabels", "pvcStorage", "requestCPU", "requestGPUType", "requestMemory", "resources",
-    "runtimeClassName", "schedulerName", "securityContext", "serviceAccountName", "shmSize", "storageClass",
-    "tolerations", "toolCallParser"}
+BESIDE_SPEC = frozenset(options("production-stack", "beside"))
 READ_SPEC = {"enableLoRA", "lmcacheConfig", "modelURL", "replicaCount", "repository", "requestGPU", "tag",
              "vllmConfig"}
 FLAG_FIELDS = {*FLAGS, *FEATURES, "dtype", "kv-cache-dtype", "quantization"}
@@ -149,7 +143,8 @@ def read_modelservice(document: Node, found: Deployed) -> None:
                                                Verbatim("nothing"), field=role)
                 before = ("vllm", "serve", model, *(("--tensor-parallel-size", str(tensor)) if tensor > 1 else ()),
                           *(("--data-parallel-size", str(data)) if data > 1 else ()))
-            found.add(role, count, role, read_container(container, found, env, before, max(workers, 1)), container)
+            engine = read_container(container, found, env, before, max(workers, 1), pod=side)
+            found.add(role, count, role, engine, container)
 
 
 def read_chart(document: Node, found: Deployed) -> None:

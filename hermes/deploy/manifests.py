@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hermes.config.yaml_writer import to_yaml
+from hermes.deploy.pods import Pod, ending_of
+from hermes.deploy.typed import Keys
 from hermes.deploy.vllm import TRANSFER, Launch, assumed_names, launches_of
 from hermes.errors import InputError, Verbatim, printable
 from hermes.scenario import Scenario
@@ -25,7 +26,7 @@ MOST_NAME = 63                # characters of a name (RFC 1123), which Kubernete
 PICKER = "-epp"               # ends the name of a pool's endpoint picker
 
 
-def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
+def llm_d(scenario: Scenario, image: str | None = None) -> list[Keys]:
     """Return one Deployment for every group of LLM clients, and an InferencePool for every model.
 
     Args:
@@ -47,10 +48,8 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
             own["llm-d.ai/role"] = launch.role
         behind = launch.role == "decode"
         port = ENGINE_PORT if behind else PORT
-        engine = _container(launch, "modelserver", image or _vllm_image(launch), ["vllm", "serve"],
-                            [launch.model, *launch.flags, "--port", str(port)])
-        engine.update(_probed(port))
-        pod: dict[str, Any] = {"containers": [engine], "volumes": [_SHARED_MEMORY]}
+        pod = _pod(launch, "modelserver", image or _vllm_image(launch), ["vllm", "serve"],
+                   [launch.model, *launch.flags, "--port", str(port)], port)
         if behind:
             pod["initContainers"] = [{
                 "name": "routing-proxy", "image": SIDECAR, "restartPolicy": "Always",
@@ -68,7 +67,7 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
         for pool, labels in pools.items()]
 
 
-def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
+def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[Keys]:
     """Return one DynamoGraphDeployment: a frontend, and a component for every group of LLM clients.
 
     Args:
@@ -76,18 +75,16 @@ def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str,
     """
     image = image or f"nvcr.io/nvidia/ai-dynamo/vllm-runtime:{DYNAMO_VERSION}"
     frontend = {"name": "main", "image": image, "command": ["python3"], "args": ["-m", "dynamo.frontend"]}
-    components: list[dict[str, Any]] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
+    components: list[Keys] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
                                          "podTemplate": {"spec": {"containers": [frontend]}}}]
     launches = _of_one_machine(scenario)
     names = names_of(["Frontend", *(launch.name for launch in launches)])[1:]   # Dynamo makes small letters of its own
     for launch, name in zip(launches, names, strict=True):
         role = "worker" if launch.role == "both" else launch.role
         mode = [] if launch.role == "both" else ["--disaggregation-mode", launch.role]
-        engine = _container(launch, "main", image, ["python3", "-m", "dynamo.vllm"],
-                            ["--model", launch.model, *mode, *launch.flags])
-        components.append({
-            "name": name, "type": role, "replicas": launch.count,
-            "podTemplate": {"spec": {"containers": [engine], "volumes": [_SHARED_MEMORY]}}})
+        components.append({"name": name, "type": role, "replicas": launch.count, "podTemplate": {"spec": _pod(
+            launch, "main", image, ["python3", "-m", "dynamo.vllm"],
+            ["--model", launch.model, *mode, *launch.flags])}})
     return [{"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment",
              "metadata": {"name": _name(scenario.name)}, "spec": {"components": components}}]
 
@@ -125,23 +122,27 @@ def _of_one_machine(scenario: Scenario) -> list[Launch]:
     return launches
 
 
-def _container(launch: Launch, name: str, image: str, command: Sequence[str], args: Sequence[str]) -> dict[str, Any]:
+def _pod(launch: Launch, name: str, image: str, command: Sequence[str], args: Sequence[str],
+         port: int | None = None) -> Keys:
+    """Return the specification of a pod with an engine. port: Of its server, if Kubernetes is to probe it."""
+    ends, life, flags = ending_of(launch.fleet, f"{launch.path}.fleet")
     transfer = [] if launch.role == "both" else ["--kv-transfer-config", json.dumps(TRANSFER)]
-    env: list[dict[str, Any]] = [
+    env: list[Keys] = [
         {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN", "optional": True}}}]
     if transfer:   # the other side asks for KV at the address of the pod
         env.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
-    return {
-        "name": name, "image": image, "command": list(command), "args": [*args, *transfer], "env": env,
+    engine = {
+        "name": name, "image": image, "command": list(command), "args": [*args, *flags, *transfer], "env": env,
         "resources": {"limits": {launch.resource: str(launch.devices)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
-
-
-def _probed(port: int) -> Mapping[str, Any]:
-    """Return the port of an engine and its probes: it may take an hour to start, and is then asked every 10 s."""
-    get = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": EVERY_S}
-    return {"ports": [{"containerPort": port, "name": "http"}],
-            "startupProbe": {**get, "failureThreshold": START_S // EVERY_S}, "readinessProbe": get}
+    if port is not None:   # it may take an hour to start, and is then asked every 10 s
+        get = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": EVERY_S}
+        probes = {"startupProbe": {**get, "failureThreshold": START_S // EVERY_S}, "readinessProbe": get}
+        engine |= {"ports": [{"containerPort": port, "name": "http"}], **probes,
+                   **{key: get | own if key.endswith("Probe") else own for key, own in life.items()}}
+    else:
+        engine |= {key: own for key, own in life.items() if not key.endswith("Probe")}
+    return Pod.checked({"containers": [engine], "volumes": [_SHARED_MEMORY], **ends})
 
 
 def _vllm_image(launch: Launch) -> str:

@@ -16,6 +16,7 @@ from hermes.deploy.deployed import Deployed, Group, read_container, role_of
 from hermes.deploy.engine_words import ENGINES, EngineWords, other_engine
 from hermes.deploy.helm_read import read_chart, read_modelservice, read_production_stack, read_runtime
 from hermes.deploy.nodes import at, fields, is_off, items, named, text, texts, value, whole
+from hermes.deploy.options import options
 from hermes.deploy.vllm import parser
 from hermes.errors import InputError, Verbatim
 
@@ -27,11 +28,7 @@ CUSTOM: dict[str, Callable[[Node, Deployed], None]] = {
     "InferenceService": custom_read.read_inference_service, "StormService": custom_read.read_storm_service,
     "RoleBasedGroup": custom_read.read_storm_service, "RoleSet": custom_read.read_storm_service,
     "RayService": custom_read.read_ray_service, "VLLMRuntime": read_runtime, "Model": custom_read.read_kubeai}
-NO_ENGINES = {
-    "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DestinationRule", "Gateway",
-    "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Namespace", "NetworkPolicy",
-    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodMonitor", "Role", "RoleBinding", "Route",
-    "Secret", "Service", "ServiceAccount", "ServiceMonitor", "StorageClass", "PriorityClass", "ResourceClaimTemplate"}
+NO_ENGINES = frozenset(options("kubernetes", "no_engines"))
 RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler")
 SCALING = {"autoscaling", "autoscalingConfig", "scalingAdapter"}
@@ -172,17 +169,9 @@ def _pod(document: Node, pod: Node, count: int, env: dict[str, str], found: Depl
     name = text(document, "metadata", "name") or "llm"
     role = text(pod, "metadata", "labels", "llm-d.ai/role") or text(document, "metadata", "labels", "llm-d.ai/role")
     for container in items(pod, "spec", "containers"):
-        engine = read_container(container, found, env, pods=pods)
-        nodes = _nodes(engine.words) if engine is not None and pods == 1 else 1
-        if engine is not None and nodes > 1 and count % nodes == 0:   # the replicas are the nodes of an engine
-            engine.gpus = None if engine.gpus is None else engine.gpus * nodes
-            found.add(name, count // nodes, role_of(role), engine, container)
-        else:
-            found.add(name, count, role_of(role), engine, container)
-
-
-def _nodes(words: list[str]) -> int:
-    """Return the nodes of an engine, as its flag `--nnodes` says."""
-    said = [word.partition("=")[2] or following for word, following in zip(words, [*words[1:], ""], strict=False)
-            if word.partition("=")[0] == "--nnodes"]
-    return int(said[-1]) if said and said[-1].isdecimal() else 1
+        engine = read_container(container, found, env, pods=pods, pod=at(pod, "spec"))
+        nodes = 1 if engine is None or pods > 1 else engine.number("--nnodes", 1)
+        nodes = nodes if nodes and count % nodes == 0 else 1
+        if engine is not None and engine.gpus is not None:   # the replicas are the nodes of an engine
+            engine.gpus *= nodes
+        found.add(name, count // nodes, role_of(role), engine, container)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hermes.config.yaml_document import Node
+from hermes.config.yaml_document import Node, is_index
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["at", "fields", "is_off", "is_on", "items", "named", "placed", "text", "texts", "value", "whole"]
+__all__ = ["at", "fields", "is_off", "is_on", "items", "named", "placed", "text", "texts", "value", "walk", "whole"]
 
 
 def at(node: Node | None, *keys: str) -> Node | None:
-    """Return the node under keys."""
+    """Return the node under keys; those of a list are its indexes."""
     for key in keys:
-        node = None if node is None else node.child(key)
+        node = None if node is None else node.child(int(key) if isinstance(node.value, list) and is_index(key) else key)
     return node
 
 
@@ -51,6 +51,14 @@ def items(node: Node | None, *keys: str) -> list[Node]:
     if not isinstance(found.value, list):
         raise found.mark.error("a list", Verbatim("something else"), field=keys[-1] if keys else None)
     return found.value
+
+
+def walk(node: Node, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Yield a node and all below it, each with the keys and indexes that lead to it."""
+    yield keys, node
+    if isinstance(node.value, dict | list):
+        for key, child in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
+            yield from walk(child, (*keys, str(key)))
 
 
 def fields(node: Node | None) -> Iterator[tuple[str, Node]]:

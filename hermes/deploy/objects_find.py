@@ -7,9 +7,10 @@ text, every error names the place of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hermes.config.yaml_document import Node, as_node, parse_yaml
+from hermes.deploy.nodes import walk
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["PICKER", "embedded"]
@@ -27,32 +28,19 @@ def embedded(document: Node, text: str) -> tuple[str, Node] | None:
         document: A document that is no picker itself.
         text: The file, for lines and columns.
     """
-    found = list(_pickers(document, "", text.splitlines()))
+    lines, found = text.splitlines(), list[tuple[tuple[str, ...], Node]]()
+    for path, node in walk(document):
+        if isinstance(node.value, dict) and (kind := node.value.get("kind")) is not None and kind.value == PICKER:
+            found.append((path, node))
+        elif isinstance(node.value, str) and _WRITTEN.search(node.value):
+            found.append((path, _parsed(node, lines)))
     if len(found) > 1:
-        names = {str(node.value) for path, node in _leaves(document, "") if path.endswith("pluginsConfigFile")}
-        found = [one for one in found if one[0].split("/")[-1] in names] or found
+        names = {str(node.value) for path, node in walk(document) if path[-1:] == ("pluginsConfigFile",)}
+        found = [one for one in found if one[0][-1] in names] or found
     if len(found) > 1:
-        places = ", ".join(path.strip("/").replace("/", ".") for path, _ in found)
+        places = ", ".join(".".join(path) for path, _ in found)
         raise document.mark.error(Verbatim(f"several {PICKER}s: at {places}; give one of them"))
-    return (found[0][0].strip("/").replace("/", "."), found[0][1]) if found else None
-
-
-def _pickers(node: Node, path: str, lines: Sequence[str]) -> Iterator[tuple[str, Node]]:
-    if isinstance(node.value, dict) and (kind := node.value.get("kind")) is not None and kind.value == PICKER:
-        yield path, node
-    elif isinstance(node.value, dict | list):
-        for key, child in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
-            yield from _pickers(child, f"{path}/{key}", lines)
-    elif isinstance(node.value, str) and _WRITTEN.search(node.value):
-        yield path, _parsed(node, lines)
-
-
-def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    if isinstance(node.value, dict | list):
-        for key, child in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
-            yield from _leaves(child, f"{path}/{key}")
-    else:
-        yield path, node
+    return (".".join(found[0][0]), found[0][1]) if found else None
 
 
 def _parsed(node: Node, lines: Sequence[str]) -> Node:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hermes.config.yaml_document import Mark, Node
 from hermes.deploy.engine_words import EngineWords
+from hermes.deploy.nodes import walk
 from hermes.deploy.vllm_flags import SHORT
 from hermes.engine.compatibility import ROWS, Row
 from hermes.errors import InputError, Verbatim
@@ -46,8 +47,8 @@ class Written:
         """Return the place of a flag, of the engine if the flag stands nowhere."""
         settings = None if self.engine is None else self.engine.settings
         for node in ([settings] if settings is not None else []) + list(self.nodes) if flag else ():
-            for key, child in _walk(node, None):
-                if (key is not None and f"--{_kebab(key)}" == flag) or _names(child.value, flag or ""):
+            for keys, child in walk(node):
+                if f"--{_kebab(keys[-1] if keys else '')}" == flag or _names(child.value, flag or ""):
                     return child.key or child.mark
         if self.nodes:
             return self.nodes[-1].mark
@@ -103,16 +104,6 @@ def placing(engine: Written) -> Iterator[None]:
             raise
         expected = type(error.expected)(_without_keys(error.expected))
         raise mark.error(expected, error.found, field=error.field, suggestion=error.suggestion) from None
-
-
-def _walk(node: Node, key: str | None) -> Iterator[tuple[str | None, Node]]:
-    yield key, node
-    if isinstance(node.value, dict):
-        for name, child in node.value.items():
-            yield from _walk(child, name)
-    elif isinstance(node.value, list):
-        for child in node.value:
-            yield from _walk(child, None)
 
 
 def _names(value: object, flag: str) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.deploy.shell_words import simple_commands
+from hermes.deploy.options import options, pairs
+from hermes.deploy.shell_words import script_of
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["RouterRead", "router_of"]
@@ -46,52 +47,14 @@ class Known:
     switches: frozenset[str]
 
 
-def _beside(text: str) -> dict[str, str]:
-    return {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in text.split()}
+def _known(program: str, *switches: str) -> Known:
+    beside = {word.rstrip("*+"): word[len(word.rstrip("*+")):] for word in options(program, "beside")}
+    return Known(frozenset(options(program, "keys")), beside, pairs(program, "same"), frozenset(switches))
 
 
-SGLANG = Known(
-    frozenset((
-        "policy", "cache-threshold", "balance-abs-threshold", "balance-rel-threshold", "eviction-interval",
-        "eviction-interval-secs", "max-tree-size", "retry-max-retries", "retry-initial-backoff-ms",
-        "retry-max-backoff-ms", "retry-backoff-multiplier", "retry-jitter-factor", "disable-retries",
-        "cb-failure-threshold", "cb-success-threshold", "cb-timeout-duration-secs", "disable-circuit-breaker",
-        "request-timeout-secs")),
-    # the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
-    _beside("""
-        api-key assignment-mode bootstrap-port-annotation bucket-adjust-interval-secs ca-cert-paths+
-        cb-window-duration-secs chat-template client-cert-path client-key-path control-plane-audit-enabled*
-        cors-allowed-origins+ enable-trace* enable-wasm* history-backend host jwt-audience jwt-issuer
-        jwt-jwks-uri log-dir log-level max-idle-secs max-payload-size mcp-config-path model-path
-        oracle-connect-descriptor oracle-password oracle-pool-max oracle-pool-min oracle-pool-timeout-secs
-        oracle-tns-alias oracle-username oracle-wallet-path otlp-traces-endpoint port postgres-db-url
-        postgres-pool-max prefix-hash-load-factor prefix-token-count prometheus-duration-buckets+
-        prometheus-host prometheus-port queue-size queue-timeout-secs reasoning-parser redis-key-prefix
-        redis-pool-max redis-retention-days redis-url request-id-headers+ selector+ server-cert-path
-        server-key-path service-discovery* service-discovery-namespace service-discovery-port
-        shutdown-grace-period-secs tokenizer-cache-enable-l0* tokenizer-cache-enable-l1*
-        tokenizer-cache-l0-max-entries tokenizer-cache-l1-max-memory tokenizer-path tool-call-parser
-        worker-startup-check-interval worker-startup-timeout-secs worker-urls+"""),
-    {"max-concurrent-requests": "-1", "backend": "sglang"},
-    frozenset(("disable-retries", "disable-circuit-breaker")))
-
-DYNAMO = Known(
-    frozenset((
-        "router-mode", "router-kv-overlap-score-credit", "router-kv-overlap-score-weight", "kv-overlap-score-weight",
-        "router-prefill-load-scale", "router-host-cache-hit-weight", "router-temperature", "router-kv-events",
-        "no-router-kv-events", "kv-events", "no-kv-events", "router-ttl-secs", "router-ttl")),
-    _beside("""
-        discovery-backend dump-config-to dyn-chat-processor dyn-debug-perf* dyn-preprocess-workers
-        enable-anthropic-api* event-plane grpc-metrics-port http-host http-port interactive* kserve-grpc-server*
-        no-kserve-grpc-server* metrics-prefix model-name model-path namespace namespace-prefix request-plane
-        router-event-threads router-min-initial-workers router-queue-policy router-reset-states* serve-indexer*
-        no-serve-indexer* tls-cert-path tls-key-path tokenizer"""),
-    {"router-queue-threshold": "None", "router-kv-overlap-score-credit-decay": "0",
-     "router-disk-cache-hit-weight": "0.25", "shared-cache-type": "none", "router-prefill-load-model": "none",
-     "migration-limit": "0", "no-load-aware": "", "no-decode-fallback": "", "no-use-remote-indexer": "",
-     "no-router-replica-sync": "", "router-track-active-blocks": "", "no-router-track-output-blocks": "",
-     "router-assume-kv-reuse": "", "router-track-prefill-tokens": ""},
-    frozenset(("router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")))
+# the window of the circuit breaker is read by nothing in circuit_breaker.rs; queues need max-concurrent-requests
+SGLANG = _known("sglang_router", "disable-retries", "disable-circuit-breaker")
+DYNAMO = _known("dynamo.frontend", "router-kv-events", "no-router-kv-events", "kv-events", "no-kv-events")
 VARIABLES = {"router-use-kv-events": "router-kv-events", "router-load-aware": "load-aware"}   # named unlike their flags
 _DECIMAL = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ASSIGNED = re.compile(r"DYN_([A-Z0-9_]+)=(.*)", re.DOTALL)
@@ -110,7 +73,7 @@ def router_of(text: str) -> RouterRead:
 def _read(text: str, before: list[str]) -> RouterRead | None:
     """before: Words in front of the text, which may set variables."""
     before = list(before)
-    for words in simple_commands(text):
+    for words in script_of(text).commands:
         for place, word in enumerate(words):
             base, rest = word.rpartition("/")[2], words[place + 1:]
             if word == "sglang_router.launch_router":

@@ -9,7 +9,7 @@ from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Parser, settings_of
 from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
 from hermes.deploy.sglang_flags import ALIASES, BESIDE, FLAGS, KINDS, OTHERS, READ, REFUSED
-from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_flag, set_key
 from hermes.deploy.vllm_features import Told
 from hermes.deploy.vllm_flags import whole_number
 from hermes.deploy.vllm_models import precision_of
@@ -48,7 +48,9 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     for name, value in given.items():
         read.given[name] = name
         if name in REFUSED:
-            _refuse(name, value)
+            usual, why = REFUSED[name]   # the value that changes nothing
+            if not usual or value != usual:
+                raise not_modelled(why, f"--{name}")
         elif name in FLAGS:
             _apply(read.client, name, value)
         elif name in BESIDE or name in _DYNAMO:
@@ -74,26 +76,12 @@ def sglang_client(engine: EngineWords, model: str | None, told: Told) -> Read:
     return read
 
 
-def _refuse(name: str, value: str | None) -> None:
-    """Raise `InputError` for a flag with another value than the one that changes nothing."""
-    usual, why = REFUSED[name]
-    if usual and value == usual:
-        return
-    raise not_modelled(why, f"--{name}")
-
-
 def _apply(client: Client, name: str, value: str | None) -> None:
-    flag = FLAGS[name]
-    if flag.kind in ("switch", "off"):
-        set_key(client, flag.path, flag.kind == "switch")
-    elif value is None:
-        raise InputError(Verbatim("needs a value"), field=f"--{name}")
-    elif name == "schedule-policy" and value not in POLICIES:
+    if name == "schedule-policy" and value is not None and value not in POLICIES:
         raise InputError(f"a policy that is modelled: {', '.join(POLICIES)}", value, field=f"--{name}")
-    elif name == "chunked-prefill-size" and value == "-1":
-        set_key(client, flag.path, -1)
-    else:
-        set_key(client, flag.path, flag.value(name, value))
+    set_flag(client, FLAGS[name], name, value, on=True)
+    if name == "chunked-prefill-size" and value == "-1":   # the whole prompt at once
+        set_key(client, FLAGS[name].path, -1)
 
 
 def set_chunk(client: Client, device: DeviceDescription) -> list[str]:

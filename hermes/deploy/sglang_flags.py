@@ -11,33 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hermes.deploy.flags import Kind
-from hermes.deploy.vllm_flags import Flag
+from hermes.deploy.options import options, pairs
+from hermes.deploy.vllm_flags import flags_of
 
 __all__ = ["ALIASES", "BESIDE", "FLAGS", "KINDS", "OTHERS", "READ", "REFUSED"]
 
 VERSION = "0.5.14"
 
-FLAGS = {
-    "tp-size": Flag("parallel.tp", "int"),
-    "chunked-prefill-size": Flag("scheduler.chunked_prefill_size", "int"),
-    "max-running-requests": Flag("scheduler.max_running_requests", "int"),
-    "max-prefill-tokens": Flag("scheduler.max_prefill_tokens", "int"),
-    "schedule-policy": Flag("scheduler.schedule_policy", "text"),
-    "schedule-conservativeness": Flag("scheduler.schedule_conservativeness", "float"),
-    "enable-mixed-chunk": Flag("scheduler.enable_mixed_chunk", "switch"),
-    "disable-overlap-schedule": Flag("scheduler.disable_overlap_schedule", "switch"),
-    "disable-radix-cache": Flag("scheduler.disable_radix_cache", "switch"),
-    "page-size": Flag("memory.block_size", "int"),
-    "mem-fraction-static": Flag("memory.utilization", "float"),
-    "context-length": Flag("max_model_len", "int"),
-    "disable-hybrid-swa-memory": Flag("memory.hybrid", "off"),
-}
-ALIASES = {
-    "model": "model-path", "tensor-parallel-size": "tp-size", "data-parallel-size": "dp-size", "ep": "ep-size",
-    "pipeline-parallel-size": "pp-size", "expert-parallel-size": "ep-size", "nccl-init-addr": "dist-init-addr",
-    "decode-context-parallel-size": "dcp-size", "attention-context-parallel-size": "attn-cp-size",
-    "moe-data-parallel-size": "moe-dp-size", "attention-data-parallel-size": "attn-dp-size",
-    "speculative-draft-model": "speculative-draft-model-path"}
+FLAGS = flags_of("sglang")
+ALIASES = pairs("sglang", "aliases")
 READ = ("model-path", "dp-size", "ep-size", "max-total-tokens", "kv-cache-dtype", "dtype", "quantization")
 REFUSED = {
     "enable-dp-attention": ("", "ranks that share a model have requests and KV of their own"),
@@ -50,32 +32,7 @@ REFUSED = {
 }
 """Flags that change what fits into memory or every step and are not modelled: the value that changes nothing, and what
 others do."""
-_BESIDE = """
-    abort-on-priority-when-disabled admin-api-key allow-auto-truncate api-key base-gpu-id
-    bucket-e2e-request-latency bucket-inter-token-latency bucket-time-to-first-token chat-template
-    checkpoint-engine-wait-weights-before-ready completion-template constrained-json-disable-any-whitespace
-    constrained-json-whitespace-pattern crash-dump-folder decode-log-interval default-chat-template-kwargs
-    delete-ckpt-after-loading device disable-outlines-disk-cache dist-init-addr dist-timeout download-dir
-    enable-cache-report enable-metrics enable-metrics-for-all-schedulers enable-p2p-check
-    enable-request-time-stats-logging enable-ssl-refresh enable-trace export-metrics-to-file
-    export-metrics-to-file-dir extra-metric-labels fastapi-root-path file-storage-path gc-warning-threshold-secs
-    generation-tokens-buckets gpu-id-step grammar-backend grpc-mode grpc-port hf-chat-template-name host
-    incremental-streaming-output kv-events-config load-format log-level log-level-http log-requests
-    log-requests-format log-requests-level log-requests-target lora-paths model-checksum model-config-parser
-    model-loader-extra-config modelopt-checkpoint-restore-path modelopt-checkpoint-save-path modelopt-export-path
-    nccl-port nnodes node-rank numa-node otlp-traces-endpoint port preferred-sampling-params prompt-tokens-buckets
-    quantization-param-path random-seed reasoning-parser return-input-ids return-output-ids revision
-    sampling-defaults served-model-name show-time-cost skip-server-warmup skip-tokenizer-init sleep-on-idle
-    soft-watchdog-timeout ssl-ca-certs ssl-certfile ssl-keyfile ssl-keyfile-password strip-thinking-cache
-    tokenizer-backend tokenizer-mode tokenizer-path tool-call-parser tool-server trace-modules trust-remote-code
-    trust-request-chat-template use-ray warmups watchdog-timeout weight-loader-disable-mmap
-    weight-loader-prefetch-checkpoints weight-loader-prefetch-num-threads weight-version
-"""
-_EARLIER = """
-    disable-jump-forward enable-deepep-moe enable-ep-moe enable-flashinfer-cutlass-moe enable-flashinfer-mla
-    enable-flashinfer-trtllm-moe
-"""   # switches of versions before
-BESIDE = frozenset(_BESIDE.split())
+BESIDE = frozenset(options("sglang", "beside"))
 """Flags that do not change when a token is computed; others of SGLang may, and no key stands for them."""
 _RECORDED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
@@ -86,6 +43,6 @@ def _kinds(versions: Iterable[str]) -> dict[str, Kind]:
 
 KINDS = _kinds([VERSION])
 """Every word that names a flag of the version whose scheduler is simulated."""
-OTHERS = {name: kind for name, kind in (_kinds(_RECORDED) | dict.fromkeys(_EARLIER.split(), "switch")).items()
-          if name not in KINDS}
+_EARLIER: dict[str, Kind] = dict.fromkeys(options("sglang", "earlier_switches"), "switch")
+OTHERS = {name: kind for name, kind in (_kinds(_RECORDED) | _EARLIER).items() if name not in KINDS}
 """Those of other versions only."""

@@ -10,12 +10,12 @@ import ast
 import re
 import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["SHELLS", "Script", "filled", "script_of", "simple_commands", "split"]
+__all__ = ["SHELLS", "Script", "filled", "script_of", "split"]
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ash"}
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -71,11 +71,6 @@ def script_of(text: str, env: Mapping[str, str] = {}) -> Script:
     script.commands = list(_commands(expanded(text, script.env)))
     script.changing = {name for name in script.changing if re.search(rf"\$\{{?{name}\b", text)}
     return script
-
-
-def simple_commands(text: str, env: Mapping[str, str] = {}) -> Iterable[list[str]]:
-    """Return the words of each simple command of a script. Raises `InputError` for one that a shell cannot read."""
-    return script_of(text, env).commands
 
 
 def split(text: str) -> list[str]:

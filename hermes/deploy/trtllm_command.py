@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from hermes.config.yaml_document import Node, parse_documents
 from hermes.deploy.engine_words import EngineWords
 from hermes.deploy.flags import Kind, Parser, taken_settings
+from hermes.deploy.options import options, pairs
 from hermes.deploy.other_engines import not_modelled, set_precision, set_tokens, share_experts
-from hermes.deploy.vllm import Client, Read, checkpoint_of, set_key
+from hermes.deploy.vllm import Client, Read, checkpoint_of, set_flag
 from hermes.deploy.vllm_features import Told
-from hermes.deploy.vllm_flags import Flag, whole_number
+from hermes.deploy.vllm_flags import flags_of, whole_number
 from hermes.deploy.vllm_models import precision_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.descriptions.checkpoints import Stored
@@ -23,21 +24,8 @@ __all__ = ["PARSER", "trtllm_client"]
 
 RULES = ("trtllm-1.2: its own scheduler is not recorded; the rules of vllm-0.33's stand for it, which cuts long "
          "prompts and preempts")
-FLAGS = {
-    "tensor-parallel-size": Flag("parallel.tp", "int"), "pipeline-parallel-size": Flag("parallel.pp", "int"),
-    "max-batch-size": Flag("scheduler.max_num_seqs", "int"),
-    "max-num-tokens": Flag("scheduler.max_num_batched_tokens", "int"),
-    "max-seq-len": Flag("max_model_len", "int"), "free-gpu-memory-fraction": Flag("memory.utilization", "float"),
-    "kv-cache-config.free-gpu-memory-fraction": Flag("memory.utilization", "float"),
-    "kv-cache-config.enable-block-reuse": Flag("memory.prefix_caching", "switch"),
-    "kv-cache-config.tokens-per-block": Flag("memory.block_size", "int"),
-    "disable-overlap-scheduler": Flag("scheduler.async_scheduling", "off"),
-}
-ALIASES = {"tp-size": "tensor-parallel-size", "pp-size": "pipeline-parallel-size",
-           "ep-size": "moe-expert-parallel-size", "cp-size": "context-parallel-size",
-           "kv-cache-free-gpu-memory-fraction": "free-gpu-memory-fraction",
-           "cluster-size": "moe-cluster-parallel-size", "model-path": "model",   # of dynamo.trtllm from here on
-           "expert-parallel-size": "moe-expert-parallel-size", "kv-block-size": "kv-cache-config.tokens-per-block"}
+FLAGS = flags_of("trtllm")
+ALIASES = pairs("trtllm", "aliases")   # also of dynamo.trtllm
 READ = ("moe-expert-parallel-size", "kv-cache-config.dtype", "kv-cache-config.max-tokens", "max-beam-width", "backend",
         "model", "quant-config.quant-algo", "server-role", "disaggregation-mode", "override-engine-args")
 REFUSED = {
@@ -45,12 +33,7 @@ REFUSED = {
     "speculative-config": "TensorRT-LLM's drafts, which take memory and change every step",
     "context-parallel-size": "ranks that share the tokens of a prompt",
     "moe-cluster-parallel-size": "clusters of experts"}
-BESIDE = {
-    "chat-template", "custom-module-dirs", "custom-tokenizer", "disagg-cluster-uri", "enable-iter-perf-stats",
-    "fail-fast-on-attention-window-too-large", "gpus-per-node", "host", "log-level", "metadata-server-config-file",
-    "num-postprocess-workers", "otlp-traces-endpoint", "port", "print-iter-log", "reasoning-parser",
-    "return-perf-metrics", "disaggregation-strategy", "dyn-reasoning-parser", "dyn-tool-call-parser", "modality",
-    "publish-events-and-metrics", "served-model-name", "revision", "tokenizer", "tool-parser", "trust-remote-code"}
+BESIDE = frozenset(options("trtllm", "beside"))
 SWITCHES = ("trust-remote-code", "enable-chunked-prefill", "fail-fast-on-attention-window-too-large",
             "publish-events-and-metrics")
 ROLES = {"prefill": "prefill", "context": "prefill", "decode": "decode", "generation": "decode"}
@@ -112,10 +95,7 @@ def _take(read: Read, name: str, value: str) -> None:
         if value not in ("1", "false", "None"):
             raise not_modelled(REFUSED[name], f"--{name.replace('-', '_')}")
     elif name in FLAGS:
-        flag = FLAGS[name]
-        on = value == "true"
-        set_key(read.client, flag.path, on if flag.kind == "switch" else not on if flag.kind == "off"
-                else flag.value(name.replace("-", "_"), value))
+        set_flag(read.client, FLAGS[name], name.replace("-", "_"), value, on=value == "true")
     elif name == "backend" and value not in ("pytorch", "_autodeploy"):
         read.not_modelled.append(f"--backend {value} (the PyTorch back end is simulated)")
     elif name in BESIDE:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from hermes.deploy.engine_words import EngineWords, of_command
+from hermes.clients.config import LLMClientConfig
+from hermes.deploy.engine_words import EngineWords, of_text
 from hermes.deploy.flags import Kind, Parser, settings_of
+from hermes.deploy.options import options, pairs
 from hermes.deploy.vllm_features import DRAFT_HEAD, FEATURES, MANY, SYNCHRONOUS, Features, Told, draft_config
 from hermes.deploy.vllm_flags import (
     BESIDE,
@@ -24,42 +26,31 @@ from hermes.deploy.vllm_flags import (
     SHORT,
     SWITCHES,
     USUAL,
+    Flag,
     canonical,
     whole_number,
 )
 from hermes.deploy.vllm_models import hub_name, precision_of, quantization_flag, simulated
 from hermes.errors import InputError, Verbatim, inside, printable
+from hermes.fleet.config import FleetConfig
 from hermes.hardware.composed.term_sources import Backend
 from hermes.hardware.descriptions.checkpoints import Stored
 from hermes.hardware.descriptions.models import load_model
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.scenario import Scenario
+from hermes.schedulers.chunked_config import ChunkedConfig
 
 __all__ = ["Client", "Launch", "Read", "assumed_names", "checkpoint_of", "client_of", "command_lines", "commands_of",
-           "launches_of", "parser", "set_key"]
+           "launches_of", "parser", "set_flag", "set_key"]
 
 Client = dict[str, Any]
 """Keys of a client of a scenario."""
 _KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
 _ALL2ALL = get_args(Backend)   # the first is the default
 BLOCK_SIZE = 16   # vLLM's default on GPUs
-_OF = {"scheduler.speculative": ("spec-tokens", "spec-model", "spec-method", "speculative-config"),
-       "memory.kv_offload": ("kv-transfer-config", "kv-offloading-size"),
-       "hardware.cudagraph_capture_sizes": ("compilation-config", "max-cudagraph-capture-size",
-                                            "cudagraph-capture-sizes")}   # keys that several flags may set
-_VALUES = ("model", "config", "kv-cache-dtype", "all2all-backend", "max-lora-rank", "dtype", "quantization",
-           "kv-cache-memory-bytes")   # flags that this module reads by name
+_OWN = pairs("vllm", "own")   # flags that this module reads by name, and the keys that they set
 _PATHS = [*((flag.path, name) for name, flag in FLAGS.items()),
-          ("hardware.dtype", "dtype"), ("hardware.dtype", "quantization"), ("hardware.kv_dtype", "kv-cache-dtype"),
-          ("hardware.lora", "max-lora-rank"), ("hardware.all2all", "all2all-backend"), ("model", "model"),
-          *((path, name) for path in ("scheduler.speculative", "memory.kv_offload", "hardware.cudagraph_capture_sizes")
-            for name in _OF[path])]
-_DYNAMO = """
-    component connector+ custom-jinja-template discovery-backend disaggregation-mode durable-kv-events*
-    dyn-endpoint-types dyn-reasoning-parser dyn-tool-call-parser enable-local-indexer* enable-multimodal* endpoint
-    endpoint-types event-plane is-decode-worker* is-prefill-worker* migration-limit namespace request-plane store-kv
-    use-vllm-tokenizer*
-"""   # flags of `python -m dynamo.vllm` beside vLLM's; `*`: a switch, `+`: several values
+          *((path, name) for name, path in (_OWN | pairs("vllm", "features")).items())]
 TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 """KV transfer of clients that only prefill or decode: vLLM's connector for them."""
 
@@ -80,6 +71,7 @@ class Read:
         drafts: Whether it has speculative decoding.
         role: The phases that it serves: `both`, `prefill` or `decode`.
         kv_bytes: KV memory of a device in bytes, where the command says it.
+        shutdown_s: How long the engine goes on at SIGTERM.
         flags: Keys of the client, and the flags that set them.
     """
 
@@ -94,6 +86,7 @@ class Read:
     drafts: bool = False
     role: str = "both"
     kv_bytes: int | None = None
+    shutdown_s: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
 
 
@@ -105,7 +98,7 @@ def parser(dynamo: bool = False) -> Parser:
         is_switch = name in SWITCHES or (flag is not None and flag.kind in ("switch", "off"))
         return "switch" if is_switch else "values" if name in MANY else "value"
 
-    kinds = {name: kind(name) for name in (*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *_VALUES)}
+    kinds = {name: kind(name) for name in (*FLAGS, *BESIDE, *NOT_MODELLED, *FEATURES, *CAPACITY, *_OWN)}
     for name in [name for name, own in kinds.items() if own == "switch" and name not in EARLIER]:
         kinds[f"no-{name}"] = "switch"
         for prefix, inverse in (("enable-", "disable-"), ("disable-", "enable-")):
@@ -113,7 +106,7 @@ def parser(dynamo: bool = False) -> Parser:
                 kinds.setdefault(inverse + name.removeprefix(prefix), "switch")
     if dynamo:
         kinds |= {word.rstrip("*+"): "switch" if word.endswith("*") else "values" if word.endswith("+") else "value"
-                  for word in _DYNAMO.split()}
+                  for word in options("dynamo.vllm", "beside")}
     return Parser("vLLM", {name: own for name, own in kinds.items() if name not in EARLIER},
                   {name: kinds[name] for name in EARLIER}, SHORT, canonical)
 
@@ -128,16 +121,12 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
 
     Raises `InputError` for a command that is none, and for a model without a description.
     """
-    engine = of_command(command) if isinstance(command, str) else command
+    engine = of_text(command)[0] if isinstance(command, str) else command
     dynamo = engine.program.startswith("dynamo")
     flags = parser(dynamo)
     words, oddities = settings_of(engine, flags)
     read = Read({}, engine=engine, not_modelled=oddities)
-    named: list[str] = []
-    models: list[str] = []
-    precision: dict[str, str] = {}
-    backend, lora, rank = _ALL2ALL[0], False, None
-    features = Features()
+    named, given, lora, features = list[str](), dict[str, str](), False, Features()
     longer = engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") in ("1", "true")
     for option in flags.read(words, named):
         name, value = option.name, option.value
@@ -147,35 +136,21 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         read.given[head.removeprefix("no-")] = head
         if features.add(name, value) or (dynamo and _dynamo(read, name, value)):
             continue
-        if name == "model" and value is not None:
-            models.append(value)
-        elif name == "kv-cache-dtype" and value is not None:
-            precision.pop(name, None)
-            if value != "auto":
-                precision[name] = value
-                set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
-        elif name == "all2all-backend" and value is not None:
-            if value in _ALL2ALL:
-                backend = value
-            else:
-                read.not_modelled.append(f"--{name}")
-        elif name == "max-lora-rank" and value is not None:
-            rank = _rank(value)
-        elif name in ("dtype", "quantization") and value is not None:
-            precision[name] = value.lower()
-        elif name == "kv-cache-memory-bytes" and value is not None:
-            read.kv_bytes = whole_number(name, value)
+        if name in _OWN and value is not None:
+            given[name] = value
         elif name.removeprefix("no-") == "enable-lora":
             lora = not name.startswith("no-")
         elif name in CAPACITY:
-            _check_capacity(name, value)
+            usual, why = CAPACITY[name]
+            if value != usual:
+                raise InputError(Verbatim(f"not modelled: {why}; leave it out"), field=f"--{name}")
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
-            _apply(read.client, name, value)
+            set_flag(read.client, FLAGS[name.removeprefix("no-")], name, value, on=not name.startswith("no-"))
         else:
             _rest(read, name, value)
     unknown = [word for word in named if word.startswith("$")]
     read.unknown += [f"the value of {word}" for word in unknown]
-    named = [word for word in named if word not in unknown] or models[-1:]
+    named = [word for word in named if word not in unknown] or [given[name] for name in ("model",) if name in given]
     if model is None and (not named or named[0].startswith("$")):
         raise InputError(Verbatim(f"the value of {(named or unknown)[0]} is not known: write the model's name, or add "
                                   "--model NAME" if named or unknown else
@@ -184,18 +159,27 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
         read.unknown.append("a second model, or a value without its flag")
     own, how = (model, Stored()) if model is not None else checkpoint_of(named[0], read)
     read.client = _with_ranks({"model": own, **read.client})
-    _drop_ignored(read.client, lora)
-    if lora and rank is not None:
-        set_key(read.client, "hardware", {"kind": "composed", "lora": {"rank": rank}})
-    dtype = precision_of(own, how, precision.get("quantization"), precision.get("dtype"))
-    if dtype is not None:
-        set_key(read.client, "hardware", {"kind": "composed", "dtype": dtype})
-    if how.kv_dtype and "kv-cache-dtype" not in precision:
-        set_key(read.client, "hardware", {"kind": "composed", "kv_dtype": how.kv_dtype})
+    read.kv_bytes, read.shutdown_s = (_whole(given, name) for name in ("kv-cache-memory-bytes", "shutdown-timeout"))
+    if lora:
+        read.client.setdefault("scheduler", {"kind": "chunked"}).setdefault("max_loras", 1)
+    else:   # vLLM ignores the slots
+        read.client.get("scheduler", {}).pop("max_loras", None)
+    kv, backend, dtype, quantization, rank = (given.get(name) for name in (
+        "kv-cache-dtype", "all2all-backend", "dtype", "quantization", "max-lora-rank"))
+    hardware: Client = {
+        "kv_dtype": how.kv_dtype or None if kv in (None, "auto") else _known(_KV, "kv-cache-dtype", kv),
+        "lora": {"rank": _rank(rank)} if lora and rank is not None else None,
+        "dtype": precision_of(own, how, quantization and quantization.lower(), dtype and dtype.lower())}
+    if kv in (None, "auto") and how.kv_dtype:
         read.notes.append(f"kv_dtype: the checkpoint asks for a KV cache in {how.kv_dtype.upper()}, which vLLM follows "
                           "without --kv-cache-dtype")
-    if backend != _ALL2ALL[0] and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else it has no effect
-        set_key(read.client, "hardware", {"kind": "composed", "all2all": backend})
+    if backend is not None and backend not in _ALL2ALL:
+        read.not_modelled.append("--all2all-backend")
+    elif backend not in (None, _ALL2ALL[0]) and {"dp", "ep"} <= read.client.get("parallel", {}).keys():   # else unused
+        hardware["all2all"] = backend
+    for key, value in hardware.items():
+        if value is not None:
+            set_key(read.client, "hardware", {"kind": "composed", key: value})
     _apply_features(read, features, told)
     if longer and "max_model_len" in read.client:   # than the model's own context, which vLLM then takes
         read.client["allow_mismatch"] = True
@@ -203,16 +187,9 @@ def client_of(command: str | EngineWords, model: str | None = None, told: Told =
     return read
 
 
-def _check_capacity(name: str, value: str | None) -> None:
-    """Raise `InputError` for a flag that changes how much KV fits and is not modelled."""
-    usual, why = CAPACITY[name]
-    if value != usual:
-        raise InputError(Verbatim(f"not modelled: {why}; leave it out"), field=f"--{name}")
-
-
 def _dynamo(read: Read, name: str, value: str | None) -> bool:
     """Read a flag of Dynamo's worker; return whether it is one."""
-    own = {word.rstrip("*+") for word in _DYNAMO.split()}
+    own = {word.rstrip("*+") for word in options("dynamo.vllm", "beside")}
     if name == "disaggregation-mode" and value in ("prefill", "decode"):
         read.role = value
     elif name in ("is-prefill-worker", "is-decode-worker"):
@@ -288,19 +265,10 @@ def _with_ranks(client: Client) -> Client:
     return {**rest, "parallel": parallel} if parallel else rest
 
 
-def _drop_ignored(client: Client, lora: bool) -> None:
-    """Leave out what vLLM ignores: LoRA slots without LoRA."""
-    if lora and "max_loras" not in client.get("scheduler", {}):
-        set_key(client, "scheduler.max_loras", 1)
-    scheduler = client.get("scheduler", {})
-    if not lora:
-        scheduler.pop("max_loras", None)
-
-
-def _apply(client: Client, name: str, value: str | None) -> None:
-    flag = FLAGS[name.removeprefix("no-")]
+def set_flag(client: Client, flag: Flag, name: str, value: str | None, *, on: bool) -> None:
+    """Set the key of a flag. on: Whether it is given so, and not as its `no-`."""
     if flag.kind in ("switch", "off"):
-        set_key(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
+        set_key(client, flag.path, on == (flag.kind == "switch"))
     elif value is None:
         raise InputError(Verbatim("needs a value"), field=f"--{name}")
     elif value not in (flag.default, "-1"):
@@ -315,14 +283,18 @@ def set_key(client: Client, path: str, value: Any) -> None:   # Any: a scenario'
     client[last] = {**client.get(last, {}), **value} if isinstance(value, Mapping) else value
 
 
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    return whole_number(name, given[name]) if name in given else None
+
+
 def _rank(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise InputError("a rank such as 16", text, field="--max-lora-rank")
     return int(text)
 
 
-def _known(table: Mapping[str, str], name: str, value: str) -> str:
-    if value not in table:
+def _known(table: Mapping[str, str], name: str, value: str | None) -> str:
+    if value is None or value not in table:
         raise InputError(f"one of {', '.join(table)} (set the precision of other kinds in the scenario)", value,
                          field=f"--{name}")
     return table[value]
@@ -341,6 +313,8 @@ class Launch:
         devices: Devices of one engine.
         device: The name of their description, None where hardware that was fitted does not tell it.
         engine_version: The version of vLLM whose rules are simulated.
+        path: Of the group in the scenario.
+        fleet: How its replicas come and go.
     """
 
     name: str
@@ -351,6 +325,8 @@ class Launch:
     devices: int
     device: str | None
     engine_version: str | None
+    path: str
+    fleet: FleetConfig | None
 
     @property
     def resource(self) -> str:
@@ -365,7 +341,7 @@ def launches_of(scenario: Scenario) -> list[Launch]:
     """
     out = []
     for index, client in enumerate(scenario.clients):
-        if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
+        if isinstance(client, LLMClientConfig) and isinstance(client.scheduler, ChunkedConfig):
             hardware = scenario.source.hardware.get(index)
             info = HardwareInfo(tp=client.parallel.tp) if hardware is None else hardware_info(hardware)
             tp, model = info.tp, client.memory_model(info, scenario.source.base_dir)
@@ -376,7 +352,7 @@ def launches_of(scenario: Scenario) -> list[Launch]:
             out.append(Launch(
                 str(client.name), client.count, client.role, hub_name(model),
                 tuple(_flags(client, tp, scenario.source.base_dir)), devices, client.device,
-                client.scheduler.engine_version))
+                client.scheduler.engine_version, f"clients.{index}", client.fleet))
     if not out:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
     return out
@@ -406,80 +382,71 @@ def command_lines(scenario: Scenario) -> list[str]:
             for name, command in commands_of(scenario)]
 
 
-def _flags(client: Any, tp: int, base_dir: Path | None) -> list[str]:
-    scheduler, memory, hardware, servers = client.scheduler, client.memory, client.hardware, client.api_servers
-    words: list[str] = []
-    for name, value in (
-        ("tensor-parallel-size", tp if tp > 1 else None),
-        ("pipeline-parallel-size", client.parallel.pp if client.parallel.pp > 1 else None),
-        ("data-parallel-size", client.parallel.dp if client.parallel.dp > 1 else None),
-        ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
-        ("max-num-scheduled-tokens", scheduler.max_num_scheduled_tokens),
-        ("max-num-active-seqs", scheduler.max_num_active_seqs),
-        ("max-num-queued-reqs", scheduler.max_num_queued_reqs),
-        ("max-num-queued-tokens", scheduler.max_num_queued_tokens),
-        ("prefill-schedule-interval",
-         scheduler.prefill_schedule_interval if scheduler.prefill_schedule_interval > 1 else None),
-        ("api-server-count", servers and servers.count),
-        ("stream-interval", servers.stream_interval if servers and servers.stream_interval > 1 else None),
-        ("max-loras", scheduler.max_loras),
-        ("max-lora-rank", getattr(getattr(hardware, "lora", None), "rank", None)),
-        ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
-        ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
-        ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),
-        ("watermark", scheduler.watermark or None),
-        ("scheduling-policy", scheduler.policy if scheduler.policy != "fcfs" else None),
-        ("quantization", quantization_flag(client.model, _dtype(client.hardware), base_dir)[0]),
-        ("kv-cache-dtype", "fp8" if getattr(hardware, "kv_dtype", "auto") == "fp8" else None),
-    ):
-        if value is not None:
-            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    if memory.kv_offload is not None:
-        words += ["--kv-transfer-config", json.dumps({
+def _flags(client: LLMClientConfig, tp: int, base_dir: Path | None) -> list[str]:
+    scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
+    words, switches, written = list[str](), list[str](), set[tuple[str, str]]()
+    for name, flag in FLAGS.items():
+        value = tp if flag.path == "parallel.tp" else _at(client, flag.path)
+        if name in _SAID:
+            value = _SAID[name](client)
+        if value is None or (flag.path, flag.kind) in written:   # a second name of a flag
+            continue
+        written.add((flag.path, flag.kind))
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if flag.kind in ("switch", "off"):
+            switches.append(f"--{name}" if bool(value) == (flag.kind == "switch") else f"--no-{name}")
+        elif text != flag.default:
+            words += [f"--{name}", text]
+        if name == "max-loras" and (rank := _at(hardware, "lora.rank")) is not None:
+            words += ["--max-lora-rank", str(rank)]
+    for name, said in (
+        ("quantization", quantization_flag(client.model, _at(hardware, "dtype") or "auto", base_dir)[0]),
+        ("kv-cache-dtype", "fp8" if _at(hardware, "kv_dtype") == "fp8" else None),
+        ("all2all-backend", None if _at(hardware, "all2all") == _ALL2ALL[0] else _at(hardware, "all2all")),
+        ("kv-transfer-config", memory.kv_offload and json.dumps({
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-            "kv_connector_extra_config": memory.kv_offload.extra_config()})]
-    if scheduler.speculative is not None:
-        words += ["--speculative-config",
-                  json.dumps(draft_config(scheduler.speculative, hub_name(scheduler.speculative.draft_model)))]
-    if sizes := getattr(hardware, "cudagraph_capture_sizes", []):
+            "kv_connector_extra_config": memory.kv_offload.extra_config()})),
+        ("speculative-config", scheduler.speculative and json.dumps(
+            draft_config(scheduler.speculative, hub_name(scheduler.speculative.draft_model)))),
+    ):
+        words += [] if said is None else [f"--{name}", str(said)]
+    if sizes := _at(hardware, "cudagraph_capture_sizes"):
         words += ["--cudagraph-capture-sizes", *map(str, sizes)]
-    if client.parallel.ep > 1:
-        words.append("--enable-expert-parallel")
-    if getattr(hardware, "all2all", _ALL2ALL[0]) != _ALL2ALL[0]:
-        words += ["--all2all-backend", hardware.all2all]
-    if scheduler.max_loras is not None:
-        words.append("--enable-lora")
-    for name, on in (("enable-prefix-caching", memory.prefix_caching),
-                     ("enable-chunked-prefill", scheduler.enable_chunked_prefill),
-                     ("long-prefill-token-threshold-adaptive", scheduler.adaptive_long_prefill_threshold or None),
-                     ("scheduler-reserve-full-isl", _reserves(client)),
-                     ("disable-hybrid-kv-cache-manager", None if memory.hybrid is None else not memory.hybrid),
-                     ("async-scheduling", scheduler.async_scheduling)):
-        if on is not None:
-            words.append(f"--{name}" if on else f"--no-{name}")
-    return words
+    return words + switches
 
 
-def _dtype(hardware: object) -> str:
-    return getattr(hardware, "dtype", None) or "auto"
-
-
-def _reserves(client: Any) -> bool | None:
+def _reserves(client: LLMClientConfig) -> bool | None:
     """Return the value of a flag that vLLM has from 0.19 on; None for its default."""
-    has_flag = int(client.engine.rsplit(".", 1)[-1]) >= 19
+    has_flag = int(str(client.engine).rsplit(".", 1)[-1]) >= 19
     return False if has_flag and not client.scheduler.reserve_full_isl else None
+
+
+_SAID: dict[str, Callable[[LLMClientConfig], bool | None]] = {
+    "enable-expert-parallel": lambda client: client.parallel.ep > 1 or None,
+    "enable-lora": lambda client: client.scheduler.max_loras is not None or None,
+    "long-prefill-token-threshold-adaptive": lambda client: client.scheduler.adaptive_long_prefill_threshold or None,
+    "scheduler-reserve-full-isl": _reserves}
+"""Switches whose keys do not say whether they are on."""
+
+
+def _at(config: object, path: str) -> Any:   # Any: of a scenario
+    """Return the value of a key; None where a component has no such key, or is not there."""
+    for key in path.split("."):
+        config = getattr(config, key, None)
+    return config
 
 
 def assumed_names(scenario: Scenario) -> list[str]:
     """Return a line for each checkpoint that `hub_name` takes from the source of a description, or that none names."""
     engines = [client for client in scenario.clients if client.kind == "llm"]
-    drafts = [drafts for client in engines if (drafts := getattr(client.scheduler, "speculative", None)) is not None]
+    drafts = [drafts for client in engines if (drafts := _at(client.scheduler, "speculative")) is not None]
     named = dict.fromkeys([*(str(client.model) for client in engines),
                            *(one.draft_model for one in drafts if one.draft_model)])
     lines = [f"{hub_name(model)} is assumed for `model: {model}`; for another checkpoint of this shape, such as an "
              "Instruct one, write its name at Hugging Face as the model" for model in named if hub_name(model) != model]
     base_dir = scenario.source.base_dir
-    missing = (quantization_flag(client.model, _dtype(client.hardware), base_dir)[1] for client in engines)
+    missing = (quantization_flag(client.model, _at(client.hardware, "dtype") or "auto", base_dir)[1]
+               for client in engines)
     lines += dict.fromkeys(line for line in missing if line is not None)
     heads = dict.fromkeys(one.method for one in drafts if draft_config(one, "").get("model") == DRAFT_HEAD)
     return lines + [f"write the checkpoint of the {method} head in place of {DRAFT_HEAD}; no command sets how many "

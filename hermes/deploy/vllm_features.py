@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from hermes.clients.tier_config import HostOffloadConfig
-from hermes.errors import InputError, Verbatim
+from hermes.deploy.options import options, pairs
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.descriptions.devices import DeviceDescription
 from hermes.hardware.descriptions.engines import EngineDescription, device_class
 from hermes.hardware.engine_memory import captured_sizes
@@ -33,11 +34,7 @@ FEATURES = frozenset(JSON | {
     "offload-group-size",
 })
 """The flags that this module reads."""
-MANY = frozenset((
-    "allowed-media-domains", "api-key", "collect-detailed-traces", "cpu-offload-params", "cudagraph-capture-sizes",
-    "ignore-patterns", "kv-cache-dtype-skip-layers", "logits-processors", "lora-modules", "lora-target-modules",
-    "numa-bind-cpus", "numa-bind-nodes", "offload-params", "served-model-name", "sleep-preserve-parameter-names",
-))
+MANY = frozenset(options("vllm", "many"))
 """Flags that take one value or more."""
 
 METHODS = get_args(Speculation.model_fields["method"].annotation)
@@ -46,30 +43,16 @@ UNPRICED = ("medusa", "mlp_speculator")
 DRAFT_HEAD = "DRAFT_HEAD"
 """Stands in exported commands for the checkpoint of a head that drafts."""
 SUFFIX_TOKENS = 24        # vLLM's suffix_decoding_max_tree_depth
-SPECULATION_BESIDE = {    # what they change is the acceptance, which is given, or nothing
-    "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "revision", "code_revision",
-    "draft_load_config", "rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length",
-    "draft_sample_method", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "use_heterogeneous_vocab",
-    "fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k", "xpress_topc",
-}
+# what they change is the acceptance, which is given, or nothing
+SPECULATION_BESIDE, COMPILATION_BESIDE = options("vllm", "speculation_beside"), options("vllm", "compilation_beside")
 OFFLOAD_KEYS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "offload_prompt_only", "store_threshold")
 OFFLOAD_BESIDE = {"block_size", "canonical_layout", "max_tracker_size", "self_describing_kv_events"}
 TRANSFER_BESIDE = {"kv_connector", "kv_role", "kv_connector_extra_config", "engine_id", "kv_port", "kv_buffer_device",
                    "kv_load_failure_policy"}
 KV_TRANSFER = "--kv-transfer-config"
 ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
-_BETWEEN, _STORE = "KV moves between engines", "KV in a store outside of the engine"
-_LMCACHE = "LMCache, KV in host memory or a store"
-CONNECTORS = {
-    "NixlConnector": _BETWEEN, "MooncakeConnector": _BETWEEN, "P2pNcclConnector": _BETWEEN,
-    "MoRIIOConnector": _BETWEEN, "LMCacheConnectorV1": _LMCACHE, "LMCacheMPConnector": _LMCACHE,
-    "MooncakeStoreConnector": _STORE, "SharedStorageConnector": _STORE, "ExampleConnector": _STORE,
-    "FlexKVConnectorV1": _STORE, "HF3FSKVConnector": _STORE, "OffloadingConnector": "KV in host memory, beside another "
-    "connector"}
+CONNECTORS = pairs("vllm", "connectors")
 """Connectors of vLLM, and what they do."""
-COMPILATION_BESIDE = {"cudagraph_capture_sizes", "max_cudagraph_capture_size", "cache_dir", "debug_dump_path",
-                      "compile_cache_save_format", "cudagraph_num_of_warmups", "local_cache_dir"}
 GIB = 2**30
 FINE = 32                 # largest batch that performance mode interactivity captures without padding
 SYNCHRONOUS = "asynchronous scheduling beside KV offload (--no-async-scheduling is simulated)"
@@ -166,7 +149,9 @@ class Features:
         elif told.draft_model is not None:
             raise InputError(Verbatim(f"{method} has no model of its own; leave it out"), field="--draft-model")
         if told.draft_time is not None:
-            found["draft_time"] = _checked_time(told.draft_time)
+            with inside("--draft-time"):
+                parse_duration(told.draft_time)
+            found["draft_time"] = told.draft_time
         elif method in UNPRICED:
             raise InputError(Verbatim(f"missing: heads of {method} have no price here; add --draft-time 1ms, the time "
                                       "of one run of what drafts"), field="--draft-time")
@@ -431,11 +416,3 @@ def _gib(text: str) -> int:
     if not 0 < size < 2**30:
         raise InputError("GiB of host memory, more than 0", text, field="--kv-offloading-size")
     return round(size * GIB)
-
-
-def _checked_time(text: str) -> str:
-    try:
-        parse_duration(text)
-    except InputError as error:
-        raise InputError(error.expected, text, field="--draft-time") from None
-    return text

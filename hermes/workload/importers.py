@@ -98,6 +98,18 @@ class TraceImporter(ConfigModel):
                                   Verbatim(f"{len(ids)} hashes"))
 
 
+class HashedTrace(TraceImporter):
+    """Importer of a format with hashes of the prompts' blocks."""
+
+    block_tokens: int = Field(default=16, ge=1, le=2**20)
+    """Tokens per hashed block (Bailian: the number in the file's name, `..._blksz_16.jsonl`). Sharing is counted in
+    whole blocks."""
+
+    @property
+    def hash_block_tokens(self) -> int:
+        return self.block_tokens
+
+
 def trace_columns(table: Table, names: Mapping[str, str], unit: ArrivalUnit = "s") -> Table:
     """Return columns under our names (ours -> the file's), arrivals as seconds after the earliest, sessions and
     groups numbered in the order of their appearance, and tenants and classes as texts.
@@ -157,7 +169,7 @@ class MooncakeTrace(TraceImporter):
 
 
 @TRACE_IMPORTERS.register("bailian")
-class BailianTrace(TraceImporter):
+class BailianTrace(HashedTrace):
     """Traces of Alibaba's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon): JSON lines with chat_id, parent_chat_id
     (-1: none), timestamp (seconds), input_length, output_length, hash_ids (blocks of 16 tokens).
 
@@ -165,12 +177,6 @@ class BailianTrace(TraceImporter):
     """
 
     kind: Literal["bailian"] = "bailian"
-    block_tokens: int = Field(default=16, ge=1, le=2**20)
-    """Tokens per hashed block: the number in the file's name (`..._blksz_16.jsonl`)."""
-
-    @property
-    def hash_block_tokens(self) -> int:
-        return self.block_tokens
 
     def read(self, path: Path) -> pd.DataFrame:
         found = json_trace(path, "bailian", ("chat_id", "parent_chat_id"))
@@ -243,17 +249,11 @@ class BurstGptTrace(TraceImporter):
 
 
 @TRACE_IMPORTERS.register("vllm-run")
-class VllmRunTrace(TraceImporter):
+class VllmRunTrace(HashedTrace):
     """Recorded vLLM runs: requests.jsonl (request_id, arrival_time, input_toks, output_toks), and optionally beside it
     prompt_blocks.jsonl with the prompts' chained block hashes (request_id, hash_ids)."""
 
     kind: Literal["vllm-run"] = "vllm-run"
-    block_tokens: int = Field(default=16, ge=1, le=2**20)
-    """Tokens per hashed block."""
-
-    @property
-    def hash_block_tokens(self) -> int:
-        return self.block_tokens
 
     def read(self, path: Path) -> pd.DataFrame:
         path = path / "requests.jsonl" if path.is_dir() else path

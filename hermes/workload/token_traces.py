@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from hermes.config.files import json_lines
 from hermes.config.tables import Table, json_table
 from hermes.errors import Verbatim, suggest
 from hermes.memory.pages import page_hashes
-from hermes.workload.importers import TraceImporter, trace_columns
+from hermes.workload.importers import HashedTrace, trace_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +27,7 @@ __all__ = ["TokenTrace"]
 _MAX_ID = 2**62
 
 
-class TokenTrace(TraceImporter):
+class TokenTrace(HashedTrace):
     """JSON lines with an arrival, the prompt as a list of token ids or of hashes of its pieces, and the output.
 
     A line has either `tokens` (integers) or `hashes` (text or integers, one per `block_tokens` tokens of the prompt; of
@@ -53,12 +51,6 @@ class TokenTrace(TraceImporter):
     """Key of the output: a number of tokens, or their ids."""
     session: str | None = None
     """Key that identifies conversations: any values, numbered in order of appearance."""
-    block_tokens: int = Field(default=16, ge=1, le=2**20)
-    """Tokens per hashed block. Sharing is counted in whole blocks."""
-
-    @property
-    def hash_block_tokens(self) -> int:
-        return self.block_tokens
 
     def read(self, path: Path) -> pd.DataFrame:
         numbers: dict[Any, int] = {}

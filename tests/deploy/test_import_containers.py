@@ -9,7 +9,7 @@ from hermes.api import load_scenario, simulate
 from hermes.cli import main
 from hermes.deploy.docker_words import SHORT_SWITCHES, SHORT_VALUES, SWITCHES, VALUES
 from hermes.deploy.engine_scenario import read_source
-from hermes.deploy.engine_words import engine_of_image, of_command
+from hermes.deploy.engine_words import engine_of_image, of_text
 from hermes.deploy.manifests import manifest_text
 from hermes.errors import InputError
 
@@ -249,8 +249,8 @@ def test_a_rate_that_was_asked_for_is_kept_if_it_meets_the_slo(tmp_path, capsys,
 
 
 def test_flags_of_a_command_are_words_that_follow_it():
-    assert of_command("nohup /opt/vllm serve m -tp 2 &\nsleep 3").words == ["m", "-tp", "2"]
-    assert of_command("export X=1\nvllm serve m\n --port 3").words == ["m", "--port", "3"]
+    assert of_text("nohup /opt/vllm serve m -tp 2 &\nsleep 3")[0].words == ["m", "-tp", "2"]
+    assert of_text("export X=1\nvllm serve m\n --port 3")[0].words == ["m", "--port", "3"]
     with pytest.raises(InputError):
-        of_command("")
-    assert json.dumps(of_command("vllm serve m --x '{\"a\": 1}'").words) == '["m", "--x", "{\\"a\\": 1}"]'
+        of_text("")[0]
+    assert json.dumps(of_text("vllm serve m --x '{\"a\": 1}'")[0].words) == '["m", "--x", "{\\"a\\": 1}"]'

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hermes.config.yaml_writer import to_yaml
-from hermes.deploy.objects import with_parts
-from hermes.deploy.objects_read import parts_of
-from hermes.deploy.objects_scale import hpa_of, keda_of
-from hermes.deploy.objects_write import objects_of, route_of
-from hermes.deploy.picker_write import picker_of
+from hermes.deploy.objects import objects_of, with_parts
+from hermes.deploy.objects_read import read_objects
+from hermes.deploy.objects_route import HTTPRoute
+from hermes.deploy.objects_scale import HorizontalPodAutoscaler, ScaledObject
+from hermes.deploy.picker_config import EndpointPickerConfig
 from hermes.errors import InputError, InputWarning
 from hermes.fleet.hpa import Hpa
 from hermes.fleet.keda import Keda
@@ -20,6 +20,10 @@ from hermes.routing.llm_d import LlmDConfig
 from hermes.scenario import load_scenario
 
 DATA = Path(__file__).parents[1] / "data/objects"
+
+
+def parts_of(text: str, file: str | None) -> dict:
+    return read_objects(text, file).parts
 
 
 def read(name: str) -> dict:
@@ -92,7 +96,7 @@ def test_an_autoscaler_needs_a_fleet() -> None:
 @pytest.mark.parametrize("name", ["epp.yaml", "pd.yaml", "flow.yaml"])
 def test_a_router_comes_back(name: str) -> None:
     router = LlmDConfig.model_validate(read(name)["router"])
-    again = parts_of(to_yaml(picker_of(router)), None)["router"]
+    again = parts_of(to_yaml(EndpointPickerConfig.of(router).written()), None)["router"]
     assert LlmDConfig.model_validate(again) == router
 
 
@@ -109,14 +113,14 @@ def test_a_router_comes_back(name: str) -> None:
 ])
 def test_a_router_with_other_keys_comes_back(keys: dict) -> None:
     router = LlmDConfig.model_validate({"kind": "llm_d", **keys})
-    again = LlmDConfig.model_validate(parts_of(to_yaml(picker_of(router)), None)["router"])
+    again = LlmDConfig.model_validate(parts_of(to_yaml(EndpointPickerConfig.of(router).written()), None)["router"])
     assert again == (router if "precise_block" in keys or "no_hit_by" not in keys else router.model_copy(
         update={"precise_block": again.precise_block}))
 
 
 def test_an_index_with_half_of_a_switch_has_no_picker() -> None:
     with pytest.raises(InputError, match=r"router\.prefix_index: `block` and `capacity` are one switch"):
-        picker_of(LlmDConfig.model_validate({"kind": "llm_d", "prefix_index": {"block": 96}}))
+        EndpointPickerConfig.of(LlmDConfig.model_validate({"kind": "llm_d", "prefix_index": {"block": 96}}))
 
 
 @pytest.mark.parametrize("keys", [
@@ -124,7 +128,7 @@ def test_an_index_with_half_of_a_switch_has_no_picker() -> None:
     {"retries": 1, "backoff": 1, "max_backoff": 10}])
 def test_a_gateway_comes_back(keys: dict) -> None:
     gateway = GatewayConfig.model_validate(keys)
-    assert GatewayConfig.model_validate(parts_of(to_yaml(route_of(gateway)), None)["gateway"]) == gateway
+    assert GatewayConfig.model_validate(parts_of(to_yaml(HTTPRoute.of(gateway).written()), None)["gateway"]) == gateway
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [
@@ -150,8 +154,9 @@ def test_the_index_of_sent_prompts(given: str, index: dict | None) -> None:
     text = (DATA / "pd.yaml").read_text().replace("autoTune: true", given)
     router = parts_of(text, None)["router"]
     assert router.get("prefix_index") == index
-    again = parts_of(to_yaml(picker_of(LlmDConfig.model_validate(router))), None)["router"] if not index or (
-        "block" in index) == ("capacity" in index) else router
+    written = not index or ("block" in index) == ("capacity" in index)
+    again = parts_of(to_yaml(EndpointPickerConfig.of(LlmDConfig.model_validate(router)).written()), None)[
+        "router"] if written else router
     assert again == {**router, "scorers": again["scorers"]}
 
 
@@ -323,8 +328,9 @@ def scaled(autoscaler: dict) -> dict:
 ])
 def test_an_autoscaler_comes_back(autoscaler: dict) -> None:
     scenario = load_scenario(scaled(autoscaler))
-    config, writes = {"hpa": (Hpa, hpa_of), "keda": (Keda, keda_of)}[autoscaler["kind"]]
-    written, notes = writes(scenario.clients[0].fleet.autoscaler, "t-llm", 4, "fleet.autoscaler")
+    config, writes = {"hpa": (Hpa, HorizontalPodAutoscaler), "keda": (Keda, ScaledObject)}[autoscaler["kind"]]
+    made, notes = writes.of(scenario.clients[0].fleet.autoscaler, "t-llm", 4, "fleet.autoscaler")
+    written = made.written()
     again = parts_of(to_yaml(written), None)["autoscaler"]
     assert config.model_validate(again) == config.model_validate({"max": 4, **autoscaler})
     config_of = written["spec"] if config is Hpa else written["spec"].get("advanced", {}).get(
