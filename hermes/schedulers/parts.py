@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.base import RESULTS, LLMScheduler
 from hermes.schedulers.chunked import ENTER, SKIP, AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.plan import Plan
 
@@ -168,6 +168,15 @@ class SchedulerPart:
         """Called before a sequence that was given up leaves, between two steps. With asynchronous scheduling `leaving`
         is called in its place."""
 
+    def left_first(self, seq: Generation) -> None:
+        """Called when a sequence has left that was given up while a step ran, after `completed`: it leaves before those
+        that ended in the step, of which it may be one."""
+
+    def keeps(self, seq: Generation) -> bool:
+        """Return whether a sequence that leaves still needs its blocks. If so, the part calls `scheduler.release` when
+        they may go."""
+        return False
+
     def wants_cut(self, seq: Generation) -> bool:
         """Return whether the arrival of a sequence may change a run of decode steps that the loop alone would keep."""
         return False
@@ -197,6 +206,7 @@ class WithParts(Base):
         self._that_consider = self._with("consider")
         self._that_limit_entry = self._with("entry")
         self._that_pad = self._with("padded")
+        self._that_keep = self._with("keeps")
         for part in self.parts:
             part.attach(self)
 
@@ -241,6 +251,17 @@ class WithParts(Base):
         for part in self.parts:
             part.aborted(seq)
         super()._take_out(seq)
+
+    def leave(self, seq: Generation, when: int) -> bool:
+        left = super().leave(seq, when)
+        if when == RESULTS and left:
+            for part in self.parts:
+                part.left_first(seq)
+        return left
+
+    def release(self, seq: Generation) -> None:
+        if not any(part.keeps(seq) for part in self._that_keep):
+            super().release(seq)
 
     def preempt(self, seq: Generation, plan: Plan) -> None:
         returned, self._returned = self._returned, 0
