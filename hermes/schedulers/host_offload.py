@@ -95,7 +95,6 @@ class HostOffload(SchedulerPart):
         self._progress: dict[Generation, _Progress] = {}
         self._loading: dict[Generation, None] = {}   # waiting for their load
         self._loaded: dict[Generation, None] = {}    # load complete, blocks not hashed yet
-        self._given_up: set[Generation] = set()      # while loading: their blocks stay until the load is complete
         self._taken_out: list[Generation] = []       # out of the queue in this step, for their load
         self._prefills: dict[Generation, None] = {}  # loading, or in their prompt after their latest step
         self._admitted: dict[Generation, None] = {}  # to the step being planned
@@ -162,10 +161,9 @@ class HostOffload(SchedulerPart):
         self._ended += finished
 
     def aborted(self, seq: Generation) -> None:
-        """End it as the engine ends any request: what it has computed is offered. Blocks that a load writes stay until
-        it is complete."""
+        """End it: what it has computed is offered. Blocks that a load writes stay until it is complete."""
         if seq in self._loading:
-            self._given_up.add(seq)
+            self.scheduler.kept.add(seq)
             del self._loading[seq]
         self._loaded.pop(seq, None)
         if seq in self._progress:
@@ -177,9 +175,6 @@ class HostOffload(SchedulerPart):
             self._ended.remove(seq)
             self._ended.insert(self._num_first, seq)
             self._num_first += 1
-
-    def keeps(self, seq: Generation) -> bool:
-        return seq in self._given_up
 
     def take_jobs(self) -> tuple[list[Job], list[Job]]:
         """Return the jobs that a plan started, and those that have to be complete before its step runs.
@@ -199,12 +194,12 @@ class HostOffload(SchedulerPart):
         if job.load:
             self.host.loaded(job.keys)
             self._being_loaded.difference_update(job.keys)
-            if job.seq in self._given_up:
-                self._given_up.remove(job.seq)
-                self.scheduler.release(job.seq)
-            else:
+            if job.seq in self._loading:
                 del self._loading[job.seq]
                 self._loaded[job.seq] = None
+            else:   # it was given up
+                self.scheduler.kept.remove(job.seq)
+                self.scheduler.release(job.seq)
         else:
             self.host.stored(job.keys)
 
@@ -408,10 +403,9 @@ class HostOffload(SchedulerPart):
         ended, self._ended, self._num_first = self._ended, [], 0
         for seq in ended:
             progress = self._of(seq)
-            tokens = seq.prompt_tokens if self.prompt_only else max(seq.prompt_tokens, seq.num_tokens - 1)
-            if progress.given_up:
-                tokens = min(tokens, seq.num_computed) if self.prompt_only else min(seq.num_computed, seq.num_tokens)
-            self._store(seq, tokens, progress.held, ended=True)
+            tokens = seq.num_computed if progress.given_up else max(seq.prompt_tokens, seq.num_tokens - 1)
+            most = seq.prompt_tokens if self.prompt_only else seq.num_tokens
+            self._store(seq, min(tokens, most), progress.held, ended=True)
         for seq in ended:
             progress = self._progress[seq]
             self.host.end(progress.chunks)

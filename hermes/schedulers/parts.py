@@ -172,11 +172,6 @@ class SchedulerPart:
         """Called when a sequence has left that was given up while a step ran, after `completed`: it leaves before those
         that ended in the step, of which it may be one."""
 
-    def keeps(self, seq: Generation) -> bool:
-        """Return whether a sequence that leaves still needs its blocks. If so, the part calls `scheduler.release` when
-        they may go."""
-        return False
-
     def wants_cut(self, seq: Generation) -> bool:
         """Return whether the arrival of a sequence may change a run of decode steps that the loop alone would keep."""
         return False
@@ -192,6 +187,7 @@ class WithParts(Base):
         literal: Whether the literal loop plans every step.
         skipped: Waiting sequences that a part has skipped while a step is planned.
         passed_over: Those, and those of earlier steps, that were not admitted since; one may wait for blocks by now.
+        kept: Sequences whose blocks stay when they leave. The part that put one here calls `release` when they may go.
     """
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,
@@ -201,12 +197,12 @@ class WithParts(Base):
         self._limited = True
         self.skipped: list[Generation] = []
         self.passed_over: set[Generation] = set()
+        self.kept: set[Generation] = set()
         self.parts = tuple(sorted((*config.parts(), *parts), key=lambda part: part.turn))
         self._that_say_what_is_due = self._with("due")
         self._that_consider = self._with("consider")
         self._that_limit_entry = self._with("entry")
         self._that_pad = self._with("padded")
-        self._that_keep = self._with("keeps")
         for part in self.parts:
             part.attach(self)
 
@@ -260,7 +256,7 @@ class WithParts(Base):
         return left
 
     def release(self, seq: Generation) -> None:
-        if not any(part.keeps(seq) for part in self._that_keep):
+        if seq not in self.kept:
             super().release(seq)
 
     def preempt(self, seq: Generation, plan: Plan) -> None:
