@@ -110,7 +110,7 @@ MUTATIONS = [
     Mutation("23", "a request given up offers what an ended one does", S, "_store_ended",
              r"if progress\.given_up else", "if False else", "joined/joined-host-1332"),
     Mutation("23", "a request given up offers nothing of its answer", S, "_store_ended",
-             r"if progress\.given_up else", "if False else seq.num_computed if seq.num_computed < seq.prompt_tokens else",
+             r"if progress\.given_up else", "if False else 0 if seq.num_computed < seq.prompt_tokens else",
              "joined/joined-host-async-1337"),
     Mutation("23", "one given up while a step runs ends after those that end in it", S, "left_first",
              r"if seq in self\._ended:", "if False:", "joined/joined-host-1335"),
