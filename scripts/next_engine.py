@@ -4,8 +4,8 @@
 
 PYTHON is an interpreter that has the new version. Its own scheduler serves (1) the cases of
 scripts/vllm-schedules/versions.json, (2) the requests of every other committed recording, (3) random mixtures of
-settings, of drafts with adapters and intervals of prefills, and of conversations with drafts, as many synchronous as
-asynchronous. Each is replayed with the rules of that version, or of the newest known.
+settings, of drafts with adapters and intervals of prefills, of conversations with drafts, and of all that together, as
+many synchronous as asynchronous. Each is replayed with the rules of that version, or of the newest known.
 The command prints, for each feature, how many replays are identical, and for each recording that is not the first step
 that differs: what the engine scheduled, and what HERMES would have. Then it lists fields of the engine's configurations
 that have no answer (hermes/schedulers/vllm_fields.py).
@@ -29,7 +29,7 @@ from typing import Any
 from engine_matrix import CASES, asked, recording
 from engine_sources import package, report
 from record_vllm_schedules import read_cases
-from schedule_mixtures import DRAFTED, mixtures, talks
+from schedule_mixtures import DRAFTED, joined, mixtures, talks
 
 from evidence.schedules.vllm_replay import RecordedSchedule, find_files, replay
 from hermes.clients.schedule_rows import compared
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests" / "data" / "vllm-schedules"
 OTHERS = ("given", "recorded", "recorded-options", "async", "fields", "aborts")   # besides those of versions.json
-DRAWN = ("mixtures", "drafted", "talks")   # features that are drawn at random
+DRAWN = ("mixtures", "drafted", "talks", "joined")   # features that are drawn at random
 KEPT = ("case", "seed", "counts", "empty_steps", "engine", "engine_version", "steps")   # no settings
 
 
@@ -61,6 +61,8 @@ def plans(count: int, seed: int) -> list[tuple[str, Row]]:
               for plan in mixtures(count // 3, seed, asynchronous=asynchronous, parts=DRAFTED)]
     found += [("talks", plan) for asynchronous in (False, True)
               for plan in talks(count // 3, seed, asynchronous=asynchronous)]
+    found += [("joined", plan) for asynchronous in (False, True)
+              for plan in joined(count // 3, seed, asynchronous=asynchronous, host=False)]
     return found
 
 

@@ -1,10 +1,12 @@
 """Record schedules of vLLM's scheduler with its OffloadingConnector (KV offload to host memory).
 
     python scripts/record_vllm_offload.py --python PYTHON --cases scripts/vllm-schedules/cases-offload.json --out FOLDER
+    python scripts/record_vllm_offload.py --python PYTHON --mixtures 20 --seed 1 --out FOLDER
     python scripts/record_vllm_offload.py --python PYTHON --replay tests/data/vllm-schedules-offload/*.json
 
-PYTHON is an interpreter that has vLLM (docs/reference/schedules.md). No GPU and no model take part. `--replay` records
-the requests of existing files again and compares.
+PYTHON is an interpreter that has vLLM (docs/reference/schedules.md). No GPU and no model take part. `--mixtures` draws
+so many random mixtures (`schedule_mixtures.joined`), half of them asynchronous. `--replay` records the requests of
+existing files again and compares.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from schedule_mixtures import joined
 
 SCRIPT = Path(__file__).resolve().parents[1] / "evidence" / "schedules" / "vllm_offload_alone.py"
 DEFAULTS: dict[str, Any] = {
@@ -69,6 +73,13 @@ def requests_of(workload: dict[str, Any], seed: int) -> list[dict[str, Any]]:
     return out
 
 
+def drawn(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return a case of a mixture."""
+    settings = {name: value for name, value in plan.items() if name not in ("case", "seed", "requests")}
+    return {"name": f"{plan['case']}-{plan['seed']}", "case": plan["case"], "seed": plan["seed"],
+            "settings": DEFAULTS | settings, "requests": plan["requests"]}
+
+
 def record(python: str, cases: list[dict[str, Any]]) -> tuple[str, list[list[dict[str, Any]]]]:
     done = subprocess.run([python, str(SCRIPT)], input=json.dumps(cases), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -107,6 +118,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True)
     parser.add_argument("--cases", type=Path)
+    parser.add_argument("--mixtures", type=int)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--replay", type=Path, nargs="*", default=[])
     args = parser.parse_args()
@@ -119,9 +132,13 @@ def main() -> None:
                    == one["steps"] for theirs, one in zip(steps, files, strict=True))
         print(f"vllm {version}: {same} of {len(files)} recordings come out the same")
         sys.exit(same < len(files))
-    cases = [{"name": f"{case['case']}-{seed}", "case": case["case"], "seed": seed,
-              "settings": DEFAULTS | case["engine"], "requests": requests_of(case["workload"], seed)}
-             for case in json.loads(args.cases.read_text()) for seed in case["seeds"]]
+    if args.mixtures:
+        cases = [drawn(plan) for asynchronous in (False, True)
+                 for plan in joined(args.mixtures // 2, args.seed, asynchronous=asynchronous, host=True)]
+    else:
+        cases = [{"name": f"{case['case']}-{seed}", "case": case["case"], "seed": seed,
+                  "settings": DEFAULTS | case["engine"], "requests": requests_of(case["workload"], seed)}
+                 for case in json.loads(args.cases.read_text()) for seed in case["seeds"]]
     version, found = record(args.python, [{name: case[name] for name in ("settings", "requests")} for case in cases])
     args.out.mkdir(parents=True, exist_ok=True)
     for case, steps in zip(cases, found, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-__all__ = ["DRAFTERS", "mixture", "mixtures", "talks"]
+__all__ = ["DRAFTERS", "joined", "mixture", "mixtures", "talks"]
 
 Row = dict[str, Any]
 DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
@@ -100,9 +100,68 @@ def _talk(seed: int, *, asynchronous: bool) -> Row:
     return plan | ({"async_scheduling": True} if asynchronous else {}) | {"requests": requests}
 
 
+def joined(count: int, seed: int, *, asynchronous: bool, host: bool) -> list[Row]:
+    """Return so many mixtures of conversations and single requests that end by stop tokens, by their length or because
+    their clients give up, each with some of drafts, LoRA slots and an interval of prefills.
+
+    host: Whether KV is offloaded to host memory.
+    """
+    return [_joined(seed + number, asynchronous=asynchronous, host=host) for number in range(count)]
+
+
+def _joined(seed: int, *, asynchronous: bool, host: bool) -> Row:
+    draw = random.Random(f"joined {seed} {asynchronous} {host}")
+    size = draw.choice((4, 8, 16))
+    requests = _turns(draw)
+    adapters = [draw.randint(0, 3) for _group in range(9)]
+    for one in _requests(draw)[:10]:   # single ones, of other groups
+        one["prefix_group"] = None if one["prefix_group"] is None else 100 + one["prefix_group"]
+        if draw.random() < 0.4:
+            one["max_new_tokens"] = one["output_tokens"] + draw.randint(1, 30)
+        requests.append(one)
+    requests.sort(key=lambda one: one["arrival_step"])
+    longest = max(-(-(one["prompt_tokens"] + one["output_tokens"] + 24) // size) for one in requests)
+    plan: Row = {
+        "case": f"joined{'-host' if host else ''}{'-async' if asynchronous else ''}", "seed": seed,
+        "max_num_batched_tokens": draw.choice((48, 96, 192)), "max_num_seqs": draw.choice((3, 6, 12)),
+        "num_blocks": int(longest * draw.uniform(1.1, 2 if host else 3)) + 1, "block_size": size,
+        "prefix_caching": True,
+        "scheduling_policy": draw.choice(("fcfs", "fcfs", "priority")),
+        "long_prefill_token_threshold": draw.choice((0, 0, 0, 24)), "async_scheduling": asynchronous}
+    if draw.random() < 0.2:
+        plan["watermark"] = draw.choice((0.02, 0.1))
+    if draw.random() < 0.2:
+        plan["reserve_full_isl"] = False
+    if draw.random() < 0.5:
+        drafts = draw.randint(1, 4)
+        plan |= {"num_speculative_tokens": drafts, "speculative_method": draw.choice(("eagle", "mtp", "ngram")),
+                 "accepted": [draw.randint(0, drafts) for _ in range(23)]}
+    if draw.random() < 0.5:
+        plan["max_loras"] = draw.randint(1, 3)
+    if draw.random() < 0.4:
+        plan |= {"scheduler_config": {"prefill_schedule_interval": draw.randint(2, 6)}, "local_interval": True}
+    if host:
+        plan |= {
+            "host_chunks": 0, "blocks_per_chunk": draw.choice((1, 1, 2, 3)),
+            "eviction_policy": draw.choice(("lru", "lru", "arc")), "offload_prompt_only": draw.random() < 0.3,
+            "store_threshold": draw.choice((0, 0, 0, 2)), "load_steps": draw.randint(0, 4),
+            "store_steps": draw.randint(0, 2), "blocks_per_step": draw.choice((0, 0, 2, 4))}
+        plan["host_chunks"] = int(longest / plan["blocks_per_chunk"] * draw.uniform(1, 9)) + 1
+    for number, one in enumerate(requests):
+        one["id"] = number
+        if "max_loras" in plan:
+            group = one.get("prefix_group")
+            one["adapter"] = adapters[(number if group is None else group) % len(adapters)]
+        if not {"abort_step", "abort_in_step"} & one.keys() and draw.random() < (0.3 if host else 0.15):
+            waits = draw.choice((draw.randint(0, 4), draw.randint(0, 25)))   # while it loads, or later
+            arrival = one["arrival_step"]
+            one |= {"abort_in_step": arrival + waits} if draw.random() < 0.5 else {"abort_step": arrival + waits + 1}
+    return plan | {"requests": requests}
+
+
 def _turns(draw: random.Random) -> list[Row]:
     """Return the turns of a few conversations. All of a request's text is that of its conversation, its answer too."""
-    found = []
+    found: list[Row] = []
     most, levels = draw.choice((8, 30)), draw.choice((1, 3))
     for group in range(draw.randint(3, 6)):
         arrival, text = draw.randint(0, 30), draw.randint(4, 60)

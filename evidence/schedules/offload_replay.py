@@ -17,6 +17,7 @@ from evidence.schedules.vllm_replay import (
     RecordedSchedule,
     RecordedStep,
     config_of,
+    given_up_of,
     sequences_of,
     set_interval,
 )
@@ -25,6 +26,7 @@ from hermes.core.generation import Generation
 from hermes.hardware.descriptions.engines import EngineDescription
 from hermes.memory.fenced import FencedPool
 from hermes.memory.host_cache import HostCache
+from hermes.schedulers.base import AT_REST, RESULTS
 from hermes.schedulers.host_offload import HostOffload, Job
 from hermes.schedulers.in_flight import InFlightScheduler
 from hermes.schedulers.plan import Plan
@@ -92,18 +94,21 @@ class _Replay:
         if isinstance(self.scheduler, InFlightScheduler):
             return self._rows_of_batches(self.scheduler)
         scheduler, offload, arrivals = self.scheduler, self.offload, sequences_of(self.recorded)
+        between, while_running = given_up_of(self.recorded, arrivals)
         rows: list[Row] = []
-        step = arrived = unfinished = idle = 0
+        step = arrived = idle = 0
         ended = False   # in the latest step: the engine schedules once more
-        while arrived < len(arrivals) or unfinished or ended or offload.jobs:
+        while arrived < len(arrivals) or self._anyone or ended or offload.jobs:
             while arrived < len(arrivals) and arrivals[arrived][0] <= step:
                 scheduler.enqueue(arrivals[arrived][1])
                 arrived += 1
-                unfinished += 1
-            if not (unfinished or ended or offload.jobs):
-                step = arrivals[arrived][0]
+            ended |= self._cancel(between, step, AT_REST, [])
+            if not (self._anyone or ended or offload.jobs):
+                if arrived < len(arrivals):
+                    step = arrivals[arrived][0]
                 continue
-            until = arrivals[arrived][0] - step if arrived < len(arrivals) else 1 << 30
+            changes = [arrival for arrival, _seq in arrivals[arrived : arrived + 1]] + list(between.values())
+            until = min(changes + [last + 1 for last in while_running.values()], default=1 << 30) - step
             plan = scheduler.plan(1 if self.every_step else until)
             idle = 0 if plan is not None or offload.jobs or ended else idle + 1
             if idle > 2:   # nothing will ever run: report the rows so far instead of looping
@@ -114,31 +119,53 @@ class _Replay:
             num_steps = 1 if plan is None else plan.num_steps
             step += num_steps
             finished = [] if plan is None else scheduler.complete(plan, num_steps, step - 1, step)
+            ended = self._cancel(while_running, step - 1, RESULTS, finished) or bool(finished)
             for seq in finished:
                 scheduler.release(seq)
-            unfinished -= len(finished)
-            ended = bool(finished)
             for job in [job for job, due in self.due.items() if due < step]:
                 del self.due[job]
                 offload.job_done(job)
         return rows
 
+    @property
+    def _anyone(self) -> bool:
+        """Whether a sequence waits or runs."""
+        scheduler = self.scheduler
+        return bool(scheduler.running or scheduler.waiting or scheduler.holding)
+
+    def _cancel(self, due: dict[Generation, int], now: int, when: int, finished: list[Generation]) -> bool:
+        """Let the sequences leave that are given up by now; return whether any does.
+
+        finished: What ended in the step that has just run.
+        """
+        gone = [seq for seq, last in due.items() if last <= now]
+        leaving = [seq for seq in gone if seq in finished or self.scheduler.has(seq)]
+        for seq in gone:
+            del due[seq]
+        for seq in leaving:
+            self.scheduler.leave(seq, when)
+            if seq in finished:
+                finished.remove(seq)
+        return bool(leaving)
+
     def _rows_of_batches(self, scheduler: InFlightScheduler) -> list[Row]:
         """Drive a scheduler with batches in flight as the engine's loop does."""
         offload, arrivals = self.offload, sequences_of(self.recorded)
+        between, while_running = given_up_of(self.recorded, arrivals)
         most = 1 + scheduler.ahead
         rows: list[Row] = []
         in_flight: deque[int] = deque()   # numbers of schedules
-        step = arrived = unfinished = idle = 0
+        step = arrived = idle = 0
         ended = False   # since the latest schedule
-        while arrived < len(arrivals) or unfinished or ended or offload.jobs or in_flight:
+        while arrived < len(arrivals) or self._anyone or ended or offload.jobs or in_flight:
             while arrived < len(arrivals) and arrivals[arrived][0] <= step:
                 scheduler.enqueue(arrivals[arrived][1])
                 arrived += 1
-                unfinished += 1
-            busy = bool(unfinished or ended or offload.jobs)
+            ended |= self._cancel(between, step, AT_REST, [])
+            busy = bool(self._anyone or ended or offload.jobs)
             if not busy and not in_flight:
-                step = arrivals[arrived][0]
+                if arrived < len(arrivals):
+                    step = arrivals[arrived][0]
                 continue
             if busy:
                 batch = scheduler.add_batch()
@@ -155,10 +182,10 @@ class _Replay:
                 if len(in_flight) < most and batch.shares:
                     continue
             number = in_flight.popleft()
+            ended |= self._cancel(while_running, number, RESULTS, [])
             finished = scheduler.complete(Plan(), 1, 0, 0)
             for seq in finished:
                 scheduler.release(seq)
-            unfinished -= len(finished)
             ended |= bool(finished)
             for job in [job for job, due in self.due.items() if due <= number]:
                 del self.due[job]

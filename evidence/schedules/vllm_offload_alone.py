@@ -11,6 +11,10 @@ batch: a load after `load_steps` batches, a store `store_steps` batches after th
 with the next batch). `blocks_per_step`, if given, adds one batch for each further so many blocks of a job. Jobs that
 the connector flushes are complete in the batch that flushes them, because the workers wait for them.
 
+A request with an `abort_step` is cancelled before the schedule with this number, one with an `abort_in_step` before the
+results of that batch are processed, as EngineCore does with what it finds in its queue. With `max_new_tokens` a stop
+token ends a request before the tokens that it asks for.
+
 The engine visits requests that end together in the order of a Python set of texts, which differs from process to
 process. Here that order is the one in which they ended.
 """
@@ -30,6 +34,7 @@ from typing import Any
 GROUP = 2**16   # tokens of one group's text
 ALONE = Path(__file__).resolve().parents[2] / "hermes" / "deploy" / "vllm_alone.py"
 OWN = 2**30     # tokens from here on belong to one request
+STOP = OWN - 1   # the token that ends an answer early; no text has it elsewhere
 
 
 class InOrder(set[str]):
@@ -52,6 +57,20 @@ def token(request: dict[str, Any], place: int) -> int:
     if place < request["prefix_tokens"]:
         return int(request["prefix_group"]) * GROUP + place
     return OWN + int(request["id"])
+
+
+def stop_token(request: dict[str, Any]) -> int:
+    """Return the token that ends a request early: the last of its answer if its group's text has it, else `STOP`."""
+    last = token(request, request["prompt_tokens"] + request["output_tokens"] - 1)
+    return last if last < OWN else STOP
+
+
+def sampled(request: dict[str, Any], place: int) -> int:
+    """Return the token at a place of the answer: the last one of an answer that ends early is the stop token."""
+    early = (request.get("max_new_tokens") or 0) > request["output_tokens"]
+    if early and place == request["prompt_tokens"] + request["output_tokens"] - 1:
+        return stop_token(request)
+    return token(request, place)
 
 
 def make(settings: dict[str, Any], alone: ModuleType) -> Any:
@@ -131,7 +150,7 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
-    from vllm.v1.request import Request
+    from vllm.v1.request import Request, RequestStatus
 
     init_none_hash(sha256)
     scheduler = make(settings, alone)
@@ -152,6 +171,14 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
     drafts, verified = settings.get("num_speculative_tokens", 0), dict.fromkeys(by_id, 0)
     queue: deque[tuple[int, Any, dict[str, int]]] = deque()   # number, plan, tokens that it gives
     workers = Workers(settings)
+    between = {str(one["id"]): one["abort_step"] for one in requests if "abort_step" in one}
+    in_step = {str(one["id"]): one["abort_in_step"] for one in requests if "abort_in_step" in one}
+
+    def cancel(due: dict[str, int], now: int) -> None:
+        for name in [name for name, last in due.items() if last <= now]:
+            scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)   # one that has ended is ignored
+            del due[name]
+
     step = arrived = 0
     out: list[dict[str, Any]] = []
     while arrived < len(waiting) or scheduler.has_requests() or queue:
@@ -160,10 +187,12 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
             scheduler.add_request(Request(**alone.accepted(
                 Request.__init__, request_id=str(one["id"]), pooling_params=None,
                 prompt_token_ids=[token(one, place) for place in range(one["prompt_tokens"])],
-                sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True),
+                sampling_params=SamplingParams(max_tokens=one.get("max_new_tokens") or one["output_tokens"],
+                                               ignore_eos=True, stop_token_ids=[stop_token(one)]),
                 eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher,
                 lora_request=alone.adapter(one))))
             arrived += 1
+        cancel(between, step)
         if not scheduler.has_requests() and not queue:
             step = waiting[arrived]["arrival_step"]
             continue
@@ -192,8 +221,9 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]], alone: Mo
             if len(queue) < batches and counts:
                 continue
         number, plan, gives = queue.popleft()
+        cancel(in_step, number)
         ids, held = list(gives), scheduler.requests
-        answers = [[token(by_id[name], held[name].num_tokens + i) for i in range(count)] if name in held
+        answers = [[sampled(by_id[name], held[name].num_tokens + i) for i in range(count)] if name in held
                    else [OWN] * count for name, count in gives.items()]   # the engine ignores those of ended requests
         done, loaded = workers.complete(number)
         scheduler.update_from_output(plan, ModelRunnerOutput(**alone.accepted(

@@ -43,8 +43,8 @@ from hermes.schedulers.in_flight import Batch, InFlightScheduler
 from hermes.schedulers.plan import Plan
 
 __all__ = [
-    "FileResult", "RecordedSchedule", "config_of", "conform_file", "find_files", "load_schedule", "replay",
-    "sequences_of", "set_interval",
+    "FileResult", "RecordedSchedule", "config_of", "conform_file", "find_files", "given_up_of", "load_schedule",
+    "replay", "sequences_of", "set_interval",
 ]
 
 MOST_IDLE = 50   # steps without results
@@ -278,7 +278,7 @@ def set_interval(recorded: RecordedSchedule, scheduler: ChunkedScheduler) -> Non
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: it sees arrivals between steps."""
     arrivals = sequences_of(recorded)
-    given_up, while_running = _given_up(recorded, arrivals)
+    given_up, while_running = given_up_of(recorded, arrivals)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
     while next_arrival < len(arrivals) or unfinished:
@@ -322,7 +322,7 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
     return rows
 
 
-def _given_up(
+def given_up_of(
     recorded: RecordedSchedule, arrivals: list[tuple[int, Generation]]
 ) -> tuple[dict[Generation, int], dict[Generation, int]]:
     """Return the sequences that their clients give up, and when: between two steps, and while one runs."""
@@ -402,7 +402,7 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
     `arrival_step` counts batches scheduled, or, with asynchronous scheduling, batches that gave results.
     """
     arrivals = sequences_of(recorded)
-    given_up, while_running = _given_up(recorded, arrivals)
+    given_up, while_running = given_up_of(recorded, arrivals)
     ahead = arrived = counted = idle = 0   # ahead: steps that passed while nothing ran
 
     def cancel(due: dict[Generation, int]) -> None:
@@ -462,7 +462,7 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
     events.aborted = lambda _client, seq: None
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
     arrivals = sequences_of(recorded)
-    between, while_running = _given_up(recorded, arrivals)
+    between, while_running = given_up_of(recorded, arrivals)
     times = [(2 * last, seq) for seq, last in between.items()]
     times += [(2 * last + 1, seq) for seq, last in while_running.items()]
     for last, seq in times:

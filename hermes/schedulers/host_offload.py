@@ -50,17 +50,18 @@ class _Progress:
         next_chunk: First chunk that has not been offered to the host cache.
         jobs: Jobs under way: one load, or stores.
         held: Blocks that it held when it ended; empty before.
+        given_up: Whether its client gave it up.
         over: Whether it has ended and its last chunks were offered.
     """
 
-    __slots__ = ("chunks", "held", "jobs", "next_chunk", "over")
+    __slots__ = ("chunks", "given_up", "held", "jobs", "next_chunk", "over")
 
     def __init__(self) -> None:
         self.next_chunk = 0
         self.jobs: dict[Job, None] = {}
         self.chunks = RequestChunks()
         self.held: list[int] = []
-        self.over = False
+        self.given_up = self.over = False
 
 
 class HostOffload(SchedulerPart):
@@ -99,6 +100,7 @@ class HostOffload(SchedulerPart):
         self._admitted: dict[Generation, None] = {}  # to the step being planned
         self._to_store: dict[Generation, None] = {}  # running sequences that may have chunks to offer
         self._ended: list[Generation] = []           # since the latest plan
+        self._num_first = 0                          # of these, given up while the latest step ran
         self._being_loaded: set[Hashable] = set()
         self._offers_again = False              # the next step offers chunks that found no room
         self._watched = False                   # whether the step being planned has to see each block that it takes
@@ -159,11 +161,20 @@ class HostOffload(SchedulerPart):
         self._ended += finished
 
     def aborted(self, seq: Generation) -> None:
-        """End it as the engine ends any request: what it has computed is offered."""
-        self._loading.pop(seq, None)
+        """End it: what it has computed is offered. Blocks that a load writes stay until it is complete."""
+        if seq in self._loading:
+            self.scheduler.kept.add(seq)
+            del self._loading[seq]
         self._loaded.pop(seq, None)
         if seq in self._progress:
+            self._progress[seq].given_up = True
             self._end([seq])
+
+    def left_first(self, seq: Generation) -> None:
+        if seq in self._ended:
+            self._ended.remove(seq)
+            self._ended.insert(self._num_first, seq)
+            self._num_first += 1
 
     def take_jobs(self) -> tuple[list[Job], list[Job]]:
         """Return the jobs that a plan started, and those that have to be complete before its step runs.
@@ -183,9 +194,12 @@ class HostOffload(SchedulerPart):
         if job.load:
             self.host.loaded(job.keys)
             self._being_loaded.difference_update(job.keys)
-            if job.seq in self._loading:   # it was not given up
+            if job.seq in self._loading:
                 del self._loading[job.seq]
                 self._loaded[job.seq] = None
+            else:   # it was given up
+                self.scheduler.kept.remove(job.seq)
+                self.scheduler.release(job.seq)
         else:
             self.host.stored(job.keys)
 
@@ -386,13 +400,12 @@ class HostOffload(SchedulerPart):
 
     def _store_ended(self) -> None:
         """Offer the last chunks of sequences that ended since the latest plan, and make what they used recent."""
-        ended, self._ended = self._ended, []
+        ended, self._ended, self._num_first = self._ended, [], 0
         for seq in ended:
             progress = self._of(seq)
-            tokens = seq.prompt_tokens if self.prompt_only else max(seq.prompt_tokens, seq.num_tokens - 1)
-            if seq.num_computed < seq.prompt_tokens:   # given up in its prompt
-                tokens = seq.num_computed
-            self._store(seq, tokens, progress.held, ended=True)
+            tokens = seq.num_computed if progress.given_up else max(seq.prompt_tokens, seq.num_tokens - 1)
+            most = seq.prompt_tokens if self.prompt_only else seq.num_tokens
+            self._store(seq, min(tokens, most), progress.held, ended=True)
         for seq in ended:
             progress = self._progress[seq]
             self.host.end(progress.chunks)

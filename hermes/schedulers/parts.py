@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from hermes.core.generation import Generation
 from hermes.core.reasons import Reason
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.base import RESULTS, LLMScheduler
 from hermes.schedulers.chunked import ENTER, SKIP, AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.plan import Plan
 
@@ -168,6 +168,10 @@ class SchedulerPart:
         """Called before a sequence that was given up leaves, between two steps. With asynchronous scheduling `leaving`
         is called in its place."""
 
+    def left_first(self, seq: Generation) -> None:
+        """Called when a sequence has left that was given up while a step ran, after `completed`: it leaves before those
+        that ended in the step, of which it may be one."""
+
     def wants_cut(self, seq: Generation) -> bool:
         """Return whether the arrival of a sequence may change a run of decode steps that the loop alone would keep."""
         return False
@@ -183,6 +187,7 @@ class WithParts(Base):
         literal: Whether the literal loop plans every step.
         skipped: Waiting sequences that a part has skipped while a step is planned.
         passed_over: Those, and those of earlier steps, that were not admitted since; one may wait for blocks by now.
+        kept: Sequences whose blocks stay when they leave. The part that put one here calls `release` when they may go.
     """
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False,
@@ -192,6 +197,7 @@ class WithParts(Base):
         self._limited = True
         self.skipped: list[Generation] = []
         self.passed_over: set[Generation] = set()
+        self.kept: set[Generation] = set()
         self.parts = tuple(sorted((*config.parts(), *parts), key=lambda part: part.turn))
         self._that_say_what_is_due = self._with("due")
         self._that_consider = self._with("consider")
@@ -241,6 +247,17 @@ class WithParts(Base):
         for part in self.parts:
             part.aborted(seq)
         super()._take_out(seq)
+
+    def leave(self, seq: Generation, when: int) -> bool:
+        left = super().leave(seq, when)
+        if when == RESULTS and left:
+            for part in self.parts:
+                part.left_first(seq)
+        return left
+
+    def release(self, seq: Generation) -> None:
+        if seq not in self.kept:
+            super().release(seq)
 
     def preempt(self, seq: Generation, plan: Plan) -> None:
         returned, self._returned = self._returned, 0

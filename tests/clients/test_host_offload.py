@@ -277,6 +277,7 @@ def test_what_is_given_up_while_a_step_waits_for_copies_leaves_at_its_end() -> N
         assert not client.scheduler.running   # type: ignore[attr-defined]
         assert not part._loading
         assert not part._loaded
+        assert part.scheduler.kept == set()
         assert client.emitted == 0   # type: ignore[attr-defined]
         emitted.append((record.finish_ns.tolist(), record.stages["output_tokens"].tolist()))
     assert emitted[0] == emitted[1]

@@ -4,7 +4,6 @@ With HERMES_VLLM_PYTHON, an interpreter that has vLLM, the engine itself answers
 """
 
 import json
-import os
 import stat
 
 import pytest
@@ -17,7 +16,6 @@ from hermes.deploy.engine_conform import conform_scenario, served_of
 from hermes.deploy.vllm_alone import FIRST, OWN, STOP, sampled, stop_token, token
 from hermes.errors import HermesError, InputError
 
-ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
 CLIENT = {"model": "llama-3.1-8b", "device": "l40s"}
 TIGHT = {"num_blocks": 300, "block_size": 16}
 
@@ -174,17 +172,13 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         conform_scenario(CASES["plain"], "/bin/false")
 
 
-@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
 @pytest.mark.parametrize("name", [*CASES, *ENDING])
-def test_the_engine_takes_the_same_steps(name):
-    assert ENGINE is not None
-    for result in conform_scenario(CASES.get(name) or ENDING[name], ENGINE):
+def test_the_engine_takes_the_same_steps(name, warm_engine):
+    for result in conform_scenario(CASES.get(name) or ENDING[name], warm_engine):
         assert result.ok, result.first_difference
 
 
-@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
-def test_the_engine_takes_the_same_steps_of_random_drafts_with_a_prefix_cache():
-    assert ENGINE is not None
-    version, _first = differences(ENGINE, [1], "vllm-0.33")
+def test_the_engine_takes_the_same_steps_of_random_drafts_with_a_prefix_cache(warm_engine):
+    version, _first = differences(warm_engine, [1], "vllm-0.33")
     engine = "vllm-" + version.rpartition(".")[0]
-    assert differences(ENGINE, range(1, 31), engine)[1] == [None] * 30
+    assert differences(warm_engine, range(1, 31), engine)[1] == [None] * 30

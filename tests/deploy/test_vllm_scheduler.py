@@ -4,7 +4,6 @@ With HERMES_VLLM_PYTHON, an interpreter that has vLLM, that is vLLM's own schedu
 rules (synchronous, or with drafts) behind the same lines.
 """
 
-import os
 import stat
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from hermes.errors import HermesError, InputError
 from hermes.hardware.descriptions.engines import NEWEST_ENGINE, DeviceClass, load_engine
 from hermes.testing.schedulers import SchedulerContract
 
-ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
 FAKE = Path(__file__).with_name("fake_vllm.py")
 
 
@@ -183,24 +181,21 @@ clients:
     assert "max_num_sequences" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
 @pytest.mark.parametrize("name", [*CASES, *ENDING])
-def test_the_engine_itself_gives_the_same_times(name):
+def test_the_engine_itself_gives_the_same_times(name, warm_engine):
     given = CASES.get(name) or ENDING[name]
     with_drafts = name.startswith(("speculation", "drafts"))
-    alike(simulate(given), results := simulate(own(given, ENGINE)), blocks=not with_drafts)
+    alike(simulate(given), results := simulate(own(given, warm_engine)), blocks=not with_drafts)
     assert all(client["engine"].startswith("vllm 0.") for client in results.summary["clients"].values())
 
 
-@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 10, 15, 16, 26, 28])
-def test_the_engine_itself_gives_the_same_times_of_random_drafts_with_a_prefix_cache(seed):
+def test_the_engine_itself_gives_the_same_times_of_random_drafts_with_a_prefix_cache(seed, warm_engine):
     given = drawn(seed, NEWEST_ENGINE)
-    alike(simulate(given), simulate(own(given, ENGINE)), blocks=False)
+    alike(simulate(given), simulate(own(given, warm_engine)), blocks=False)
 
 
-@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
-def test_a_fleet_with_the_engine_itself_repeats():
-    first, again = simulate(fleet(ENGINE)), simulate(fleet(ENGINE))
+def test_a_fleet_with_the_engine_itself_repeats(warm_engine):
+    first, again = simulate(fleet(warm_engine)), simulate(fleet(warm_engine))
     assert first.requests.equals(again.requests)
     assert first.summary["headline"] == again.summary["headline"]

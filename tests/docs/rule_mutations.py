@@ -290,7 +290,8 @@ STOP_MUTATIONS = [
              "ends/stop-eagle-async-51130"),
 ]
 G = PrefixBlockPool
-MIXTURES = ("mixtures", "drafted", "speculation", "talks")   # recordings of LATER_MUTATIONS: rules that moved in 0.33
+# recordings of LATER_MUTATIONS: rules that moved in 0.33
+MIXTURES = ("mixtures", "drafted", "speculation", "talks", "joined")
 LATER_MUTATIONS = [
     Mutation("11", "from 0.33 on the loop ends at a self-preemption", C, "__init__", r"self\.goes_on = .*",
              "self.goes_on = False", "mixtures/mixture-33022@0.33.0"),

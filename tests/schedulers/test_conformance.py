@@ -19,7 +19,7 @@ from hermes.hardware.descriptions.engines import vllm_engines
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields", "speculation", "aborts", "ends",
-           "mixtures", "drafted", "talks")
+           "mixtures", "drafted", "talks", "joined")
 FILES = find_files([SCHEDULES / folder for folder in FOLDERS])
 
 

@@ -21,6 +21,7 @@ from hermes.schedulers.host_offload import HostOffload
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
 FILES = find_files([SCHEDULES])
+JOINED = find_files([SCHEDULES / "joined"])   # random mixtures, in each of which clients give up requests
 
 
 @pytest.mark.feature("Pipelines and services", "KV offload of the engine, `memory.kv_offload`")
@@ -34,9 +35,10 @@ def test_every_step_is_identical(path: Path, every_step: bool) -> None:
 
 
 def test_recordings_have_what_makes_them_worth_having() -> None:
-    files = [json.loads(path.read_text()) for path in FILES]
+    cases = [path for path in FILES if path not in JOINED]
+    files = [json.loads(path.read_text()) for path in cases]
     # seven cases have a schedule of 0.33 as well; six have adapters or intervals, ten two batches in flight or drafts
-    assert sum(path.stat().st_size for path in FILES) < 1_100_000
+    assert sum(path.stat().st_size for path in cases) < 1_100_000
     events: Counter[str] = Counter()
     for content in files:
         events.update(content["counts"])
@@ -50,6 +52,19 @@ def test_recordings_have_what_makes_them_worth_having() -> None:
     assert sum("max_loras" in content for content in files) >= 4
     assert sum("scheduler_config" in content for content in files) >= 3
     assert {content["blocks_per_chunk"] for content in files} >= {1, 2, 3, 4}
+
+
+def test_mixtures_have_what_makes_them_worth_having() -> None:
+    files = [json.loads(path.read_text()) for path in JOINED]
+    assert sum(path.stat().st_size for path in JOINED) < 500_000
+    assert len(files) == 2 * sum(content["async_scheduling"] for content in files) == 40
+    keys: Counter[str] = Counter()
+    for content in files:
+        mine = Counter(key for request in content["requests"] for key in request)
+        assert mine["abort_step"] + mine["abort_in_step"] > 0
+        keys += mine + Counter(dict.fromkeys(content, 1))
+    assert min(keys[name] for name in ("abort_step", "abort_in_step", "max_new_tokens")) > 100
+    assert min(keys[name] for name in ("max_loras", "num_speculative_tokens", "local_interval")) > 15
 
 
 @st.composite
@@ -67,6 +82,9 @@ def schedules(draw: st.DrawFn) -> RecordedOffload:
             "id": number, "arrival_step": arrival, "prompt_tokens": prompt, "output_tokens": output,
             "priority": priority, "prefix_group": group, "prefix_tokens": min(shared, prompt + output),
         })
+        key = draw(st.sampled_from([None, None, "abort_step", "abort_in_step"]))
+        if key is not None:
+            requests[-1][key] = arrival + draw(st.integers(1, 12))
     most = max(-(-(prompt + output - 1) // block_size) for _gap, prompt, output, *_rest in rows)
     content: dict[str, Any] = {
         "max_num_batched_tokens": draw(st.sampled_from([4, 8, 40])), "max_num_seqs": draw(st.sampled_from([1, 3, 10])),
@@ -97,7 +115,8 @@ def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedOffload) ->
     for row in rows:
         for name, tokens, _before in row["scheduled"]:
             computed[name] += tokens
-    assert set(computed) == {one.id for one in recorded.requests}   # each was served
+    given_up = {one.id for one in recorded.requests if one.abort_step is not None or one.abort_in_step is not None}
+    assert set(computed) | given_up == {one.id for one in recorded.requests}   # each other one was served
 
 
 @pytest.mark.long
