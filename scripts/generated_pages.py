@@ -16,8 +16,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +131,22 @@ def papers() -> str:
                 | {"study": f"[{name}](../../studies/{folder.name}/page.md)"} for row in csv.DictReader(file))
     parts = [markdown_table(("verdict", "meaning"), list(VERDICTS.items()))]
     for paper, rows in by.items():
-        counts = Counter(row["verdict"] for row in rows if row["verdict"] != "-")
-        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        parts += [f"## {paper}", f"Rows: {said}."]
+        parts += [f"## {paper}", f"Rows: {counted(rows)}."]
         parts += [markdown_table(head, [[row.get(key, "-") for key in head] for row in rows])
                   for head in (BLOCKS[0] + ("study",), BLOCKS[1])]
     return "\n\n".join(one.strip("\n") for one in parts)
+
+
+def counted(rows: Iterable[dict[str, str]]) -> str:
+    """Return how many rows have each verdict, the most frequent first; rows without a figure of the paper have none."""
+    counts = Counter(row["verdict"] for row in rows if row["verdict"] != "-")
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+
+
+def verdicts(folder: str) -> str:
+    """Return one line of the verdicts of a study's `paper.csv`."""
+    with (ROOT / "studies" / folder / "paper.csv").open(encoding="utf-8", newline="") as file:
+        return f"Verdicts on the paper's figures: {counted(csv.DictReader(file))} ([every row](paper.csv))."
 
 
 def vllm_fields() -> str:
@@ -294,6 +304,8 @@ def csv_table(path: Path) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "scenario": scenario, "compatibility": compatibility, "papers": papers, "vllm-fields": vllm_fields,
     "commands": commands, "features": features, "figures": figures, "states": states,
+    **{f"verdicts/{path.parent.name}": partial(verdicts, path.parent.name)
+       for path in sorted((ROOT / "studies").glob("*/paper.csv"))},
 }
 
 

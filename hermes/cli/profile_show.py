@@ -22,7 +22,7 @@ AnyName = Annotated[
 
 FOLDERS = {
     "hardware tables": "tables", "models": "models", "devices": "devices", "analytical descriptions": "roofline",
-    "efficiency factors": "efficiency", "links": "links", "engine overheads": "overhead",
+    "efficiency factors": "efficiency", "links": "links", "memories": "memories", "engine overheads": "overhead",
     "times of a start": "start_up", "retrieval profiles": "retrieval", "lookahead profiles": "lookahead",
     "RAG data sets": "rag_datasets",
 }

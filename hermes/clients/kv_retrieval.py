@@ -77,9 +77,9 @@ class KvRetrievalClient(TaskClient):
         self.tiers, self.config, self.prefill, self.home, self._seed = tiers, config, prefill, home, seed
         self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
         self.num_layers = model.num_layers
-        self._hierarchy = Hierarchy(tiers, config.tiers)
-        self._levels = [Level(tier.lookup, tier.bandwidth, tier.hit_rate or 0.0)   # hit rates: `expected` only
-                        for tier in config.tiers.levels]
+        self._hierarchy = Hierarchy(tiers, config.tiers, index)
+        self._levels = [Level(tier.lookup + tier.rates.latency_s, tier.rates.alone, tier.hit_rate or 0.0)
+                        for tier in config.tiers.levels]   # hit rates: `expected` only
         warming = config.warming
         self._hot = None if warming is None else HotKeys(warming.entries, warming.sample)
         self._fetches = 0
@@ -216,7 +216,7 @@ class KvRetrievalClient(TaskClient):
 
     def _keep(self, stage: ServiceStage) -> None:
         if self.config.mode == "expected":   # no entry is known to be missing; alone, the nearest tier takes this long
-            seconds = stage.tokens * self.kv_bytes_per_token / self.tiers[0].config.bandwidth
+            seconds = stage.tokens * self.kv_bytes_per_token / self.tiers[0].config.rates.alone
             self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
         else:
             self._after(0, lambda: self._store(stage))

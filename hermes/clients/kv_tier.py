@@ -7,7 +7,7 @@ prefix cache in tiers (`hermes.clients.tiers`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from hermes.clients.tier_config import KvTierConfig, TiersConfig
@@ -29,7 +29,8 @@ Held = dict[Hashable, Callable[[], None]]
 
 
 class Tier:
-    """A tier on the clock. All its reads and writes share its bandwidth equally.
+    """A tier on the clock. All its reads and writes share its bandwidth, and those of one client its port, max-min
+    fairly.
 
     Attributes:
         read_bytes, written_bytes: Of completed reads and writes, and of stopped ones what had moved.
@@ -40,17 +41,28 @@ class Tier:
         self.config, self.env, self.where = config, env, where
         frequency = Frequency(config.admission_sample) if config.admission == "frequency" else None
         self.store = Store(config.capacity, config.build_eviction(), frequency)
-        self.lookup_ns = s_to_ns(config.lookup)
+        self.rates = config.rates
+        self.lookup_ns = s_to_ns(config.lookup + self.rates.latency_s)
         self.clients: list[int] = []
         self.read_bytes = self.written_bytes = self.busy_ns = 0
-        self._link = FlowEngine(env, [config.bandwidth])
         self._active = 0
         self._since_ns = 0
 
     @property
     def share(self) -> float:
-        """Bytes/s that one more flow would get now."""
-        return self.config.bandwidth / (self._active + 1)
+        """Bytes/s that one more flow of a client without others would get now."""
+        return min(self.rates.alone, self.rates.bandwidth / (self._active + 1))
+
+    @cached_property
+    def _link(self) -> FlowEngine:
+        """Its bandwidth, then the port of each client, if clients have ports."""
+        return FlowEngine(self.env, self._bandwidths())
+
+    def _bandwidths(self) -> list[float]:
+        return [self.rates.bandwidth, *([] if self.rates.port is None else [self.rates.port] * len(self.clients))]
+
+    def _path(self, client: int) -> tuple[int, ...]:
+        return (0,) if self.rates.port is None else (0, 1 + self.clients.index(client))
 
     def info(self, names: list[str]) -> TierInfo:
         """Return the record's entry of this tier; `names` are those of all clients, by index."""
@@ -58,22 +70,24 @@ class Tier:
         return TierInfo(
             name=config.name, where=self.where, scope=config.scope,
             clients=tuple(names[index] for index in dict.fromkeys(self.clients)), capacity_bytes=config.capacity,
-            bandwidth=config.bandwidth, policy=config.eviction, busy_ns=self.busy_until_now_ns(),
+            bandwidth=self.rates.bandwidth, policy=config.eviction, busy_ns=self.busy_until_now_ns(),
             read_bytes=self.read_bytes, written_bytes=self.written_bytes, hits=store.hits, misses=store.misses,
             evictions=store.evictions, refused=store.refused, used_bytes=store.used_bytes, peak_bytes=store.peak_bytes,
             link=self.link_use(),
         )
 
-    def read(self, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
-        """Read `num_bytes` bytes; call `done()` when the last has left (at once, if there are none). held: Keeps the
-        function that stops it, while it is under way."""
-        self._flow(num_bytes, done, held, writes=False)
+    def read(self, client: int, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
+        """Read `num_bytes` bytes for a client, by its index; call `done()` when the last has left (at once, if there
+        are none). held: Keeps the function that stops it, while it is under way."""
+        self._flow(client, num_bytes, done, held, writes=False)
 
-    def write(self, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
+    def write(self, client: int, num_bytes: int, done: Callable[[], None], held: Held | None = None) -> None:
         """Write, as `read` reads."""
-        self._flow(num_bytes, done, held, writes=True)
+        self._flow(client, num_bytes, done, held, writes=True)
 
-    def _flow(self, num_bytes: int, done: Callable[[], None], held: Held | None, *, writes: bool) -> None:
+    def _flow(
+        self, client: int, num_bytes: int, done: Callable[[], None], held: Held | None, *, writes: bool,
+    ) -> None:
         if num_bytes <= 0:
             done()
             return
@@ -96,13 +110,14 @@ class Tier:
             over(num_bytes)
             done()
 
-        flow = self._link.start((0,), num_bytes, ended)
+        flow = self._link.start(self._path(client), num_bytes, ended)
         if held is not None:
             held[flow] = lambda: over(self._link.cancel(flow))
 
     def link_use(self) -> LinkUse:
         """Return the use of the link so far, over time."""
-        return self._link.uses([self.config.name], [self.config.bandwidth])[0]
+        rates = self._bandwidths()
+        return self._link.uses([self.config.name] * len(rates), rates)[0]
 
     def busy_until_now_ns(self) -> int:
         """Return the time in which the tier was busy so far."""
@@ -159,8 +174,8 @@ def block_keys(content: PromptContent | None, num_tokens: int, unit: int, model:
 class Hierarchy:
     """The tiers of one client, and the movement of entries between them."""
 
-    def __init__(self, tiers: list[Tier], config: TiersConfig) -> None:
-        self.tiers, self.promote, self.demote = tiers, config.promote, config.demote
+    def __init__(self, tiers: list[Tier], config: TiersConfig, client: int) -> None:
+        self.tiers, self.promote, self.demote, self._client = tiers, config.promote, config.demote, client
         self._held: Held = {}
         self._written = tiers if config.write == "all" else tiers[:1]
 
@@ -192,7 +207,7 @@ class Hierarchy:
 
         for read in reads:
             if overlap is None:
-                read.tier.read(read.num_bytes, partial(self._read_whole, read, one), self._held)
+                read.tier.read(self._client, read.num_bytes, partial(self._read_whole, read, one), self._held)
             else:
                 self._read_exposed(read, read.num_bytes, overlap, one)
 
@@ -207,7 +222,7 @@ class Hierarchy:
         layers, hidden_s = overlap
         waited = exposed_bytes(rest, layers, hidden_s, read.tier.share)
         if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # delay of one layer at most
-            read.tier.read(rest, partial(self._lift, read), self._held)
+            read.tier.read(self._client, rest, partial(self._lift, read), self._held)
             ready()
             return
 
@@ -217,7 +232,7 @@ class Hierarchy:
             else:
                 self._read_whole(read, ready)
 
-        read.tier.read(waited, there, self._held)
+        read.tier.read(self._client, waited, there, self._held)
 
     def keep(self, entries: Entries, done: Callable[[], None]) -> None:
         """Store entries (key, bytes); call `done()` once all are written. Entries that a tier has are not written."""
@@ -239,7 +254,8 @@ class Hierarchy:
                      and not any(key in nearer.store for nearer in self.tiers[:depth])]
             if found:
                 found.reverse()   # the hottest is written last
-                tier.read(sum(size for _, size in found), partial(self._write, 0, found, _nothing), self._held)
+                tier.read(self._client, sum(size for _, size in found), partial(self._write, 0, found, _nothing),
+                          self._held)
 
     def _lift(self, read: Read) -> None:
         """Write entries that were read to the tiers above, if `promote` is set."""
@@ -265,7 +281,7 @@ class Hierarchy:
                 self._write(depth + 1, evicted, _nothing)
             done()
 
-        tier.write(sum(size - held.get(key, 0) for key, size in new), written, self._held)
+        tier.write(self._client, sum(size - held.get(key, 0) for key, size in new), written, self._held)
 
     def stop(self) -> None:
         """Stop all reads and writes under way: the client goes down. Tiers of its own are empty then."""

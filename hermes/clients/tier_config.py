@@ -4,21 +4,34 @@ engine offloads KV itself (vLLM's OffloadingConnector)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name, Named
-from hermes.errors import InputError, Verbatim
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Name, Named, NameOrFile
+from hermes.errors import InputError, Verbatim, inside
 from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
 if TYPE_CHECKING:
     from hermes.memory.blocks import BlockPool
     from hermes.memory.host_cache import HostCache
 
-__all__ = ["HostOffloadConfig", "KvTierConfig", "TiersConfig"]
+__all__ = ["HostOffloadConfig", "KvTierConfig", "TierRates", "TiersConfig"]
 
 PAGE = 4096   # bytes; a chunk takes whole pages of host memory
+
+
+class TierRates(NamedTuple):
+    """Rates of a tier. bandwidth: of all clients together; port: of one; latency: before the first byte of a read."""
+
+    bandwidth: float
+    port: float | None = None
+    latency_s: float = 0.0
+
+    @property
+    def alone(self) -> float:
+        """Bytes/s of a read by itself."""
+        return self.bandwidth if self.port is None else min(self.bandwidth, self.port)
 
 
 class KvTierConfig(ConfigModel):
@@ -28,8 +41,9 @@ class KvTierConfig(ConfigModel):
     """Name. Shared tiers of one name are one tier."""
     capacity: Annotated[Bytes, Field(gt=0)]
     """Capacity in bytes."""
-    bandwidth: Bandwidth
-    """Bytes/s of all its reads and writes together."""
+    bandwidth: Annotated[Bandwidth | NameOrFile, Field(union_mode="left_to_right")]
+    """Bytes/s of all its reads and writes together; or a memory (`hw_profiles/memories`, or a file), which also has the
+    bytes/s of one client and a latency, added to `lookup`."""
     lookup: Duration = 0.0
     """Time of a lookup, charged if it finds the key."""
     scope: Literal["client", "platform", "rack", "all"] = "client"
@@ -47,12 +61,26 @@ class KvTierConfig(ConfigModel):
     """Accesses after which the sketch halves its counts."""
     hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
+    _rates: TierRates = PrivateAttr()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.recency != "rank" and self.eviction != "tamm":
             raise InputError(Verbatim("applies to `eviction: tamm` only; leave it out"), field="recency")
+        if isinstance(self.bandwidth, str):
+            from hermes.hardware.descriptions.memories import load_memory
+
+            with inside("bandwidth"):
+                memory = load_memory(self.bandwidth)
+            self._rates = TierRates(memory.bandwidth, memory.port, memory.latency)
+        else:
+            self._rates = TierRates(self.bandwidth)
         return self
+
+    @property
+    def rates(self) -> TierRates:
+        """Its rates: as given, or those of the memory that `bandwidth` names."""
+        return self._rates
 
     def build_eviction(self) -> EvictionPolicy:
         """Return a new eviction policy for a store of this tier."""

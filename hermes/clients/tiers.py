@@ -38,14 +38,17 @@ class KvTiers(ClientPart):
     """See the module's docstring.
 
     Args:
+        index: Of the client, whose ports it reads through.
         kv_bytes_per_token: Of the whole client.
         layers: Layers of the model, for reads that overlap with the prefill.
     """
 
-    def __init__(self, tiers: list[Tier], config: TiersConfig, kv_bytes_per_token: float, layers: int) -> None:
+    def __init__(
+        self, tiers: list[Tier], config: TiersConfig, index: int, kv_bytes_per_token: float, layers: int,
+    ) -> None:
         self._tiers, self._config, self.layers = tiers, config, layers
         self.bytes_per_token = kv_bytes_per_token
-        self._hierarchy = Hierarchy(tiers, config)
+        self._hierarchy = Hierarchy(tiers, config, index)
         self._fetching = self._fetching_ns = 0   # sequences that wait for tiers, and since when some do
         self._stopped = False
 
@@ -116,7 +119,7 @@ def tiers_of(tiers: TiersConfig, place: Place) -> KvTiers:
                          tiers.block_tokens, field="tiers.block_tokens")
     levels = build_tiers(tiers.levels, place.env, place.number, place.name, place.platform)
     model = config.memory_model(info, base_dir)
-    return KvTiers(levels, tiers, config.moved_kv_bytes(info, base_dir),
+    return KvTiers(levels, tiers, place.number, config.moved_kv_bytes(info, base_dir),
                    describe_model(model, base_dir).num_layers if tiers.overlap else 1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,15 @@ def test_every_command_has_its_help() -> None:
     headings = {tuple(line.split()[2:]) for line in part("commands").splitlines() if line.startswith("### hermes ")}
     assert headings == leaves(root_command())
     assert "| `--explain` | Print the reference of a key instead" in part("commands")
+
+
+def test_the_line_of_verdicts_counts_the_rows_of_a_study() -> None:
+    with (ROOT / "studies" / "metis" / "paper.csv").open(encoding="utf-8", newline="") as file:
+        found = [row["verdict"] for row in csv.DictReader(file)]
+    line = part("verdicts/metis")
+    assert f" {found.count('partly')} partly," in line
+    numbers = [int(number) for number in re.findall(r"(\d+) ", line)]
+    assert sum(numbers) == len(found) - found.count("-")
 
 
 def test_figures_of_papers_link_to_their_studies() -> None:
