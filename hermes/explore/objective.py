@@ -96,9 +96,9 @@ def missed(row: Row) -> str | None:
     A simulation that has not settled (`hermes.results.figures.settling`) never meets its SLO.
     """
     if is_ended(row):
-        at = limit_name(row["stopped.metric"], row["stopped.percentile"])
-        return (f"{at} beyond {format_s(row['stopped.limit_s'])}, certain after {format_s(row['stopped.at_s'])}: "
-                f"{row['stopped.late']:,} of {row['stopped.of']:,} requests late")
+        at, limit_s, at_s = limit_name(row["stopped.metric"], row["stopped.percentile"]), *(
+            format_s(row[f"stopped.{name}_s"]) for name in ("limit", "at"))
+        return f"{at} beyond {limit_s}, {row['stopped.late']:,} of {row['stopped.of']:,} late after {at_s}"
     if row.get("requests.unfinished"):
         return f"{row['requests.unfinished']:,} requests unfinished at the horizon"
     if grows(row):

@@ -241,7 +241,7 @@ class _Axis:
             return Bracket(-self.own if start is None else start, 1, lowest=-MOST_CLIENTS * self.own, highest=-1)
         return Bracket(0, FIRST_STRIDE, lowest=LOWEST, confirm=confirm)
 
-    def load(self, level: int) -> float:
+    def load(self, level: float) -> float:
         return float(-level) if self.over == "clients" else float(f"{RATIO**level:.4g}")
 
     def level(self, load: float) -> int:
