@@ -93,6 +93,7 @@ class Clock(Environment):
         super().__init__(initial_time=0)
         self._priority = 0   # of the event that happens
         self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
+        self.halted = False
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which must not be in the past."""
@@ -114,6 +115,11 @@ class Clock(Environment):
         tick = self.pending()
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
+
+    def halt(self) -> None:
+        """End the run, after the event that happens now: nothing that was to happen will."""
+        self.halted = True
+        self._queue.clear()
 
     def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
         """Run until the queue is empty or the next event is after `until_ns`; call `watch()` every 65,536 events."""

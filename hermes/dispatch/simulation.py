@@ -27,7 +27,7 @@ class Simulation:
     """Clients, requests, network and coordinator on a clock. `run()` may be called once.
 
     Attributes:
-        interrupted: Whether the user ended the run early (Ctrl-C).
+        interrupted: Whether the user (Ctrl-C), or a part of the dispatch (`Clock.halt`), ended the run early.
         warnings: One line each; see `InputWarning`.
         remarks: Lines about the workload and the clients that the user should read with the results.
     """
@@ -70,6 +70,7 @@ class Simulation:
                 if not partial:
                     raise
                 self.interrupted = True
+        self.interrupted |= env.halted
         if coordinator.unfinished or env._queue:   # an engine may compute a step after its last answer
             if horizon is not None and not self.interrupted:
                 env._now = horizon

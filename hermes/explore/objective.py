@@ -14,8 +14,8 @@ from hermes.scenario import Scenario
 from hermes.units import parse_rate
 
 __all__ = [
-    "Row", "binds_text", "grows", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients", "need_slo",
-    "own_missed", "rate_option", "settled", "slo_overrides",
+    "Row", "binds_text", "grows", "is_ended", "limits_text", "missed", "nearest_to_limit", "need_fixed_clients",
+    "need_slo", "own_missed", "rate_option", "settled", "slo_overrides",
 ]
 
 Row = Mapping[str, Any]
@@ -74,6 +74,12 @@ def need_fixed_clients(fleets: Iterable[object]) -> None:
                              field=f"clients.{number}.fleet")
 
 
+def is_ended(row: Row) -> bool:
+    """Whether a simulation was ended as it certainly missed its SLO (`hermes.explore.certain_miss`): its verdict is
+    that of the whole run, its figures are those of a part."""
+    return row.get("stopped.at_s") is not None
+
+
 def grows(row: Row) -> bool:
     """Whether the queue grows in a simulation in which nothing changes: a longer one would only have more of it."""
     return row.get("headline.stable") is False and not row.get("headline.changes")
@@ -89,6 +95,10 @@ def missed(row: Row) -> str | None:
 
     A simulation that has not settled (`hermes.results.figures.settling`) never meets its SLO.
     """
+    if is_ended(row):
+        at, limit_s, at_s = limit_name(row["stopped.metric"], row["stopped.percentile"]), *(
+            format_s(row[f"stopped.{name}_s"]) for name in ("limit", "at"))
+        return f"{at} beyond {limit_s}, {row['stopped.late']:,} of {row['stopped.of']:,} late after {at_s}"
     if row.get("requests.unfinished"):
         return f"{row['requests.unfinished']:,} requests unfinished at the horizon"
     if grows(row):

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes.explore.objective import Row, grows, missed, nearest_to_limit
+from hermes.explore.certain_miss import BY_FAR, CERTAIN
+from hermes.explore.objective import Row, grows, is_ended, missed, nearest_to_limit
 from hermes.explore.trials import Trials
 from hermes.sums import float_sum
 
@@ -52,7 +53,6 @@ TIMES, ENOUGH = 3.0, 20_000   # arrivals at most so many times as long, as far a
 ENOUGH_LONG = 60_000          # the same of the longer simulations
 LITTLE = 0.05                 # headroom, relative, below which there are longer simulations
 MOST_ROUNDS = 12
-BY_FAR = 3.0   # times the share that may be beyond a limit, at the low end of its interval, in a short simulation
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,8 @@ def _run(trials: Trials, tried: Tried, changes: Changes, batches: Sequence[Seque
     found: list[Tried] = []
     for batch in batches:
         labels = {f"{tried.label}, seed {seed}": seed for seed in batch}
-        rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times)
+        rows = trials.run({label: (settings, seed) for label, seed in labels.items()}, times,
+                          until_missed=CERTAIN if len(batches) > 1 else 0.0)
         found += [replace(tried, misses=missed(rows[label]), row=rows[label], seed=seed, length=trials.lengths[label])
                   for label, seed in labels.items()]
         if found[-1].misses is not None:
@@ -246,8 +247,11 @@ def pooled_beyond(rows: Sequence[Row]) -> Iterator[Beyond]:
 
 
 def near_limit(rows: Sequence[Row]) -> str | None:
-    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are."""
-    return next((one.name for one in pooled_beyond(rows) if one.near), None)
+    """Return the limit for which the pooled share of requests beyond it is not known well enough; None if all are.
+
+    A simulation that was ended missed its SLO by far, and has no share."""
+    whole = [row for row in rows if not is_ended(row)]
+    return next((one.name for one in pooled_beyond(whole) if one.near), None) if whole else None
 
 
 def _more(now: Verdicts, max_devices: int) -> Tried | None:
@@ -284,6 +288,8 @@ def _misses_by_far(sizing: Sizing, tried: Tried) -> bool:
 
 def misses_by_far(row: Row) -> bool:
     """Whether a simulation misses the SLO by more than other seeds could change."""
+    if is_ended(row):
+        return bool(row["stopped.by_far"])
     if grows(row):
         return True
     far = BY_FAR if row["requests.total"] < ENOUGH else 1.0

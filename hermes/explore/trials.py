@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.errors import HermesError
 from hermes.explore.lengthening import Arrivals, arrivals_of
-from hermes.explore.objective import Row
+from hermes.explore.objective import Row, is_ended
 from hermes.explore.sweep.config import load_sweep
 from hermes.explore.sweep.executor import Executor
 from hermes.explore.sweep.planning import Progress
@@ -36,6 +36,7 @@ class Trials:
             simulations that settled have needed.
         lengths: The same of each simulation, as it was at last.
         extract: Function of further figures, as in a sweep.
+        until_missed: Label -> `Job.until_missed` of the simulations that may end early.
     """
 
     name: str
@@ -50,14 +51,22 @@ class Trials:
     rows: dict[str, Row] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
     extract: str | None = None
+    until_missed: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arrivals: Arrivals = arrivals_of(self.scenario)
 
-    def run(self, wanted: Wanted, times: float = 1.0) -> dict[str, Row]:
+    def run(self, wanted: Wanted, times: float = 1.0, *, until_missed: float = 0.0) -> dict[str, Row]:
         """Return the figures of simulations, by label. A simulation that has not settled is repeated with longer
-        arrivals, up to four times and 400,000 requests. times: Factor on the length at first."""
-        left = {label: one for label, one in wanted.items() if label not in self.rows}
+        arrivals, up to four times and 400,000 requests.
+
+        Args:
+            times: Factor on the length at first.
+            until_missed: Where the verdict is enough, `CERTAIN` or `BY_FAR` of `hermes.explore.certain_miss`: a
+                simulation that so misses the SLO ends there.
+        """
+        left = {label: one for label, one in wanted.items()
+                if label not in self.rows or (is_ended(self.rows[label]) and not until_missed)}
         self.most = len(self.rows) + max(self.left, len(left))
         self.left = max(self.left - len(left), 0)
         factors = dict.fromkeys(left, self.length * times)
@@ -65,7 +74,7 @@ class Trials:
             if not left:
                 break
             rows = self._simulate({label: (self.arrivals.settings(settings, factors[label]), seed)
-                                   for label, (settings, seed) in left.items()}, factors)
+                                   for label, (settings, seed) in left.items()}, factors, until_missed)
             longer = {label: more for label, row in rows.items()
                       if (more := self.arrivals.longer(row, factors[label])) is not None}
             for label, row in rows.items():
@@ -80,12 +89,13 @@ class Trials:
         """Make the folder a sweep of all simulations; until then it is one of the latest."""
         self._sweep(self.cases, table=True)
 
-    def _simulate(self, wanted: Wanted, factors: Mapping[str, float]) -> dict[str, Row]:
+    def _simulate(self, wanted: Wanted, factors: Mapping[str, float], until_missed: float) -> dict[str, Row]:
         names = {label: label if factors[label] == 1.0 else f"{label}, arrivals x {factors[label]:.4g}"
                  for label in wanted}
         new = {names[label]: {"label": names[label], "set": dict(settings), "seed": seed}
                for label, (settings, seed) in wanted.items()}
         self.cases |= new
+        self.until_missed |= dict.fromkeys(new, until_missed)
         rows = self._sweep(new, self._progress("; ".join(new), fresh=not wanted.keys() & self.rows.keys()))
         return {label: rows[names[label]] for label in wanted}
 
@@ -106,7 +116,8 @@ class Trials:
         sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values()), **more})
         source = self.scenario.source   # with the overrides, which a case may set again
         assert source.node is not None
-        sweep = replace(sweep, base=source.node, base_dir=source.base_dir)
+        sweep = replace(sweep, base=source.node, base_dir=source.base_dir,
+                        until_missed={label: self.until_missed.get(label, 0.0) for label in cases})
         done = run_sweep(sweep, self.folder, progress=progress, executor=self.executor, table=table)
         rows: dict[str, Row] = {}
         for number, label in enumerate(cases):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,31 +38,36 @@ from hermes.units import s_to_ns
 from hermes.workload.workload import offered
 
 if TYPE_CHECKING:
+    from hermes.dispatch.parts import DispatchPart
     from hermes.routing.decisions import Decisions
 
 __all__ = ["build", "build_with_pipelines"]
 
 
-def build(scenario: Scenario, decisions: Decisions | None = None) -> Simulation:
+def build(scenario: Scenario, decisions: Decisions | None = None, listeners: Sequence[DispatchPart] = ()
+          ) -> Simulation:
     """Build the simulation of a scenario: clients, request tables, network and routers on a clock.
 
-    decisions: Keeps what routers decide about one request. Raises `InputError` that points at the wrong field in the
-    scenario's file.
+    Args:
+        decisions: Keeps what routers decide about one request.
+        listeners: Parts of the dispatch that no option of the scenario asks for, after those that one does.
+
+    Raises `InputError` that points at the wrong field in the scenario's file.
     """
-    return build_with_pipelines(scenario, decisions)[0]
+    return build_with_pipelines(scenario, decisions, listeners)[0]
 
 
 def build_with_pipelines(
-    scenario: Scenario, decisions: Decisions | None = None,
+    scenario: Scenario, decisions: Decisions | None = None, listeners: Sequence[DispatchPart] = (),
 ) -> tuple[Simulation, list[list[WeightedPipeline]]]:
     """Build as `build` does; also return, per workload, the pipelines of its requests with the models they ask for."""
     try:
-        return _build(scenario, scenario.source.base_dir, decisions)
+        return _build(scenario, scenario.source.base_dir, decisions, listeners)
     except InputError as error:
         raise scenario.source.located(error) from None
 
 
-def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
+def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None, listeners: Sequence[DispatchPart],
            ) -> tuple[Simulation, list[list[WeightedPipeline]]]:
     env, events, notes = Clock(), ClientEvents(), Notes()
     runs, transfers = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(TRANSFER_FIELDS)
@@ -96,7 +102,7 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
     moving = [*handoff, *build_gateway(scenario, env, built, requested)]
     fleet = build_fleet(scenario, base_dir, env, clients, built, [network, *(kv_network() for _ in handoff)], moving,
                         goes_on)
-    parts = [*parts_of(scenario, env, built.routers.values(), streams), *fleet, *moving]
+    parts = [*parts_of(scenario, env, built.routers.values(), streams), *fleet, *moving, *listeners]
     coordinator = Coordinator(
         env, clients, events, built.routers, built.candidates, built.cells, streams,
         StageRows(env, stage_kinds, attempts=any(part.attempts for part in parts)), notes,

@@ -28,7 +28,7 @@ class Seeds:
         self.scenario = type("S", (), {"seed": 0})()
         self.lengths: dict[str, float] = {}
 
-    def run(self, wanted: Any, times: float) -> dict[str, Any]:
+    def run(self, wanted: Any, times: float, *, until_missed: float = 0.0) -> dict[str, Any]:
         out = {}
         for label, (settings, seed) in wanted.items():
             self.ran.append(label)

@@ -21,6 +21,7 @@ from hermes.config.writing import scratch_folder
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.capacity.capacity_pooled import pooled
+from hermes.explore.certain_miss import CERTAIN
 from hermes.explore.lengthening import replays
 from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo
 from hermes.explore.sweep.executor import Executor, opened
@@ -240,7 +241,7 @@ class _Axis:
             return Bracket(-self.own if start is None else start, 1, lowest=-MOST_CLIENTS * self.own, highest=-1)
         return Bracket(0, FIRST_STRIDE, lowest=LOWEST, confirm=confirm)
 
-    def load(self, level: int) -> float:
+    def load(self, level: float) -> float:
         return float(-level) if self.over == "clients" else float(f"{RATIO**level:.4g}")
 
     def level(self, load: float) -> int:
@@ -307,13 +308,14 @@ def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], ma
             else:
                 wanted[f"{_said(axis, level)}, seed {seed}"] = level, seed, bracket
         rows = trials.run({label: (axis.settings(axis.load(level)), seed)
-                           for label, (level, seed, _) in wanted.items()}) if wanted else {}
+                           for label, (level, seed, _) in wanted.items()},
+                          until_missed=0.0 if axis.over == "rate" else CERTAIN) if wanted else {}
         for label, (level, seed, bracket) in wanted.items():
             row = rows[label]
             what = missed(row)
             found[seed].append(Trial(level, axis.load(level), seed, what, row))
             bracket.known[level] = what is None
-            if what is not None:
+            if what is not None:   # by what was served of a whole run
                 bracket.hint = _served_level(axis, level, row)
     answers = []
     for seed, bracket in searches:

@@ -34,8 +34,9 @@ from hermes.config.yaml_document import as_node
 from hermes.errors import InputError, InputWarning, inside
 from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, axis_of
+from hermes.explore.certain_miss import BY_FAR, CERTAIN
 from hermes.explore.lengthening import MOST_REQUESTS, arrivals_of
-from hermes.explore.objective import Row, missed, need_fixed_clients, need_slo, settled
+from hermes.explore.objective import Row, is_ended, missed, need_fixed_clients, need_slo, settled
 from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
 from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
@@ -393,7 +394,8 @@ def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried)
         load = axis.load(level)
         label = f"{best.label} at {load:g} times the load"
         seed = trials.scenario.seed if best.seed is None else best.seed   # that of the answer's figures
-        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients), seed)})[label]
+        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients), seed)},
+                         until_missed=CERTAIN)[label]
         bracket.known[level] = missed(row) is None
     return RATIO ** (bracket.meets_up_to or 0) - 1.0
 
@@ -454,7 +456,7 @@ class _Searches:
             _usual_left(one, layout, self._max_devices, self._layouts) for (_, layout), one in wanted.items())
         labels = {one.label(one.wanted): one for one in wanted.values()}
         rows = trials.run({label: (changes(self._clients, one.kind, one.wanted), seed)
-                           for label, one in labels.items()})
+                           for label, one in labels.items()}, until_missed=BY_FAR)
         for label, one in labels.items():
             one.learn(rows[label], trials.lengths[label])
 
@@ -523,7 +525,10 @@ def _mixed(most: int, start: int = 1) -> Search:
 
 
 def _needed(tried: Tried) -> int | None:
-    """Return how many such clients serve the offered rate, by what the overloaded ones served."""
+    """Return how many such clients serve the offered rate, by what the overloaded ones served; None if that is not
+    known."""
+    if is_ended(tried.row):
+        return None
     offered: float | None = tried.row.get("headline.offered_per_s")
     served: float | None = tried.row.get("throughput.requests_per_s")   # of the whole run: a queue that grows
     if not offered or not served or served > OVERLOADED * offered:

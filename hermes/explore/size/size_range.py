@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hermes.explore.bracket import Bracket
+from hermes.explore.certain_miss import CERTAIN
 from hermes.explore.objective import missed
 from hermes.explore.trials import Trials
 
@@ -116,6 +117,7 @@ def _clients(trials: Trials, best: Tried, changes: Changes, factor: float, most:
         engines = [{**one, **adjust} for one in settings["clients"][:len(numbers)]]
         label = f"{replace(best, clients=numbers).label}, steps x {factor:.4g}"
         wanted = {**settings, "clients": [*engines, *settings["clients"][len(numbers):]]}
-        row = trials.run({label: (wanted, trials.scenario.seed if best.seed is None else best.seed)})[label]
+        row = trials.run({label: (wanted, trials.scenario.seed if best.seed is None else best.seed)},
+                         until_missed=CERTAIN)[label]
         bracket.known[level] = missed(row) is None
     return None if bracket.meets_up_to is None else -bracket.meets_up_to

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hermes.explore.objective import binds_text, limits_text, nearest_to_limit
+from hermes.explore.objective import binds_text, is_ended, limits_text, nearest_to_limit
 from hermes.explore.size import Dearer, Found, Sizing, Tried, hourly
 from hermes.explore.size.layouts import Kind, Left
 from hermes.explore.size.size_range import StepRange
@@ -295,7 +295,10 @@ def _at_percentile(row: Any, metric: str, percentile: float) -> float | None:
 
 
 def speed(tried: Tried) -> tuple[float, float] | None:
-    """Return the output tokens per second of one user (the median), and of one device."""
+    """Return the output tokens per second of one user (the median), and of one device; None of a simulation that was
+    ended as it certainly missed its SLO."""
+    if is_ended(tried.row):
+        return None
     tpot, tokens = tried.row.get("latency.tpot_s.p50"), tried.row.get("headline.output_tokens_per_s")
     return None if not tpot or not tokens else (1.0 / tpot, tokens / tried.devices)
 

@@ -7,9 +7,12 @@ import time
 
 from hermes.core.noise import peak_rss_bytes
 from hermes.dispatch.simulation import Simulation
+from hermes.explore.certain_miss import CertainMiss
 from hermes.scenario import Scenario
 
-__all__ = ["Built"]
+__all__ = ["Built", "Kept"]
+
+Kept = tuple[Scenario, Simulation, CertainMiss | None]   # the last: what ends it early
 
 MAX_BYTES = 128_000_000   # growth of the process by what it keeps
 COLLECT_SHARE = 0.02      # of the CPU time, for collections of everything
@@ -19,20 +22,20 @@ class Built:
     """Simulations by the key of their check, of one batch (the run of one sweep): files may change between two."""
 
     def __init__(self) -> None:
-        self._batch, self._kept = "", dict[str, tuple[Scenario, Simulation]]()
+        self._batch, self._kept = "", dict[str, Kept]()
         self._empty_bytes = 0
         self._frozen_garbage = False
         self._next_collection_s = 0.0
 
-    def keep(self, batch: str, key: str, scenario: Scenario, simulation: Simulation) -> bool:
+    def keep(self, batch: str, key: str, what: Kept) -> bool:
         """Keep a simulation, unless those kept have too much memory. Return whether it is kept."""
         self._enter(batch)
         if peak_rss_bytes() > self._empty_bytes + MAX_BYTES:
             return False
-        self._kept[key] = scenario, simulation
+        self._kept[key] = what
         return True
 
-    def take(self, batch: str, key: str) -> tuple[Scenario, Simulation] | None:
+    def take(self, batch: str, key: str) -> Kept | None:
         """Return a kept simulation, and keep it no longer; None if it is not kept."""
         self._enter(batch)
         found = self._kept.pop(key, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -102,6 +102,12 @@ class Sweep:
     base_dir: Path
     """The folder that the scenario's paths are relative to."""
     file: str | None
+    until_missed: Mapping[str, float] = field(default_factory=dict)
+    """Label -> `Job.until_missed` of the cases whose simulations end early; a search names them."""
+
+    def ends_early(self, settings: Mapping[str, object]) -> float:
+        """Return `Job.until_missed` of a point with these settings."""
+        return self.until_missed.get(str(settings.get("case")), 0.0)
 
 
 def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Overrides = ()) -> Sweep:

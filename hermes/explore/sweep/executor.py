@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Protocol
 
+from hermes.explore.sweep.built import Built
 from hermes.explore.sweep.jobs import Job, Outcome, perform
 from hermes.explore.sweep.worker_process import Loaded, Worker
 
@@ -47,13 +49,17 @@ def opened(executor: Executor | None, workers: int, modules: Sequence[str] = ())
 
 class InProcess(Executor):
     """Performs jobs one after the other in this process, for plug-ins in a notebook or `__main__`, and for
-    debugging."""
+    debugging. It keeps what checks build until it is run."""
+
+    def __init__(self) -> None:
+        self._built = Built()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        return (perform(job) for job in jobs)
+        return (perform(job, self._built) for job in jobs)
 
     def close(self) -> None:
-        pass
+        self._built = Built()
+        gc.unfreeze()
 
 
 class Processes(Executor):

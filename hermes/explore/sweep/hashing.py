@@ -108,7 +108,9 @@ def portable_name(path: str, base_dir: Path) -> str:
     return full.relative_to(shipped).as_posix() if inside else relative_name(full, base_dir)
 
 
-def point_hash(digest: str, code: str, files: Mapping[str, str], extract: str | None) -> str:
-    """Return the hash, 32 hexadecimal digits. digest: of the scenario's text."""
-    content = json.dumps([digest, code, dict(sorted(files.items())), extract], ensure_ascii=False)
+def point_hash(digest: str, code: str, files: Mapping[str, str], extract: str | None, *, until_missed: float = 0.0
+               ) -> str:
+    """Return the hash, 32 hexadecimal digits. digest: of the scenario's text. until_missed: as of a `Job`."""
+    said = [digest, code, dict(sorted(files.items())), extract]
+    content = json.dumps([*said, until_missed] if until_missed else said, ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -20,7 +20,9 @@ from hermes.api import run_built
 from hermes.config.data_files import files_noted
 from hermes.config.writing import replacing
 from hermes.config.yaml_document import as_node
+from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError, InputWarning, Verbatim, warn_all
+from hermes.explore.certain_miss import CertainMiss, certain_miss
 from hermes.explore.sweep.built import Built
 from hermes.explore.sweep.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.sweep.hashing import text_digest, unnamed
@@ -49,6 +51,8 @@ class Job:
         reserved: Names that the extracted figures must not use.
         keep: The results to keep.
         keep_in: Folder for kept results.
+        until_missed: See `hermes.explore.certain_miss.CertainMiss.times`: the simulation ends as soon as it certainly
+            misses its SLO. The figures are then those of a part, and `stopped.*` says so. 0: it does not.
     """
 
     key: str
@@ -63,6 +67,7 @@ class Job:
     reserved: tuple[str, ...] = RESERVED
     keep: Literal["summary", "requests", "all"] = "summary"
     keep_in: str = ""
+    until_missed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +154,12 @@ def _check(job: Job, built: Built | None) -> dict[str, Any]:
     with files_noted() as read:
         named = _scenario(job)   # reads the files of its clients' hardware
         scenario = unnamed(named)
-        simulation = build(scenario)
+        simulation, part = _built(job, scenario)
     return {
         "files": [os.path.abspath(path) for path in read], "seed": scenario.seed,
         "digest": text_digest(scenario),
         "stored": "" if job.stored_in is None else resolved_yaml(named, to_dir=Path(job.stored_in)),
-        "kept": built is not None and built.keep(job.batch, job.key, scenario, simulation),
+        "kept": built is not None and built.keep(job.batch, job.key, (scenario, simulation, part)),
     }
 
 
@@ -164,15 +169,21 @@ def _run(job: Job, built: Built | None) -> dict[str, Any]:
     known = None if built is None else built.take(job.batch, job.check)
     if known is None:
         scenario = unnamed(_scenario(job))
-        known = scenario, build(scenario)
-    scenario, simulation = known
+        known = scenario, *_built(job, scenario)
+    scenario, simulation, part = known
     warn_all(simulation.warnings)
     results = run_built(scenario, simulation, started)
-    row = figures(results)
+    row = figures(results) | ({} if part is None else part.figures())
     if extract is not None:
         row |= extracted(extract, results, {*job.reserved, *row})
     _keep(job, results)
     return {"figures": row}
+
+
+def _built(job: Job, scenario: Scenario) -> tuple[Simulation, CertainMiss | None]:
+    """Return the simulation of a scenario, and the part that ends it early."""
+    part = certain_miss(scenario, job.until_missed)
+    return build(scenario, listeners=[] if part is None else [part]), part
 
 
 def _keep(job: Job, results: Results) -> None:

@@ -84,9 +84,10 @@ def make_plan(
     found = points(sweep)
     checks = _Checks(sweep, folder, code, save)
     checks.look_up(found)
-    checks.make(found, InProcess() if checks.missing <= FEW else executor, progress)
+    here = checks.missing <= FEW and not isinstance(executor, InProcess)
+    checks.make(found, InProcess() if here else executor, progress)
     known = checks.known
-    planned = [Planned(point, known[key].seed, checks.hash_of(key), key)
+    planned = [Planned(point, known[key].seed, checks.hash_of(key, until_missed=sweep.ends_early(point.settings)), key)
                for point, key in zip(found, checks.keys, strict=True)]
     finished = folder.finished(sweep.config.keep)
     return Plan(sweep, planned, {p.hash for p in planned} & finished, checks.files, checks.batch)
@@ -129,23 +130,25 @@ class _Checks:
                 for before in found[:point.index]:   # an earlier point may have a mistake, too
                     scenario(self.sweep, before)
                 raise
-            key = self._key(text)
+            key = self._key(text, until_missed=self.sweep.ends_early(point.settings))
             self.keys.append(key)
             checked = earlier.get(key)
             if checked is not None and all(self.contents[path] == digest for path, digest in checked.files.items()):
                 self.known[key] = checked
         self.missing = len(set(self.keys) - self.known.keys())
 
-    def _key(self, text: str) -> str:
-        whole = "\0".join((text, self.code, self._base, self._stored_in))
+    def _key(self, text: str, *, until_missed: float) -> str:
+        early = [f"{until_missed:g}"] if until_missed else []
+        whole = "\0".join((text, self.code, self._base, self._stored_in, *early))
         return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
-    def hash_of(self, key: str) -> str:
+    def hash_of(self, key: str, *, until_missed: float) -> str:
         """Return the hash of a point whose check is known."""
         if key not in self._hashes:
             checked = self.known[key]
             read = {self._portable(path): digest for path, digest in checked.files.items()}
-            self._hashes[key] = point_hash(checked.digest, self.code, read, self.sweep.config.extract)
+            self._hashes[key] = point_hash(checked.digest, self.code, read, self.sweep.config.extract,
+                                           until_missed=until_missed)
         return self._hashes[key]
 
     @property
@@ -194,7 +197,8 @@ class _Checks:
             if self._wrong:
                 return
             yield Job(key, "check", document(self.sweep, point), self._base, self.batch,
-                      stored_in=self._stored_in if self.save else None)
+                      stored_in=self._stored_in if self.save else None,
+                      until_missed=self.sweep.ends_early(point.settings))
 
 
 def _refused(sweep: Sweep, point: Point, outcome: Outcome) -> InputError:

@@ -87,7 +87,8 @@ def _code(sweep: Sweep, modules: list[str]) -> str:
 
 def _digest(sweep: Sweep, code: str) -> str:
     """Hash everything that a sweep's results depend on, except the files that its points read."""
-    said = [sweep.node.plain(), sweep.base.plain(), str(sweep.folder.resolve()), str(sweep.base_dir.resolve()), code]
+    said = [sweep.node.plain(), sweep.base.plain(), str(sweep.folder.resolve()), str(sweep.base_dir.resolve()), code,
+            *sorted(sweep.until_missed.items())]
     return hashlib.sha256(json.dumps(said, default=repr).encode()).hexdigest()
 
 
@@ -142,4 +143,4 @@ def _jobs(plan: Plan, waiting: list[Planned], folder: Folder) -> Iterator[Job]:
         yield Job(
             planned.hash, "run", document(sweep, planned.point), base, plan.batch, check=planned.check,
             extract=config.extract, folder=own, reserved=(*RESERVED, *sorted(columns)), keep=config.keep,
-            keep_in=str(kept / planned.hash))
+            keep_in=str(kept / planned.hash), until_missed=sweep.ends_early(planned.point.settings))

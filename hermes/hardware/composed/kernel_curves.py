@@ -54,10 +54,9 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
         moved = value_bytes * columns * inner + 2 * rows * (columns + inner)
         return np.asarray(np.maximum(2 * rows * columns * inner / roof.flops, moved / roof.bytes))
 
-    grid = ideal(table.m[:, None, None], table.n[None, :, None], table.k[None, None, :])
-    slowdown = log(_least(table.ns) / grid)
     (j, b), (i, c) = _bracket(table.n, n), _bracket(table.k, k)
-    corners = slowdown[:, j:j + 2, i:i + 2]
+    near = ideal(table.m[:, None, None], table.n[None, j:j + 2, None], table.k[None, None, i:i + 2])
+    corners = log(_least(table.ns)[:, j:j + 2, i:i + 2] / near)
     weights = np.array([1 - b, b])[:, None] * np.array([1 - c, c])
     weights = np.where(np.isnan(corners), 0.0, weights)
     total = weights.sum(axis=(1, 2))

@@ -32,7 +32,7 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import METRICS, SloConfig, SloGroup
 from hermes.units import NS_PER_S
 
-__all__ = ["LATENCIES", "settling_summary"]
+__all__ = ["LATENCIES", "Share", "settling_summary", "share_beyond"]
 
 
 LATENCIES = 5.0        # p99s of E2E for which requests arrive after the warm-up
@@ -43,7 +43,7 @@ ROOM = 1.15            # of a longer run, over what this one's latencies ask for
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """Share of requests beyond a limit, with its 95% interval by batch means; allowed: the share that may be."""
 
     share: float
@@ -159,7 +159,7 @@ def _limits(slo: SloConfig) -> Iterator[tuple[str, float, float]]:
 
 
 def _beyond(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup], start: int, end: int
-            ) -> Iterator[tuple[str, _Share]]:
+            ) -> Iterator[tuple[str, Share]]:
     """Yield the share of requests beyond each limit, of those that arrive in (start, end]; rejected ones are beyond."""
     inside = (record.arrival_ns > start) & (record.arrival_ns <= end)
     rejected = record.status == STATUS_REJECTED
@@ -173,10 +173,10 @@ def _beyond(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup], 
             if known.any():
                 over = rejected | ~(values[metric] <= limit)
                 name = f"{metric}_p{percentile:g}" + (f" of {group.name}" if group.name else "")
-                yield name, _share(over[known], record.arrival_ns[known], start, end, 1.0 - percentile / 100)
+                yield name, share_beyond(over[known], record.arrival_ns[known], start, end, 1.0 - percentile / 100)
 
 
-def _share(over: BoolArray, arrival: IntArray, start: int, end: int, allowed: float) -> _Share:
+def share_beyond(over: BoolArray, arrival: IntArray, start: int, end: int, allowed: float) -> Share:
     """Return the share of requests beyond a limit; its error from batches of equal time, whose queues hardly depend on
     each other."""
     batch = np.minimum((arrival - start) * BATCHES // max(end - start, 1), BATCHES - 1)
@@ -186,4 +186,4 @@ def _share(over: BoolArray, arrival: IntArray, start: int, end: int, allowed: fl
     # of a ratio of means: residuals of the batches about the common share
     spread = float((beyond - share * count).std(ddof=1)) * math.sqrt(BATCHES) / float(count.sum())
     half = max(T_OF_20 * spread, 1.0 / float(count.sum()))   # one request, where none is beyond or all are
-    return _Share(share, max(share - half, 0.0), min(share + half, 1.0), allowed)
+    return Share(share, max(share - half, 0.0), min(share + half, 1.0), allowed)

@@ -26,7 +26,7 @@ class Needed:
         self.scenario = type("S", (), {"seed": 0})()
         self.lengths: dict[str, float] = {}
 
-    def run(self, wanted: Any) -> dict[str, Any]:
+    def run(self, wanted: Any, *, until_missed: float = 0.0) -> dict[str, Any]:
         out = {}
         for label, (settings, _) in wanted.items():
             clients = settings["clients"]

@@ -332,17 +332,17 @@ def test_checks_are_saved_as_they_go(folder, write, monkeypatch):
     monkeypatch.setattr(planning_module, "SAVE_EVERY_S", 0.0)
     perform, done = jobs_module.perform, []
 
-    def interrupted(job):
+    def interrupted(job, built):
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(job)
-        return perform(job)
+        return perform(job, built)
 
     monkeypatch.setattr(executor_module, "perform", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(sweep, out, workers=0)
     assert len(Folder(out).checks()) == 2
-    monkeypatch.setattr(executor_module, "perform", lambda job: done.append(job) or perform(job))
+    monkeypatch.setattr(executor_module, "perform", lambda job, built: done.append(job) or perform(job, built))
     run_sweep(sweep, out, workers=0)
     assert [job.task for job in done] == ["check"] * 4 + ["run"] * 4
 
