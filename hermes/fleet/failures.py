@@ -72,6 +72,7 @@ class Struck(Protocol):
 class Failure(ConfigModel):
     """Base of failures: when they happen, and to which slots."""
 
+    kind: str
     at: Duration | None = Field(default=None, ge=0)
     """Simulated time. Left out, `every` is given."""
     replica: int | None = Field(default=None, ge=0, le=100_000)
