@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import SloGroup, slo_given, within_slo, without_limit
 from hermes.units import NS_PER_S
 
-__all__ = ["Incident", "columns_of", "incidents", "incidents_summary"]
+__all__ = ["Incident", "columns_of", "incidents", "incidents_summary", "sound_from", "sound_replicas", "timelines"]
 
 _NOTICES = (PROBE, HEARTBEAT, LIVENESS, NOTICE)
 _FAR = 1 << 62
@@ -62,7 +62,7 @@ class Incident:
 
     Attributes:
         clients: Names of those that it hits.
-        at_s: Simulated time of the strike.
+        at_ns: Simulated time of the strike.
         noticed_by: A member of `INCIDENT_EVENTS`, or "breaker"; "" if nothing noticed it.
         recovered_s: Time to recover; None without an SLO, too.
         slo_minutes_out: Minutes of the clock out of limit (`hermes.results.figures.slo_minutes`) that it overlaps.
@@ -77,7 +77,7 @@ class Incident:
 
     kind: str
     clients: list[str]
-    at_s: float
+    at_ns: int
     noticed_s: float | None = None
     noticed_by: str = ""
     left_s: float | None = None
@@ -96,11 +96,26 @@ class Incident:
     @property
     def row(self) -> dict[str, Any]:
         """The incident as plain data."""
-        return asdict(self)
+        return {("at_s" if name == "at_ns" else name): value / NS_PER_S if name == "at_ns" else value
+                for name, value in asdict(self).items()}
+
+    @property
+    def back_ns(self) -> int | None:
+        """When capacity is back; None: not in this run."""
+        return None if self.back_s is None else self.at_ns + round(self.back_s * NS_PER_S)
 
 
 def incidents(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup]) -> list[Incident]:
     """Return the incidents of a run, in order of their strikes."""
+    found = timelines(record)
+    _requests(record, found)
+    if found and slo_given(groups):
+        _slo(record, metrics, groups, found)
+    return found
+
+
+def timelines(record: RunRecord) -> list[Incident]:
+    """Return the incidents of a run, with their notice and their capacity alone."""
     table = record.incidents
     if not table:
         return []
@@ -112,21 +127,17 @@ def incidents(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup]
             continue
         at = int(table["time_ns"][struck][0])
         clients = table["client"][struck].tolist()
-        one = Incident(kind, [record.clients[client].name for client in clients], at / NS_PER_S)
+        one = Incident(kind, [record.clients[client].name for client in clients], at)
         _notice(record, one, mine, clients, at)
         one.back_s = _after(backs[number], at)
         found.append(one)
-    _requests(record, found)
-    if slo_given(groups):
-        _slo(record, metrics, groups, found)
     return found
 
 
 def columns_of(found: list[Incident]) -> dict[str, list[Any]]:
     """Return the incidents as columns."""
-    names = [one.name for one in fields(Incident)]
-    return {name: [" ".join(value) if isinstance(value := getattr(one, name), list) else value for one in found]
-            for name in names}
+    rows = [{**one.row, "clients": " ".join(one.clients)} for one in found]
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else Incident("", [], 0).row)}
 
 
 def _after(time_ns: int, since_ns: int) -> float | None:
@@ -144,11 +155,11 @@ def _notice(record: RunRecord, one: Incident, mine: BoolArray, clients: list[int
         events += [(int(times.min()), INCIDENT_EVENTS[code])] if len(times) else []
     lefts = []
     for client in clients:
-        until = _sound_from(record, client, at)
+        until = sound_from(record, client, at)
         left = table["time_ns"][mine & (table["client"] == client) & (table["event"] == AWAY)]
         opened = _opened(record, client, at, until)
         events += [(opened[0], "breaker")] if opened else []
-        gateways = len(np.unique(record.calls["gateway"])) if record.calls else 1
+        gateways = max(len(np.unique(record.calls["gateway"])) if record.calls else 0, 1)
         lefts.append(min([*left[:1].tolist(), *([max(opened)] if len(opened) >= gateways else [])], default=_FAR))
     if events:
         time, one.noticed_by = min(events, key=lambda event: event[0])
@@ -166,7 +177,7 @@ def _opened(record: RunRecord, client: int, at: int, until: int) -> list[int]:
     return [int(time) for time in np.sort(first)]
 
 
-def _sound_from(record: RunRecord, client: int, since_ns: int) -> int:
+def sound_from(record: RunRecord, client: int, since_ns: int) -> int:
     """Return when a client that was hit is sound again: ready after it, or its hang or slowness is over."""
     table, members = record.incidents, record.membership
     ready = members[(members[:, 0] == client) & (members[:, 2] > since_ns) & (members[:, 3] == READY)][:, 2]
@@ -183,7 +194,7 @@ def _capacity_back(record: RunRecord) -> dict[int, int]:
     table, struck = record.incidents, record.incidents["event"] == STRUCK
     backs = dict.fromkeys(range(len(record.incident_kinds)), 0)
     for members in fleet_groups(record).values():
-        times, sound = _sound(record, members)
+        times, sound = sound_replicas(record, members)
         gone = _let_go(record, members)
         hits = struck & np.isin(table["client"], members)
         until, target = 0, 0
@@ -199,7 +210,7 @@ def _capacity_back(record: RunRecord) -> dict[int, int]:
     return backs
 
 
-def _sound(record: RunRecord, members: list[int]) -> tuple[IntArray, IntArray]:
+def sound_replicas(record: RunRecord, members: list[int]) -> tuple[IntArray, IntArray]:
     """Return the times at which the number of sound replicas of a group changes, and that number from each on."""
     table, changes = record.incidents, Counter[int]()
     for client in members:
@@ -212,7 +223,7 @@ def _sound(record: RunRecord, members: list[int]) -> tuple[IntArray, IntArray]:
                 hit = next((time for time in hits if begin <= time < end), end)
                 changes[begin] += 1
                 changes[hit] -= 1
-                begin = end if hit == end else min(_sound_from(record, client, hit), end)
+                begin = end if hit == end else min(sound_from(record, client, hit), end)
     times = np.array(sorted(changes), dtype=np.int64)
     return times, np.cumsum(np.array([changes[time] for time in times.tolist()], dtype=np.int64))
 
@@ -230,7 +241,7 @@ def _let_go(record: RunRecord, members: list[int]) -> IntArray:
 def _requests(record: RunRecord, found: list[Incident]) -> None:
     """Count what each incident did to attempts, requests and tokens."""
     table = record.attempts
-    if not table:
+    if not table or not found:
         return
     owner = _owners(record, found)
     output = np.zeros(len(owner), dtype=np.int64)
@@ -264,10 +275,10 @@ def _owners(record: RunRecord, found: list[Incident]) -> IntArray:
     lost = np.isin(table["outcome"], _LOST)
     place = {info.name: index for index, info in enumerate(record.clients)}
     for number, one in enumerate(found):   # a later one takes what follows it
-        at = round(one.at_s * NS_PER_S)
+        at = one.at_ns
         for client in map(place.__getitem__, one.clients):
             rows = lost & (table["client"] == client) & (table["end_ns"] >= at)
-            owner[rows & (table["end_ns"] <= _sound_from(record, client, at))] = number
+            owner[rows & (table["end_ns"] <= sound_from(record, client, at))] = number
     return owner
 
 
@@ -276,8 +287,8 @@ def _refused(record: RunRecord, found: list[Incident], rejected: IntArray, final
     out = np.full(len(rejected), -1, dtype=np.int64)
     arrival = record.arrival_ns[rejected]
     for number, one in enumerate(found):
-        at = round(one.at_s * NS_PER_S)
-        until = _FAR if one.back_s is None else at + round(one.back_s * NS_PER_S)
+        at = one.at_ns
+        until = _FAR if one.back_ns is None else one.back_ns
         out[(final < 0) & (arrival >= at) & (arrival < until)] = number
     return out
 
@@ -299,12 +310,11 @@ def _slo(record: RunRecord, metrics: RequestMetrics, groups: list[SloGroup], fou
     starts = np.unique(np.concatenate([arrival for arrival, _, _ in parts] or [np.empty(0, dtype=np.int64)])) + 1
     minutes = slo_minutes(groups, metrics, record)
     for one in found:
-        at = round(one.at_s * NS_PER_S)
+        at = one.at_ns
         times = np.concatenate(([at], starts[starts > at]))
         misses = _misses(parts, times)
         until = record.end_ns
-        if one.back_s is not None:   # the first minute from then on that keeps the SLO
-            back = at + round(one.back_s * NS_PER_S)
+        if (back := one.back_ns) is not None:   # the first minute from then on that keeps the SLO
             kept = np.flatnonzero(~misses & (times >= back))
             if times[-1] < back:
                 until = back

@@ -208,7 +208,7 @@ def _replicas(record: RunRecord, until_ns: int | None) -> Iterator[Event]:
 def _incidents(record: RunRecord, metrics: RequestMetrics, slo: SloConfig, until_ns: int | None) -> Iterator[Event]:
     """Yield each incident as a span until capacity is back and the SLO met again, with its times as marks."""
     for key, one in enumerate(incidents(record, metrics, slo_groups(slo, record)) if record.incidents else ()):
-        at = round(one.at_s * NS_PER_S)
+        at = one.at_ns
         if until_ns is not None and at >= until_ns:
             return
         times = {"noticed": one.noticed_s, "traffic left": one.left_s, "capacity back": one.back_s,
