@@ -81,7 +81,8 @@ def test_without_retries_requests_and_their_tokens_are_lost(mode: str) -> None:
               gateway={"retries": 0}, slo=SLO)
     one, = incidents(run)
     failed = [row[0] for row in run.attempts if row[-1] == "failed"]
-    assert failed == [1] and (one.requests_failed, one.retried, one.lost_tokens) == (1, 0, 8)
+    assert failed == [1]
+    assert (one.requests_failed, one.retried, one.lost_tokens) == (1, 0, 8)
     assert results(run).summary["incidents"]["wasted_tokens_of"] == {"crash": 13}
 
 
@@ -89,7 +90,8 @@ def test_without_retries_requests_and_their_tokens_are_lost(mode: str) -> None:
 def test_a_replica_that_is_up_before_the_probe_is_not_noticed(mode: str) -> None:
     run = Run([client(fleet((5500, 1), up=2000, probe=PROBE))], [ask(1000), ask(40_000)], mode, slo=SLO)
     one, = incidents(run)
-    assert one.noticed_by == "" and ns(one) == [None, None, 2000, 0]
+    assert one.noticed_by == ""
+    assert ns(one) == [None, None, 2000, 0]
 
 
 @each_mode
@@ -99,7 +101,8 @@ def test_liveness_notices_a_hang_before_readiness_does(mode: str) -> None:
     own = failing({"kind": "hang", "at": s(5500)}, up=2000, probe=PROBE, liveness={
         "period": s(2000), "failures": 2, "timeout": s(300), "grace": s(1000), "offset": s(1000)})
     one, = incidents(Run([client(own)], [ask(1000)], mode))
-    assert one.noticed_by == "liveness" and ns(one) == [3800, None, 6800, None]   # no SLO
+    assert one.noticed_by == "liveness"
+    assert ns(one) == [3800, None, 6800, None]
 
 
 @each_mode
@@ -110,7 +113,8 @@ def test_a_breaker_takes_traffic_away_before_the_probe(mode: str) -> None:
     run = Run([client(own)], asks, mode, gateway={
         "retries": 0, "router_retry": {"kind": "sglang", "retries": 0, "breaker": {"failures": 2}}})
     one, = incidents(run)
-    assert one.noticed_by == "breaker" and ns(one)[:2] == [9000 - 3500] * 2
+    assert one.noticed_by == "breaker"
+    assert ns(one)[:2] == [9000 - 3500] * 2
     assert one.attempts_failed == 2
 
 
@@ -118,7 +122,8 @@ def test_a_breaker_takes_traffic_away_before_the_probe(mode: str) -> None:
 def test_a_straggler_is_an_incident_until_its_steps_are_fast_again(mode: str) -> None:
     own = failing({"kind": "straggler", "at": s(5500), "factor": 2, "lasts": s(4000)})
     one, = incidents(Run([client(own)], [ask(1000), ask(20_000)], mode, slo=SLO))
-    assert one.kind == "straggler" and ns(one) == [None, None, 4000, 0]   # the request of 1,000 came before
+    assert one.kind == "straggler"
+    assert ns(one) == [None, None, 4000, 0]
 
 
 @each_mode
@@ -128,7 +133,9 @@ def test_a_spot_node_is_announced(mode: str) -> None:
     own = failing({"kind": "reclaim", "at": s(5500), "replica": 1, "notice": s(3000)}, up=2000)
     run = Run([client(own, count=3)], [ask(1000), ask(1500)], mode)
     one, = incidents(run)
-    assert one.noticed_by == "notice" and ns(one) == [0, 0, 2000, None] and one.cut == 1
+    assert one.noticed_by == "notice"
+    assert ns(one) == [0, 0, 2000, None]
+    assert one.cut == 1
 
 
 @each_mode
@@ -152,7 +159,8 @@ def test_files_trace_and_lines_have_it(tmp_path: Path) -> None:
     found = results(run)
     stored = open_run(write_results(found, tmp_path / "run"))
     assert stored.summary["incidents"] == found.summary["incidents"]
-    assert stored.incidents.to_dict() == found.incidents.to_dict() and len(stored.incidents) == 1
+    assert stored.incidents.to_dict() == found.incidents.to_dict()
+    assert len(stored.incidents) == 1
     spans = [event for event in trace_events(run.record, found.metrics, slo=found.slo)
              if event.get("cat") == "incident"]
     assert [(event["ph"], event["name"], event["ts"]) for event in spans if event["ph"] != "e"] == [
@@ -164,4 +172,6 @@ def test_files_trace_and_lines_have_it(tmp_path: Path) -> None:
 
 def test_a_run_without_failures_has_none() -> None:
     run = Run([client(fleet())], [ask(1000)])
-    assert incidents(run) == [] and "incidents" not in results(run).summary and not run.record.incidents
+    assert incidents(run) == []
+    assert "incidents" not in results(run).summary
+    assert not run.record.incidents

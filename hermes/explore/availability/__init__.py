@@ -43,7 +43,7 @@ from hermes.explore.sweep.config import load_sweep
 from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.sweep.runner import run_sweep
 from hermes.explore.trials import Trials
-from hermes.results.figures.incidents import Incident, sound_from, sound_replicas, timelines
+from hermes.results.figures.incidents import FAR, Incident, sound_from, sound_replicas, timelines
 from hermes.results.figures.membership import fleet_groups
 from hermes.results.figures.waiting import merged
 from hermes.results.progress import OnProgress
@@ -168,7 +168,8 @@ def availability(
     base = _Base(checked)
     record = build(base.quiet(days * months)).run()
     found, names = timelines(record), list(fleet_groups(record))
-    timeline = _Timeline(record)
+    length = round(days * DAY_S * NS_PER_S)
+    timeline = _Timeline(record, months * length)
     groups = {info.name: info.group or info.name for info in record.clients}
     keyed = [(_key(timeline, groups, one), one) for one in found]
     with scratch_folder(out) as folder, opened(executor, workers) as doing:
@@ -176,7 +177,6 @@ def availability(
         if states[timeline.full] is not None:
             raise InputError(Verbatim(f"the SLO is missed with all replicas up: {states[timeline.full]}"), field="slo")
         windows = _windows(base, timeline, keyed, states, folder / "windows", doing)
-    length = round(days * DAY_S * NS_PER_S)
     shares = [1.0 - part for part in _out_shares(timeline, keyed, states, windows, length, months)]
     rates = base.rates(record, found)
     closed, why = k_of_n(names, timeline.full, rates, {counts: miss is None for counts, miss in states.items()}, {
@@ -289,10 +289,10 @@ class _Base:
 
 
 class _Timeline:
-    """The sound replicas of all groups over the months."""
+    """The sound replicas of all groups over the months. end_ns: Their end; a record without a request has none."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self.end_ns = record.end_ns
+    def __init__(self, record: RunRecord, end_ns: int) -> None:
+        self.end_ns = end_ns
         each = [sound_replicas(record, members) for members in fleet_groups(record).values()]
         self.times = np.unique(np.concatenate([[0], *(times for times, _ in each)]))
         self.times = self.times[self.times < self.end_ns]
@@ -345,7 +345,7 @@ def _down_s(record: RunRecord, client: int, one: Incident) -> float | None:
     gone = rows[(rows[:, 2] >= one.at_ns) & (rows[:, 3] == GONE), 2].min(initial=sound)
     if gone < sound:
         return one.back_s
-    return None if sound > record.end_ns else (sound - one.at_ns) / NS_PER_S
+    return None if sound >= FAR else (sound - one.at_ns) / NS_PER_S
 
 
 Key = tuple[str, str, Counts, Counts]   # kind, group, state before, replicas that it takes

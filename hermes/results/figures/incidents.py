@@ -49,10 +49,11 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import SloGroup, slo_given, within_slo, without_limit
 from hermes.units import NS_PER_S
 
-__all__ = ["Incident", "columns_of", "incidents", "incidents_summary", "sound_from", "sound_replicas", "timelines"]
+__all__ = ["FAR", "Incident", "columns_of", "incidents", "incidents_summary", "sound_from", "sound_replicas",
+           "timelines"]
 
 _NOTICES = (PROBE, HEARTBEAT, LIVENESS, NOTICE)
-_FAR = 1 << 62
+FAR = 1 << 62
 _LOST = tuple(ATTEMPT_OUTCOMES.index(name) for name in ("failed", "timed out"))
 
 
@@ -141,7 +142,7 @@ def columns_of(found: list[Incident]) -> dict[str, list[Any]]:
 
 
 def _after(time_ns: int, since_ns: int) -> float | None:
-    return None if time_ns >= _FAR else (time_ns - since_ns) / NS_PER_S
+    return None if time_ns >= FAR else (time_ns - since_ns) / NS_PER_S
 
 
 # -- notice ------------------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _notice(record: RunRecord, one: Incident, mine: BoolArray, clients: list[int
         opened = _opened(record, client, at, until)
         events += [(opened[0], "breaker")] if opened else []
         gateways = max(len(np.unique(record.calls["gateway"])) if record.calls else 0, 1)
-        lefts.append(min([*left[:1].tolist(), *([max(opened)] if len(opened) >= gateways else [])], default=_FAR))
+        lefts.append(min([*left[:1].tolist(), *([max(opened)] if len(opened) >= gateways else [])], default=FAR))
     if events:
         time, one.noticed_by = min(events, key=lambda event: event[0])
         one.noticed_s = (time - at) / NS_PER_S
@@ -183,7 +184,7 @@ def sound_from(record: RunRecord, client: int, since_ns: int) -> int:
     ready = members[(members[:, 0] == client) & (members[:, 2] > since_ns) & (members[:, 3] == READY)][:, 2]
     mended = table["time_ns"][(table["client"] == client) & (table["event"] == MENDED)
                               & (table["time_ns"] > since_ns)]
-    return int(min(ready.min(initial=_FAR), mended.min(initial=_FAR)))
+    return int(min(ready.min(initial=FAR), mended.min(initial=FAR)))
 
 
 # -- capacity ----------------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def _capacity_back(record: RunRecord) -> dict[int, int]:
             place = max(int(np.searchsorted(times, at, side="right")) - 1, 0)
             wanted = target - np.searchsorted(gone, times[place:], side="right") + np.searchsorted(gone, at, "right")
             enough = np.flatnonzero(sound[place:] >= wanted)
-            until = max(int(times[place + enough[0]]), at) if len(enough) else _FAR
+            until = max(int(times[place + enough[0]]), at) if len(enough) else FAR
             backs[number] = max(backs[number], until)
     return backs
 
@@ -218,7 +219,7 @@ def sound_replicas(record: RunRecord, members: list[int]) -> tuple[IntArray, Int
         hits = table["time_ns"][(table["client"] == client) & (table["event"] == STRUCK)].tolist()
         for place in np.flatnonzero(rows[:, 3] == READY).tolist():
             begin = int(rows[place, 2])
-            end = int(rows[place + 1, 2]) if place + 1 < len(rows) else _FAR
+            end = int(rows[place + 1, 2]) if place + 1 < len(rows) else FAR
             while begin < end:   # hangs and slow steps within the time that it is ready
                 hit = next((time for time in hits if begin <= time < end), end)
                 changes[begin] += 1
@@ -288,7 +289,7 @@ def _refused(record: RunRecord, found: list[Incident], rejected: IntArray, final
     arrival = record.arrival_ns[rejected]
     for number, one in enumerate(found):
         at = one.at_ns
-        until = _FAR if one.back_ns is None else one.back_ns
+        until = FAR if one.back_ns is None else one.back_ns
         out[(final < 0) & (arrival >= at) & (arrival < until)] = number
     return out
 

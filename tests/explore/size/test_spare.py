@@ -41,13 +41,15 @@ def test_how_many_clients_one_loss_takes(loss, clients, devices, spares):
 def test_the_most_clients_leave_room_for_the_spares():
     kind = Kind("l40s", 2, loss=Loss("node", 8))
     assert [kind.most(devices) for devices in (8, 10, 20, 64)] == [0, 1, 6, 28]
-    assert kind.most(64, 2) == 24 and Kind("l40s", 2).most(64) == 32
+    assert kind.most(64, 2) == 24
+    assert Kind("l40s", 2).most(64) == 32
 
 
 def test_spares_are_named_counted_and_paid():
     tried = Tried(Kind("l40s", 2, 0.5, loss=Loss("node", 8)), (3, 5), None, {"cost.dollars_per_hour": 8.0})
     assert (tried.spares, tried.all_clients, tried.devices) == ((4, 4), (7, 9), 32)
-    assert tried.label == "3+4P/5+4D l40s TP2" and hourly(tried) == 16.0
+    assert tried.label == "3+4P/5+4D l40s TP2"
+    assert hourly(tried) == 16.0
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,8 @@ def both():
 def test_k_of_n(both):
     """The answer without a spare is the fewest, k; with one it is k + 1, and k of them keep the SLO as they are."""
     plainly, safe = (one.meets[0] for one in both)
-    assert safe.clients == plainly.clients and safe.all_clients == (plainly.clients[0] + 1,)
+    assert safe.clients == plainly.clients
+    assert safe.all_clients == (plainly.clients[0] + 1,)
     assert hourly(safe) == pytest.approx(safe.devices * load_device("l40s").price_per_hour)
     written = both[1].whole(safe)
     assert written["clients"][0]["count"] == safe.all_clients[0]
@@ -73,12 +76,16 @@ def test_what_it_says(both):
     safe = both[1]
     best, told = safe.meets[0], dict(lines(safe))
     assert told["answer"].startswith(f"{best.clients[0]}+1 x l40s TP1: {best.clients[0] + 1} devices")
-    assert told["spare"].startswith("1 of these devices (") and "for the loss of one client:" in told["spare"]
+    assert told["spare"].startswith("1 of these devices (")
+    assert "for the loss of one client:" in told["spare"]
     row = safe.happens.incident
-    assert row["noticed_by"] == "probe" and row["back_s"] is None and row["requests_failed"] > 0
+    assert row["noticed_by"] == "probe"
+    assert row["back_s"] is None
+    assert row["requests_failed"] > 0
     assert "(probe)" in told["as lost"]
     data = json.loads(json.dumps(plain(safe)))
-    assert data["ranked"][0]["spares"] == [1] and data["spare"]["as_lost"]["kind"] == "crash"
+    assert data["ranked"][0]["spares"] == [1]
+    assert data["spare"]["as_lost"]["kind"] == "crash"
     assert "spare" not in plain(both[0])
 
 
