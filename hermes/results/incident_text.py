@@ -13,7 +13,7 @@ __all__ = ["HEAD", "NOTE", "incidents_lines", "incidents_rows"]
 HEAD = ("incident", "at", "noticed", "by", "traffic left", "capacity back", "time to recover", "min out", "failed",
         "refused", "retried", "cut", "wasted", "lost")
 NOTE = ("times after the strike; time to recover: until every minute of arrivals keeps the SLO again; min out: minutes "
-        "of the clock out of the SLO; failed, refused: requests; retried: calls; wasted, lost: tokens")
+        "of the clock out of the SLO; failed, refused, retried: requests; wasted, lost: tokens")
 
 
 def incidents_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -28,7 +28,7 @@ def incidents_lines(summary: Mapping[str, Any]) -> list[str]:
     noticed = "not noticed" if worst["noticed_s"] is None else (
         f"noticed after {format_s(worst['noticed_s'])} ({worst['noticed_by']})")
     back = "capacity not back" if worst["back_s"] is None else f"capacity back after {format_s(worst['back_s'])}"
-    return [f"{kinds}: {lost:,} requests lost, {found['retried']:,} calls retried, {found['wasted_tokens']:,} tokens "
+    return [f"{kinds}: {lost:,} requests lost, {found['retried']:,} retried, {found['wasted_tokens']:,} tokens "
             "wasted",
             f"{_name(worst['kind'], worst['clients'])} at {format_s(worst['at_s'])}: {noticed}, {back}"
             + ("" if worst["recovered_s"] is None else f", recovered after {format_s(worst['recovered_s'])}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,10 +106,14 @@ def _interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (min(values), max(values)) if len(values) > 1 else None
 
 
+def _time(value: float) -> str:
+    return "the restart" if math.isnan(value) else f"{value:.0f} s"
+
+
 def _findings(frame: pd.DataFrame) -> list[str]:
     table = means(frame)
     return [f"{row['retries']}, probes each {row['period s']:g} s, {row['spares']} spares: traffic leaves after "
-            f"{row['traffic left s']:.0f} s, recovered after {row['recovered s']:.0f} s, {row['lost']:.0f} lost."
+            f"{_time(row['traffic left s'])}, recovered after {row['recovered s']:.0f} s, {row['lost']:.0f} lost."
             for _, row in table.iterrows()]
 
 

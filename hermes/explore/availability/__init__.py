@@ -83,7 +83,7 @@ class Window:
         count: How many there were in all months.
         back_s: Mean time until capacity was back, of all of them.
         recovered_s: Time to recover; None if the window ended before, or capacity never was back.
-        lost, retried, wasted_tokens: Requests that failed or were refused, calls that had another attempt, tokens.
+        lost, retried, wasted_tokens: Requests that failed or were refused, requests that had another attempt, tokens.
         whole: Whether it lasted until capacity was back.
     """
 

@@ -31,7 +31,7 @@ def lines(found: Availability) -> list[tuple[str, str]]:
     out.append(("incidents", f"{found.incidents / found.months:.3g} a month" + (f": {each}" if each else "")))
     if found.windows:
         out.append(("they cost", f"{short_number(found.a_month('lost'))} requests lost, "
-                                 f"{short_number(found.a_month('retried'))} calls retried, "
+                                 f"{short_number(found.a_month('retried'))} retried, "
                                  f"{short_number(found.a_month('wasted_tokens'))} tokens wasted a month"))
     out += [("cut short", f"{one.kind} of {one.group}: the queue that is left after a loss of {format_s(one.back_s)} "
                           "is not counted") for one in found.windows if not one.whole and _missed_after(found, one)]

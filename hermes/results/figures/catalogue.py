@@ -92,7 +92,7 @@ _ROWS = (
     Figure("incidents.recovered_s", "longest time to recover", "s", -1),
     Figure("incidents.requests_failed", "requests failed by incidents", better=-1),
     Figure("incidents.requests_refused", "requests refused in incidents", better=-1),
-    Figure("incidents.retried", "calls retried in incidents"),
+    Figure("incidents.retried", "requests retried in incidents"),
     Figure("incidents.cut", "attempts cut off by the end of a node", better=-1),
     Figure("incidents.wasted_tokens", "tokens wasted by incidents", "tokens", -1),
     Figure("incidents.lost_tokens", "tokens lost by incidents", "tokens", -1),

@@ -70,7 +70,7 @@ class Incident:
         attempts_failed: Attempts that failed or timed out at its clients.
         requests_failed: Requests whose last attempt was one of them.
         requests_refused: Other requests that arrived before capacity was back, and ended with an error.
-        retried: Calls that had another attempt after one of them.
+        retried: Requests that had another attempt after one of them, in another offer of theirs, too.
         cut: Those of them that a spot node's end cut off.
         wasted_prompt_tokens, wasted_output_tokens: Computed for them.
         lost_tokens: Output tokens that the failed and the refused requests had asked for.
@@ -250,9 +250,6 @@ def _requests(record: RunRecord, found: list[Incident]) -> None:
     np.add.at(output, record.stage_attempts[placed], record.stages["output_tokens"][placed])
     cuts = {(row[0], row[2]) for row, why in zip(record.membership.tolist(), record.membership_reasons, strict=True)
             if why in (CUT, RECLAIMED) and row[3] == GONE}
-    again = np.zeros(len(owner), dtype=bool)   # attempts with a later one at their call
-    order = np.lexsort((table["number"], table["call"]))
-    again[order[:-1]] = table["call"][order[:-1]] == table["call"][order[1:]]
     last = np.full(len(record.status), -1, dtype=np.int64)
     np.maximum.at(last, table["request"], np.arange(len(owner)))
     rejected = np.flatnonzero(record.status == STATUS_REJECTED)
@@ -261,7 +258,8 @@ def _requests(record: RunRecord, found: list[Incident]) -> None:
         rows = np.flatnonzero(owner == number)
         ends = zip(table["client"][rows].tolist(), table["end_ns"][rows].tolist(), strict=True)
         one.attempts_failed, one.cut = len(rows), sum(end in cuts for end in ends)
-        one.retried = len(np.unique(table["call"][rows][again[rows]]))
+        requests = table["request"][rows]
+        one.retried = len(np.unique(requests[rows < last[requests]]))
         one.wasted_prompt_tokens = int(table["computed"][rows].sum())
         one.wasted_output_tokens = int(output[rows].sum())
         failed = rejected[final == number]
