@@ -22,7 +22,7 @@ FACE = {"__init__", "__main__", "cli"}
 
 ROOMS = {
     "results": ("figures", "files", "compare", "charts"),
-    "explore": ("sweep", "capacity", "size", "scale", "optimize"),
+    "explore": ("sweep", "capacity", "size", "scale", "optimize", "availability"),
     "hardware": ("descriptions", "fitted", "composed"),
 }
 """Folders in a folder: when imported, each may import those before it."""

@@ -44,7 +44,7 @@ MODULES = {
     "fit_overhead": ("fit-overhead",),
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "report": ("report",), "sweep": ("sweep",),
     "advise": ("advise",),
-    "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
+    "availability": ("availability",), "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
     "deploy": ("import", "export"), "init": ("init",), "doctor": ("doctor",),
 }
 """The commands of each module of this package: functions, or groups of commands, of the same name (`import_`)."""

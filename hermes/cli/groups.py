@@ -16,6 +16,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "validate": "Check a scenario; print it with every default.",
         "scenarios": "List the scenarios that come with hermes.",
         "capacity": "Find the highest load that meets the SLO.",
+        "availability": "Find the share of a month within the SLO.",
         "size": "Find the fewest devices that meet the SLO.",
         "optimize": "Find the settings that no others beat.",
         "study": "Run a study: simulations, tables, figures, findings.",

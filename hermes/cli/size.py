@@ -44,10 +44,16 @@ class LayoutOptions(Options):
         metavar="PRICES", help="Dollars per hour of one device, such as gb200=10.5,h200=4, instead of the "
                                "description's.")] = ""
     max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64
+    spare: Annotated[str | None, typer.Option(
+        metavar="UNIT", help="Keep the SLO while one client, device, node (node:8 devices) or zone (zone:3 of them) is "
+                             "lost.")] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `hermes.explore.size.size`. Raises `InputError`."""
-        return {"devices": _names(self.device, "--device"), "tps": _numbers(self.tp, "--tp"),
+        from hermes.explore.size.spare import loss_option
+
+        return {"loss": loss_option(self.spare),
+                "devices": _names(self.device, "--device"), "tps": _numbers(self.tp, "--tp"),
                 "pps": None if self.pp is None else _numbers(self.pp, "--pp"),
                 "dps": None if self.dp is None else _numbers(self.dp, "--dp"),
                 "eps": None if self.ep is None else _experts(self.ep), "layouts": _layouts(self.layout),
@@ -115,7 +121,7 @@ def size(
     fleet.check()
     if fleet.scale:
         given = {"--model": model, "--workload": workload, "--rate": rate, "--pp": layouts.pp, "--dp": layouts.dp,
-                 "--ep": layouts.ep, "--price": layouts.price or None}
+                 "--ep": layouts.ep, "--price": layouts.price or None, "--spare": layouts.spare}
         return _scaled(scenario, given, fleet, group, settings, output, search, verbose)
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings, group))
@@ -123,6 +129,7 @@ def size(
         "base_dir": start.base_dir, "out": None if output is None else output / "simulations"}
     with search.executor_of() as executor, SearchProgress(quiet=search.quiet, verbose=verbose) as progress:
         if group is None and len(groups_in(start.document)) > 1:
+            _one_group(layouts.spare, list(groups_in(start.document)))
             groups = size_groups(start.document, executor=executor, progress=progress, **options)
             return _of_groups(groups, start.base_dir, output, verbose)
         found = find(start.document, executor=executor, progress=progress, **options)
@@ -133,6 +140,14 @@ def size(
     sections = [*ranking(found), *([front_section(found)] if verbose else [])]
     return _answer(lines(found), plain(found), partial(assumes_of_best, found), output if found.meets else None,
                    sections, verbose, int(not found.meets))
+
+
+def _one_group(spare: str | None, groups: list[str]) -> None:
+    """Raise `InputError` for spares of several groups: together they would be simulated without any."""
+    from hermes.errors import InputError, Verbatim
+
+    if spare is not None:
+        raise InputError(Verbatim(f"it is for one group of clients; name one (--group {groups[0]})"), field="--spare")
 
 
 def _scaled(scenario: str | None, given: dict[str, str | None], fleet: ScaleOptions, group: str | None,

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from hermes.core.stage import Stage
 
 __all__ = [
-    "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "BELIEVED", "BURSTS", "CALL_FIELDS", "CUT", "DOWN", "DRAINING",
-    "FATES", "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HELD_FIELDS", "HELD_OUTCOMES",
-    "MEMBER_STATES", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
-    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "TRANSFER_FIELDS",
+    "APART", "ATTEMPT_FIELDS", "ATTEMPT_OUTCOMES", "AWAY", "BELIEVED", "BURSTS", "CALL_FIELDS", "CIRCUIT_FIELDS", "CUT",
+    "DOWN", "DRAINING", "FATES", "GATEWAY_WAIT", "GONE", "GROUPINGS", "HALT_FIELDS", "HALT_LIMITS", "HEARTBEAT",
+    "HELD_FIELDS", "HELD_OUTCOMES", "INCIDENT_EVENTS", "INCIDENT_FIELDS", "LIVENESS", "MEMBER_STATES", "MENDED",
+    "NOTICE", "PROBE", "QUEUED_FIELDS", "READY", "RECLAIMED", "RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "SPARE",
+    "STAGE_FIELDS", "STARTING", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED", "STRUCK", "TRANSFER_FIELDS",
     "ClientInfo", "Describe", "Labels", "MachineInfo", "Notes", "Offered", "RunRecord", "SharingInfo", "TierInfo",
 ]
 
@@ -114,6 +115,17 @@ HALT_FIELDS = (   # spans in which calls waited in the queue of flow control, by
 # one call leaves in a cycle; requests in flight over the detector's limit; what it sees of queues, or of KV use; its
 # scrapes are old; no replica is ready; the ceiling of a band, below a full pool
 HALT_LIMITS = ("cycle", "in flight", "queue depth", "KV use", "stale", "no replica", "ceiling")
+INCIDENT_FIELDS = (   # what happened in incidents, in order of time
+    "incident",         # its number; its kind is in RunRecord.incident_kinds
+    "client",
+    "time_ns",
+    "event",            # index into INCIDENT_EVENTS
+)
+# a failure hits the client; readiness probes, the node's heartbeats, liveness probes or a spot node's notice have
+# told of it; no router chooses the client any more; a hang or slow steps end
+INCIDENT_EVENTS = ("struck", "probe", "heartbeat", "liveness", "notice", "away", "mended")
+STRUCK, PROBE, HEARTBEAT, LIVENESS, NOTICE, AWAY, MENDED = range(7)
+CIRCUIT_FIELDS = ("gateway", "client", "time_ns", "open")   # changes of circuit breakers; open: 1, or 0 for closed
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 
 
@@ -310,6 +322,9 @@ class RunRecord:
     halts: dict[str, IntArray] = field(default_factory=dict)    # HALT_FIELDS, with flow control
     # Of requests that their clients offered again: "request", and "offered_ns", when they last did.
     offers: dict[str, IntArray] = field(default_factory=dict)
+    incidents: dict[str, IntArray] = field(default_factory=dict)   # INCIDENT_FIELDS, where failures struck
+    incident_kinds: list[str] = field(default_factory=list)        # of each incident, as `fleet.failures` names it
+    circuits: dict[str, IntArray] = field(default_factory=dict)    # CIRCUIT_FIELDS, where breakers opened
     weights: dict[str, float] = field(default_factory=dict)   # of tenants that have another one than 1
     out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
     offered: Offered = field(default_factory=Offered)

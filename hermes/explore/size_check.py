@@ -257,7 +257,8 @@ def near_limit(rows: Sequence[Row]) -> str | None:
 def _more(now: Verdicts, max_devices: int) -> Tried | None:
     """Return the layout with one client more, of a pd layout where it is short; None if there is no room."""
     tried = now.tried
-    if tried.devices + tried.kind.devices > max_devices:
+    sides = len(tried.clients)
+    if sum(tried.clients) >= tried.kind.most(max_devices, sides):
         return None
     if len(tried.clients) == 1:
         return replace(tried, clients=(tried.clients[0] + 1,))

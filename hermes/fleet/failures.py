@@ -7,7 +7,7 @@ they happen at random.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -72,6 +72,8 @@ class Struck(Protocol):
 class Failure(ConfigModel):
     """Base of failures: when they happen, and to which slots."""
 
+    if TYPE_CHECKING:
+        kind: str
     at: Duration | None = Field(default=None, ge=0)
     """Simulated time. Left out, `every` is given."""
     replica: int | None = Field(default=None, ge=0, le=100_000)

@@ -18,6 +18,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig
 from hermes.fleet.failures import Engines
+from hermes.fleet.incidents import IncidentLog
 from hermes.fleet.observations import GroupFacts
 from hermes.fleet.probing import Probing
 from hermes.fleet.replicas import Replicas
@@ -82,6 +83,7 @@ class Fleet(DispatchPart):
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         self._struck: list[StruckSlot] = []
+        self._incidents = IncidentLog(env)
         self.replicas: dict[str, Replicas] = {}
         for group in groups:
             config, clients = group.config, group.clients
@@ -103,7 +105,8 @@ class Fleet(DispatchPart):
             if any(part.queues for part in parts):
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, replicas)
-            struck = [StruckSlot(env, replicas, number, probing, group.engines, self._on_the_node_of)
+            struck = [StruckSlot(env, replicas, number, probing, group.engines, self._on_the_node_of,
+                                 self._incidents)
                       for number in range(len(clients))]
             self._struck += struck
             self._fail(config, struck)
@@ -121,17 +124,20 @@ class Fleet(DispatchPart):
 
     def _fail(self, config: FleetConfig, struck: list[StruckSlot]) -> None:
         """Let the failures of a group happen."""
-        at: list[tuple[int, float, Callable[[StruckSlot], None]]] = [
-            (crash.replica, crash.at, StruckSlot.crash) for crash in config.crashes]
-        at += [(number, failure.at, failure.strikes) for failure in config.failures if failure.at is not None
-               for number in failure.slots(len(struck))]
-        for number, time, strikes in sorted(at, key=lambda one: one[0]):   # the order at equal times
-            self._env.tick_at(s_to_ns(time), FAILURE, partial(_strike, strikes, struck[number]))
+        at: list[tuple[int, float, str, Callable[[StruckSlot], None]]] = [
+            (crash.replica, crash.at, "crash", StruckSlot.crash) for crash in config.crashes]
+        at += [(number, failure.at, failure.kind, failure.strikes) for failure in config.failures
+               if failure.at is not None for number in failure.slots(len(struck))]
+        for number, time, kind, strikes in sorted(at, key=lambda one: one[0]):   # the order at equal times
+            self._env.tick_at(s_to_ns(time), FAILURE, partial(self._strike, kind, partial(strikes, struck[number])))
         for failure in config.failures:
             if failure.every is not None:
                 for number in failure.slots(len(struck)):
                     struck[number].fails(failure, random_stream(
                         self._seed, f"failure/{struck[number].client.name}/{failure.kind}"))
+
+    def _strike(self, kind: str, strikes: Callable[[], None], tick: Tick) -> None:
+        self._incidents.strike(kind, strikes)
 
     def _on_the_node_of(self, client: Client) -> list[StruckSlot]:
         """Return the slots on the node of a client: those of the same platform."""
@@ -185,7 +191,7 @@ class Fleet(DispatchPart):
     def record(self, end_ns: int) -> dict[str, Any]:   # Any: fields of the record
         rows = [row for row in self._log if row[2] <= end_ns]
         return {"membership": np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4),
-                "membership_reasons": [row[4] for row in rows]}
+                "membership_reasons": [row[4] for row in rows], **self._incidents.record(end_ns)}
 
     def _changed(self) -> None:
         changed: list[Router] = []
@@ -211,7 +217,3 @@ class Fleet(DispatchPart):
                 part.lost(client, why)
             else:
                 part.back(client)
-
-
-def _strike(strikes: Callable[[StruckSlot], None], slot: StruckSlot, tick: Tick) -> None:
-    strikes(slot)

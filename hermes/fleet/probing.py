@@ -15,6 +15,11 @@ class Probing:
     def __init__(self, probe: Probe, liveness: Liveness | None, seed: int) -> None:
         self._probe, self._liveness, self._seed = probe, liveness, seed
 
+    @property
+    def delay_ns(self) -> int:
+        """Time until routers know what the readiness probes have found."""
+        return s_to_ns(self._probe.delay)
+
     def ready_ns(self, name: str, since_ns: int) -> int:
         """Return when routers know that a client is ready that is so from a time on: a probe has passed."""
         return self._probed_ns(self._probe, "probe", name, since_ns) + s_to_ns(self._probe.delay)

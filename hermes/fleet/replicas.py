@@ -463,18 +463,20 @@ class Replicas(Observations):
         for slot in self._slots:
             slot.hold(slot.held)
 
-    def crash(self, slot: Slot, reason: str, noticed_ns: Callable[[], int]) -> None:
-        """End the process of a slot's replica; it starts again there, as soon as the node is up and its back-off over.
-        noticed_ns: Returns when routers know it."""
-        if slot.state in (GONE, DOWN) or not slot.held or not self._left():
-            return
+    def can_crash(self, slot: Slot) -> bool:
+        """Whether a slot has a process that may end."""
+        return slot.state not in (GONE, DOWN) and slot.held and self.goes_on
+
+    def crash(self, slot: Slot, reason: str, noticed_ns: Callable[[], int], noticed: Callable[[], None]) -> None:
+        """End the process of a slot's replica, which `can_crash`; it starts again there, as soon as the node is up and
+        its back-off over. noticed_ns: Returns when routers know it. noticed: Called then, if they chose it so long."""
         slot.hung = False
         if slot.state == DRAINING:
             self._kill_draining(slot, reason, "went down")
             return
         serving = slot.state == READY
         if serving:
-            self._env.tick_at(noticed_ns(), MEMBERSHIP, partial(self._noticed, slot, slot.ups))
+            self._env.tick_at(noticed_ns(), MEMBERSHIP, partial(self._noticed, slot, slot.ups, noticed))
         self._stop_starting(slot)
         self._enter(slot, DOWN, reason)
         if serving:
@@ -508,10 +510,11 @@ class Replicas(Observations):
         self._roll(reason)
         self._fill(reason)
 
-    def reclaim(self, slot: Slot, notice_ns: int) -> None:
-        """Let a replica drain whose node is gone after a notice, and another one take its place."""
+    def reclaim(self, slot: Slot, notice_ns: int) -> bool:
+        """Let a replica drain whose node is gone after a notice, and another one take its place; return whether there
+        is one."""
         if slot.state == GONE or not slot.held or not self._left():
-            return
+            return False
         slot.doomed = True
         if slot.state == DRAINING:
             self._cut_after(slot, notice_ns, RECLAIMED)
@@ -525,15 +528,17 @@ class Replicas(Observations):
             self._fill(RECLAIMED)
             self._roll(RECLAIMED)
             self.check(slot.client)
+        return True
 
     def choose(self, slot: Slot, chosen: bool) -> None:
         """Let routers choose a slot's replica, or not."""
         self._choose(slot, chosen)
 
-    def _noticed(self, slot: Slot, ups: int, tick: Tick) -> None:
+    def _noticed(self, slot: Slot, ups: int, noticed: Callable[[], None], tick: Tick) -> None:
         """Let routers choose a crashed replica no longer, if it has not been ready since."""
-        if slot.ups == ups:
+        if slot.ups == ups and slot.chosen:
             self._choose(slot, False)
+            noticed()
 
     def _enter(self, slot: Slot, state: int, reason: str) -> None:
         slot.state = state

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hermes.core.clock import FAILURE, MEMBERSHIP, Clock, Tick
-from hermes.core.record import DOWN, DRAINING, READY
+from hermes.core.record import AWAY, DOWN, DRAINING, HEARTBEAT, LIVENESS, MENDED, NOTICE, PROBE, READY
 from hermes.fleet.failure_times import FailureClock
 from hermes.fleet.failures import Engines, Failure
+from hermes.fleet.incidents import IncidentLog
 from hermes.fleet.probing import Probing
 from hermes.units import s_to_ns
 
@@ -27,12 +28,13 @@ class StruckSlot:
     Args:
         engines: What can go wrong within its engine; None where it is no LLM client.
         neighbours: Returns the slots on the same node, this one included.
+        log: Of incidents.
     """
 
     def __init__(self, env: Clock, replicas: Replicas, number: int, probing: Probing, engines: Engines | None,
-                 neighbours: Callable[[Any], list[StruckSlot]]) -> None:   # Any: a client
+                 neighbours: Callable[[Any], list[StruckSlot]], log: IncidentLog) -> None:   # Any: a client
         self._env, self._replicas, self._probing, self._neighbours = env, replicas, probing, neighbours
-        self._engines = engines
+        self._engines, self._log = engines, log
         self._slot: Slot = replicas.slot(number)
 
     @property
@@ -56,12 +58,23 @@ class StruckSlot:
         assert every is not None
         devices = 1 if self._engines is None else self._replicas.facts().devices
         self._slot.clocks.append(FailureClock(self._env, devices, lambda: every.draw_ns(rng),
-                                              lambda: failure.strikes(self), lambda: self._replicas.goes_on))
+                                              lambda: self._log.strike(failure.kind, lambda: failure.strikes(self)),
+                                              lambda: self._replicas.goes_on))
 
-    def crash(self, reason: str = "crashed") -> None:
+    def crash(self) -> None:
         """End the process; it starts again on its node."""
+        if self._replicas.can_crash(self._slot):
+            self._log.hit(self.client)
+            self._ends("crashed")
+
+    def _ends(self, reason: str) -> None:
         now = self._env._now
-        self._replicas.crash(self._slot, reason, lambda: self._probing.down_ns(self.client.name, now))
+        self._replicas.crash(self._slot, reason, lambda: self._probing.down_ns(self.client.name, now), self._probed)
+
+    def _probed(self) -> None:
+        """Note that readiness probes have failed, and routers know it now."""
+        self._log.note(self.client, PROBE, self._probing.delay_ns)
+        self._log.note(self.client, AWAY)
 
     # -- within the engine -------------------------------------------------------------------------------------------
 
@@ -71,6 +84,7 @@ class StruckSlot:
         if slot.state not in (READY, DRAINING) or slot.hung or self._engines is None:
             return
         slot.hung = True
+        self._log.hit(self.client)
         self._engines.hang(self.client)
         if lasts_s is not None:
             # after the last request, too: the engine ends what nobody waits for
@@ -87,16 +101,23 @@ class StruckSlot:
     def _silent(self, hang: int) -> None:
         if self._slot.hung and self._slot.hangs == hang and self._slot.state == READY:
             self._replicas.choose(self._slot, False)
+            self._probed()
 
     def _condemned(self, hang: int, time_ns: int) -> None:
         if self._slot.hung and self._slot.hangs == hang:
-            self._later(time_ns, FAILURE, partial(self.crash, "hung"))
+            self._log.note(self.client, LIVENESS)
+            self._later(time_ns, FAILURE, self._killed)
+
+    def _killed(self) -> None:
+        if self._replicas.can_crash(self._slot):
+            self._ends("hung")
 
     def _goes_on(self) -> None:
         """End a hang. Routers choose the replica again when a probe has passed."""
         slot = self._slot
         if slot.hung and slot.state in (READY, DRAINING):
             slot.hung = False
+            self._log.note(self.client, MENDED)
             assert self._engines is not None
             self._engines.go_on(self.client)
             self._replicas.check(self.client)
@@ -112,19 +133,24 @@ class StruckSlot:
         if self._slot.state not in (READY, DRAINING) or self._engines is None:
             return
         self._slot.slowed += 1
+        self._log.hit(self.client)
         self._engines.slow(self.client, factor)
         if lasts_s is not None:
             self._later(self._env._now + s_to_ns(lasts_s), FAILURE, partial(self._fast, self._slot.slowed))
 
     def _fast(self, number: int) -> None:
         if self._slot.slowed == number and self._engines is not None:
+            self._log.note(self.client, MENDED)
             self._engines.slow(self.client, 1.0)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def reclaim(self, notice_s: float) -> None:
         """Take the node away after a notice; another replica is wanted at once."""
-        self._replicas.reclaim(self._slot, s_to_ns(notice_s))
+        if self._replicas.reclaim(self._slot, s_to_ns(notice_s)):
+            self._log.hit(self.client)
+            self._log.note(self.client, NOTICE)
+            self._log.note(self.client, AWAY)
 
     def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
         """Let the node go down with all clients on it."""
@@ -137,10 +163,17 @@ class StruckSlot:
         if slot.broken or not (slot.held or self.client.platform):
             return   # without a node
         slot.broken = True
-        self._replicas.crash(slot, "node down", lambda: now + notice_ns)
+        if self._replicas.can_crash(slot):
+            self._log.hit(self.client)
+            self._replicas.crash(slot, "node down", lambda: now + notice_ns, self._missed)
         if evict_ns is not None and evict_ns < repair_ns:
             self._later(now + evict_ns, MEMBERSHIP, self._evicted)
         self._env.tick_at(now + repair_ns, MEMBERSHIP, self._repaired)
+
+    def _missed(self) -> None:
+        """Note that the node's heartbeats were missed, and routers know it now."""
+        self._log.note(self.client, HEARTBEAT)
+        self._log.note(self.client, AWAY)
 
     def _evicted(self) -> None:
         if self._slot.state == DOWN:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from hermes.core.client import Client
 from hermes.core.clock import MEMBERSHIP, Clock, Tick
+from hermes.core.record import CIRCUIT_FIELDS
 from hermes.gateway.parts import GatewayPart
 from hermes.gateway.retries import BreakerPolicy
 
@@ -73,6 +76,7 @@ class Breakers:
         self._env, self._policy, self._routers = env, policy, routers
         self._circuits: dict[tuple[int, int], _Circuit] = {}
         self.opened = 0
+        self._log: list[tuple[int, int, int, int]] = []
 
     def is_open(self, gateway: int, client: int) -> bool:
         """Whether a client gets no stages through a gateway."""
@@ -133,8 +137,15 @@ class Breakers:
         self._keep(gateway, client, away=False)
 
     def _keep(self, gateway: int, client: int, *, away: bool) -> None:
+        self._log.append((gateway, client, self._env._now, int(away)))
         for router in self._routers:
             router.keep_from(gateway, client, away=away)
+
+    def record(self) -> dict[str, Any]:   # Any: fields of the record
+        """Return when circuits were opened and closed; nothing if none was."""
+        if not self._log:
+            return {}
+        return {"circuits": dict(zip(CIRCUIT_FIELDS, np.array(self._log, dtype=np.int64).T.copy(), strict=True))}
 
 
 class Circuits(GatewayPart):
@@ -159,3 +170,6 @@ class Circuits(GatewayPart):
 
     def answered(self, call: Call, client: Client) -> None:
         self.breakers.succeeded(call.stage.gateway, client.index)
+
+    def record(self) -> dict[str, Any]:   # Any: see above
+        return self.breakers.record()

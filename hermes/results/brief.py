@@ -12,6 +12,7 @@ from hermes.core.reasons import CAPACITY, DEAD, DRAINS, EARLY, FLOW_CONTROL, GAV
 from hermes.results.assumes import NOT_MODELLED, assumed_lines
 from hermes.results.figures.catalogue import FIGURES, LATENCIES
 from hermes.results.figures.tenants import gateway_line
+from hermes.results.incident_text import incidents_lines
 from hermes.results.layout import WIDTH, Part, format_s, labelled, percent, share_text, short_number, shortened, to_html
 from hermes.results.render import grouped_clients, kv_size, limits_text, mean_of, most_of, sections
 from hermes.results.slo import METRICS, own_limits_missed
@@ -62,6 +63,7 @@ def brief(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fals
     out.append(("goodput", _goodput(summary)))
     out += [("misses", text) for text in own_limits_missed(summary.get("slo_of", {}))]
     out += [("fleet", text) for text in _fleets(summary)]
+    out += [("incidents", text) for text in incidents_lines(summary)]
     out += [("attempts", text) for text in _attempts(summary)]
     if (held := gateway_line(summary)) is not None:
         out.append(("gateway", held))

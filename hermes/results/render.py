@@ -6,6 +6,7 @@ from typing import Any
 
 from hermes.results.figures.catalogue import FIGURES, LATENCIES, limit_name
 from hermes.results.figures.tenants import gateway_sections
+from hermes.results.incident_text import HEAD, NOTE, incidents_rows
 from hermes.results.layout import Section, format_number, format_s, gibibytes, percent
 from hermes.sums import float_sum
 from hermes.units import counted
@@ -36,6 +37,8 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_breakdown(summary))
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items()
             if label not in ("workload", "band")]
+    if "incidents" in summary:
+        out.append(Section("incidents", HEAD, incidents_rows(summary["incidents"]), NOTE))
     out += gateway_sections(summary)
     if "balance" in summary.get("believed", {}):
         out.append(_beliefs(summary["believed"]))

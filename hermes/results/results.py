@@ -151,6 +151,15 @@ class Results:
         return self._frame("membership", lambda: membership_columns(self.record))
 
     @property
+    def incidents(self) -> pd.DataFrame:
+        """One row per incident: when it was noticed, when traffic left, when capacity and SLO were back; what it cost.
+        """
+        from hermes.results.figures.incidents import columns_of, incidents
+
+        return self._frame("incidents", lambda: columns_of(
+            incidents(self.record, self.metrics, slo_groups(self.slo, self.record))))
+
+    @property
     def attempts(self) -> pd.DataFrame:
         """One row per attempt of a gateway: its request, call, client, times and outcome. Empty without one."""
         from hermes.results.files.frames import attempt_columns

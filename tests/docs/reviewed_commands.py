@@ -51,7 +51,7 @@ NOT_RUN = {
 
 # `make test-all` runs these, except for searches of minutes: `make test-thorough`
 LONG = {
-    r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
+    r"hermes (availability|capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes optimize space\.yaml .*|hermes run search/best-0\.yaml":
         "many simulations; tests/explore/optimize/test_optimize.py has small ones",
     r"hermes optimize weights\.yaml .*":

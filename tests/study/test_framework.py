@@ -340,7 +340,7 @@ def test_studies_are_listed(capsys):
         assert main(arguments) == 0
         printed = capsys.readouterr().out
         assert all(name in printed for name in known_studies())
-    assert len(known_studies()) == 13
+    assert len(known_studies()) == 14
 
 
 def test_the_wheel_has_no_studies():

@@ -41,6 +41,7 @@ from hermes.explore.size.bounds import demand_of, fewest_clients, fewest_split
 from hermes.explore.size.layouts import NO_ROLES, Kind, Left, candidates, changes, is_mixture, llm_of, own_of
 from hermes.explore.size.own_layout import OwnLayout, as_composed, run_own
 from hermes.explore.size.size_range import StepRange, of_others, with_range
+from hermes.explore.size.spare import AsItHappens, Loss, as_it_happens
 from hermes.explore.size_check import SEEDS, Check, check_answer, misses_by_far, with_longer
 from hermes.explore.sweep.executor import Executor, opened
 from hermes.explore.trials import Trials
@@ -87,7 +88,17 @@ class Tried:
 
     @property
     def devices(self) -> int:
-        return self.kind.devices * sum(self.clients)
+        return self.kind.devices * sum(self.all_clients)
+
+    @property
+    def spares(self) -> tuple[int, ...]:
+        """Clients of each side that the simulation leaves out, and the answer has: of one loss (`--spare`)."""
+        return tuple(self.kind.spares(count) for count in self.clients)
+
+    @property
+    def all_clients(self) -> tuple[int, ...]:
+        """Clients of each side, spares included."""
+        return tuple(count + more for count, more in zip(self.clients, self.spares, strict=True))
 
     @property
     def layout(self) -> str:
@@ -95,9 +106,9 @@ class Tried:
 
     @property
     def label(self) -> str:
-        if len(self.clients) == 1:
-            return f"{self.clients[0]} x {self.kind.name}"
-        return f"{self.clients[0]}P/{self.clients[1]}D {self.kind.name}"
+        each = [f"{count}+{more}" if more else f"{count}"
+                for count, more in zip(self.clients, self.spares, strict=True)]
+        return f"{each[0]} x {self.kind.name}" if len(each) == 1 else f"{each[0]}P/{each[1]}D {self.kind.name}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,7 @@ class Dearer:
     @property
     def cost(self) -> float:
         """Dollars per hour at least, without clients of other kinds; devices where they have no price."""
-        return _cost(self.kind, self.clients)
+        return _cost(self.kind, self.clients, self.layout)
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ class Sizing:
         steps: The cheapest layout with step times at the ends of their range; None where it is not known.
         others: The cheapest layout of each other ranked device, with how far its step times are trusted.
         dearer: The layouts that were not searched to the end, by what they cost at least.
+        loss: For which the layouts have spares. happens: What one does to the cheapest layout, until routers know it.
         own: The scenario as written, under its own hardware model and the one of all layouts; None if they are one.
     """
 
@@ -160,6 +172,8 @@ class Sizing:
     steps: StepRange | None = None
     others: list[tuple[Tried, StepRange | None]] = field(default_factory=list)
     dearer: list[Dearer] = field(default_factory=list)
+    loss: Loss | None = None
+    happens: AsItHappens | None = None
 
     @property
     def ranked(self) -> list[Tried]:
@@ -197,6 +211,10 @@ class Sizing:
         """Whether any simulation is long enough for a verdict."""
         return any(settled(tried.row) for tried in self.tried)
 
+    def whole(self, tried: Tried) -> dict[str, Any]:
+        """Return the same document with the spares."""
+        return self.settings(replace(tried, kind=replace(tried.kind, loss=None), clients=tried.all_clients))
+
     def settings(self, tried: Tried) -> dict[str, Any]:
         """Return the scenario's document with the clients of a layout, and the seed and requests of its simulation."""
         document = {**self.document, **changes(self.document["clients"], tried.kind, tried.clients)}
@@ -206,8 +224,9 @@ class Sizing:
         return overridden(as_node(document), longer, self.scenario.source.base_dir).plain()  # type: ignore[no-any-return]
 
 
-def _cost(kind: Kind, clients: float) -> float:
-    return clients * kind.devices * (kind.price or 1.0)
+def _cost(kind: Kind, clients: float, layout: str) -> float:
+    sides = 1 if layout == "mixed" else 2
+    return (clients + sides * kind.spares(clients / sides)) * kind.devices * (kind.price or 1.0)
 
 
 def _fewest(tried: Tried) -> tuple[int, int, int, str]:
@@ -217,7 +236,10 @@ def _fewest(tried: Tried) -> tuple[int, int, int, str]:
 
 def hourly(tried: Tried) -> float | None:
     """Return the dollars per hour of all clients; None if the price of the layout's devices is unknown."""
-    return None if tried.kind.price is None else tried.row.get("cost.dollars_per_hour")
+    price, dollars = tried.kind.price, tried.row.get("cost.dollars_per_hour")
+    if price is None or dollars is None:
+        return None
+    return float(dollars) + sum(tried.spares) * tried.kind.devices * price
 
 
 def size(
@@ -225,7 +247,7 @@ def size(
     tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
     out: str | Path | None = None, executor: Executor | None = None, progress: OnProgress | None = None,
     prices: Mapping[str, float] | None = None, pps: Sequence[int] | None = None, dps: Sequence[int] | None = None,
-    eps: Sequence[bool] | None = None,
+    eps: Sequence[bool] | None = None, loss: Loss | None = None,
 ) -> Sizing:
     """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
 
@@ -242,6 +264,7 @@ def size(
             it names, else the description's.
         pps, dps, eps: Pipeline stages, data-parallel ranks, and whether each device has whole experts. Left out, those
             that make sense for the model (`hermes.explore.size.layouts.candidates`).
+        loss: Each layout has spares for it (`hermes.explore.size.spare`).
 
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
     """
@@ -254,11 +277,12 @@ def size(
         raise InputError(f"a price of one of the devices {', '.join(devices)}", unknown, field="--price")
     priced = [(device, *_price(device, base["clients"], prices, Path(base_dir))) for device in devices]
     splits = candidates(tps, pps, dps, eps, is_mixture(llm_of(base["clients"]), folder_of))
-    every = [Kind(device, split.tp, dollars, given, split.pp, split.dp, split.ep)
+    every = [Kind(device, split.tp, dollars, given, split.pp, split.dp, split.ep, loss)
              for device, dollars, given in priced for split in splits]
-    asked = [kind for kind in every if kind.devices <= max_devices and (kind.has_roles or "mixed" in layouts)]
+    asked = [kind for kind in every if kind.most(max_devices) and (kind.has_roles or "mixed" in layouts)]
     if not asked:
-        raise InputError(f"at least {counted(min(split.devices for split in splits), 'device')}, those of one client",
+        least = min((1 + kind.spares(1)) * kind.devices for kind in every)
+        raise InputError(f"at least {counted(least, 'device')}, those of one client{' and its spares' if loss else ''}",
                          max_devices, field="max_devices")
     left, checked, starts, known = _kinds(base, Path(base_dir), asked)
     left = [*left, *_not_asked(every, starts, layouts, max_devices)]
@@ -270,7 +294,7 @@ def size(
         trials.length = max([1.0, *(start.length for start in starts.values())])
         searches = _Searches(trials, base["clients"], starts, max_devices, layouts)
         sizing = Sizing(checked.title, checked, base, [], left, path=None if out is None else Path(out),
-                        assumed=known.links, remarks=known.remarks)
+                        assumed=known.links, remarks=known.remarks, loss=loss)
         sizing = check_answer(trials, sizing, partial(changes, base["clients"]), max_devices,
                               {kind: start.clients for kind, start in starts.items()}, searches.extended)
         sizing = replace(sizing, dearer=searches.dearer())
@@ -282,6 +306,7 @@ def size(
             sizing = replace(sizing, steps=with_range(trials, sizing, partial(changes, base["clients"]), max_devices),
                              others=of_others(sizing, partial(changes, base["clients"])))
         sizing = replace(sizing, own=run_own(trials, own, folder_of))
+        sizing = replace(sizing, happens=as_it_happens(sizing))
         if out is not None:
             trials.finish()
     return sizing
@@ -328,8 +353,10 @@ class _Known(NamedTuple):
 def _not_asked(every: list[Kind], starts: Mapping[Kind, _Start], layouts: Sequence[str], max_devices: int
                ) -> list[Left]:
     """Return the kinds of too many devices, and those that have no roles where layouts with roles are asked for."""
-    left = [Left(kind, f"a client has {counted(kind.devices, 'device')}, more than --max-devices {max_devices}")
-            for kind in every if kind.devices > max_devices]
+    left = [Left(kind, f"a client {'and its spares have' if kind.loss else 'has'} "
+                       f"{counted((1 + kind.spares(1)) * kind.devices, 'device')}, more than --max-devices "
+                       f"{max_devices}")
+            for kind in every if not kind.most(max_devices)]
     return left + [Left(kind, NO_ROLES, "pd") for kind in every if "pd" in layouts and not kind.has_roles
                    and (kind in starts or ("mixed" not in layouts and kind.devices <= max_devices))]
 
@@ -411,7 +438,7 @@ class _Searches:
                  max_devices: int, layouts: Sequence[str]) -> None:
         self._trials, self._clients, self._starts = trials, clients, starts
         self._max_devices, self._layouts = max_devices, layouts
-        self._running = {(kind, "mixed"): _Running(kind, _mixed(max_devices // kind.devices, start.clients))
+        self._running = {(kind, "mixed"): _Running(kind, _mixed(kind.most(max_devices), start.clients))
                          for kind, start in starts.items()}
 
     def extended(self, sizing: Sizing) -> Sizing:
@@ -431,9 +458,9 @@ class _Searches:
         """Return the searches that go on; the cheapest ones while no layout meets the SLO."""
         out: dict[tuple[Kind, str], _Running] = {}
         for priced in (True, False):   # nothing says what those without a price cost beside the others
-            mine = {key: min(_cost(key[0], clients) for _, clients in self._bounds(key[1], one))
+            mine = {key: min(_cost(key[0], clients, layout) for layout, clients in self._bounds(key[1], one))
                     for key, one in self._running.items() if (key[0].price is not None) == priced}
-            meets = [_cost(tried.kind, sum(tried.clients)) for tried in sizing.meets
+            meets = [tried.devices * (tried.kind.price or 1.0) for tried in sizing.meets
                      if (tried.kind.price is not None) == priced]
             least = min(meets or mine.values(), default=0.0)
             out |= {key: self._running[key] for key, cost in mine.items() if cost <= NEAR * least}
@@ -448,7 +475,7 @@ class _Searches:
 
     def _follows(self, kind: Kind) -> bool:
         """Whether a search of pd follows that of mixed."""
-        return "pd" in self._layouts and kind.has_roles and self._max_devices // kind.devices >= 2
+        return "pd" in self._layouts and kind.has_roles and kind.most(self._max_devices, 2) >= 2
 
     def _simulate(self, wanted: Mapping[tuple[Kind, str], _Running]) -> None:
         trials, seed = self._trials, self._trials.scenario.seed
@@ -471,7 +498,7 @@ class _Searches:
                 out.append(Found(kind, layout, one.best, one.tried))
             if layout == "mixed" and self._follows(kind):
                 self._running[kind, "pd"] = _Running(
-                    kind, _split(one.best or one.tried[-1], self._max_devices // kind.devices))
+                    kind, _split(one.best or one.tried[-1], kind.most(self._max_devices, 2)))
         return out
 
 

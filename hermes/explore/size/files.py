@@ -110,7 +110,7 @@ def write(sizing: Sizing, folder: Path) -> None:
     if not sizing.meets:
         return
     best = sizing.meets[0]
-    write_best(sizing.settings(best), sizing.scenario.source.base_dir,
+    write_best(sizing.whole(best), sizing.scenario.source.base_dir,
                f"{best.label}, {counted(best.devices, 'device')}", folder)
 
 

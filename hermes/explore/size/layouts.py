@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InputError
+from hermes.explore.size.spare import Loss
 from hermes.hardware.descriptions.models import load_model
 
 __all__ = ["NO_ROLES", "Kind", "Left", "Split", "candidates", "changes", "is_mixture", "llm_of", "own_of"]
@@ -61,6 +62,18 @@ class Kind:
     pp: int = 1
     dp: int = 1
     ep: bool = False             # whether each device has whole experts
+    loss: Loss | None = None     # for which each side of a layout has spares
+
+    def spares(self, clients: float) -> int:
+        """Return how many clients a side has beside those that serve."""
+        return 0 if self.loss is None else self.loss.spares(clients, self.devices)
+
+    def most(self, devices: int, sides: int = 1) -> int:
+        """Return the most clients that serve, of so many devices with the spares of all sides."""
+        most = devices // self.devices
+        while most > 0 and most + sides * self.spares(most / sides) > devices // self.devices:
+            most -= 1
+        return most
 
     @property
     def split(self) -> Split:

@@ -55,7 +55,7 @@ def with_range(trials: Trials, sizing: Sizing, changes: Changes, max_devices: in
         return None
     if why := _unsearched(best, changes):
         return replace(steps, why=why)
-    fewest, most = (_clients(trials, best, changes, factor, max_devices // best.kind.devices)
+    fewest, most = (_clients(trials, best, changes, factor, best.kind.most(max_devices, len(best.clients)))
                     for factor in (steps.low, steps.high))
     # one seed may ask for more than the answer, which others confirm: shorter steps need no more, longer ones no less
     answer = sum(best.clients)

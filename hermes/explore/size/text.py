@@ -47,6 +47,7 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
         near = sizing.check is not None and sizing.check.within_noise
         noise = "; within noise, a client more is safe" if near else ""
         out.append(("answer", f"{best.label}: {number}{dollars}{fewest}{noise}"))
+        out += _spares(sizing, best)
         if sizing.as_cheap:
             labels = ", ".join(one.label for one in sizing.as_cheap)
             out.append(("as cheap", f"{labels}; the answer has the fewest devices, then the simplest layout"))
@@ -83,11 +84,39 @@ def lines(sizing: Sizing) -> list[tuple[str, str]]:
     return out
 
 
+def _spares(sizing: Sizing, best: Tried) -> list[tuple[str, str]]:
+    """Return what the spares of the answer are and cost, and what a loss does until routers know it."""
+    if sizing.loss is None:
+        return []
+    devices = sum(best.spares) * best.kind.devices
+    price = "" if best.kind.price is None else f", ${devices * best.kind.price:,.4g} an hour"
+    side = " on either side" if len(best.clients) > 1 else ""
+    out = [("spare", f"{devices} of these devices ({devices / best.devices:.0%}{price}) for the loss of "
+                     f"{sizing.loss.text}{side}: every simulation is without them for its whole time, and so are the "
+                     "figures here but devices and dollars")]
+    if sizing.happens is not None:
+        row = sizing.happens.incident
+        known = "routers do not notice it" if row["noticed_s"] is None else (
+            f"routers choose them for {format_s(row['left_s'])} ({row['noticed_by']})")
+        over = "the SLO is not met again" if row["recovered_s"] is None else (
+            f"the SLO is met again after {format_s(row['recovered_s'])}")
+        lost = row["requests_failed"] + row["requests_refused"]
+        out.append(("as lost", f"{sizing.happens.lost} at {format_s(row['at_s'])}: {known}, {over}; {lost:,} requests "
+                               f"lost, {row['retried']:,} retried"))
+    return out
+
+
+def _million(tried: Tried) -> float | None:
+    """Return the dollars per million tokens of answers of all clients; None without a price."""
+    million, whole, own = tried.row.get(MILLION), hourly(tried), tried.row.get("cost.dollars_per_hour")
+    return None if million is None or not whole or not own else float(million) * whole / float(own)
+
+
 def _instead(sizing: Sizing) -> list[str]:
     """Return the cheapest layout of each other device, and how far its step times are trusted."""
     out = []
     for tried, steps in sizing.others:
-        million = tried.row.get(MILLION)
+        million = _million(tried)
         dollars = f"${hourly(tried):,.4g} an hour" + ("" if million is None else f", ${million:.3g}/M")
         out.append(f"{tried.label}: {counted(tried.devices, 'device')}, {dollars}"
                    + ("" if steps is None else f"; {_times(steps)}"))
@@ -168,7 +197,8 @@ def _ends(best: Tried, steps: StepRange | None) -> str:
     """Return the devices at both ends of the range of step times, as ` (26 to 32)`, or ""."""
     if steps is None or steps.why or steps.fewest is None:
         return ""
-    fewest, most = (None if one is None else one * best.kind.devices for one in (steps.fewest, steps.most))
+    fewest, most = (None if one is None else (one + sum(best.spares)) * best.kind.devices
+                    for one in (steps.fewest, steps.most))
     if fewest == most:
         return ""
     return f" ({fewest} to {'more than are allowed' if most is None else most})"
@@ -273,7 +303,7 @@ def _table(sizing: Sizing, title: str, layouts: Sequence[Tried]) -> Section:
         row, nearest, dollars = tried.row, nearest_to_limit(tried.row), hourly(tried)
         rows.append((
             " ".join([tried.label, *(known[text] for text in sizing.remarks.get(tried.kind, ()))]),
-            str(tried.devices), short_number(dollars), short_number(None if dollars is None else row.get(MILLION)),
+            str(tried.devices), short_number(dollars), short_number(_million(tried)),
             short_number(row.get(PER_J)),
             *(format_s(_at_percentile(row, metric, slo.percentile)) for metric in ("ttft", "tpot")),
             short_number(row.get(GOOD)), "-" if nearest is None else f"{nearest[1]:.0%}",
@@ -335,6 +365,7 @@ def plain(sizing: Sizing) -> dict[str, Any]:
         user, device = speed(tried) or (None, None)
         return {"layout": tried.layout, **kind_plain(tried.kind), "remarks": sizing.remarks.get(tried.kind, []),
                 "clients": list(tried.clients), "devices": tried.devices, "dollars_per_hour": hourly(tried),
+                **({} if tried.kind.loss is None else {"spares": list(tried.spares)}),
                 "misses": tried.misses,
                 "tokens_per_s_per_user": user, "tokens_per_s_per_device": device}
 
@@ -342,6 +373,9 @@ def plain(sizing: Sizing) -> dict[str, Any]:
     return {
         "ranked": [one(tried) for tried in sizing.ranked], "unranked": [one(tried) for tried in sizing.unpriced],
         "headroom": sizing.headroom,
+        **({} if sizing.loss is None else {"spare": {
+            "unit": sizing.loss.unit, "number": sizing.loss.number,
+            "as_lost": None if sizing.happens is None else dict(sizing.happens.incident)}}),
         "steps": None if sizing.steps is None else asdict(sizing.steps),
         "others": [{"layout": tried.label, "steps": None if steps is None else asdict(steps)}
                    for tried, steps in sizing.others],

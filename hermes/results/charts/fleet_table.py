@@ -1,17 +1,19 @@
-"""The table of replicas in a page of `hermes report`: what was held, what it cost, and how long the SLO was missed."""
+"""Tables of replicas and of incidents in a page of `hermes report`: what was held, what it cost, what failures did."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from hermes.results.charts.time_charts import Runs
 from hermes.results.figures.membership import fleet_groups
 from hermes.results.figures.replica_states import group_dollars, longest_queue
 from hermes.results.figures.usage import paid_ns
+from hermes.results.incident_text import HEAD, NOTE, incidents_rows
 from hermes.results.layout import format_number, format_s
 from hermes.units import NS_PER_S
 
-__all__ = ["replicas_table"]
+__all__ = ["incidents_table", "replicas_table"]
 
 _HEAD = ("", "slots", "ready, mean", "ready, most", "device-hours held", "started", "drained", "$ held",
          "$ if all slots were held", "longest queue")
@@ -35,7 +37,19 @@ def replicas_table(runs: Runs) -> str:
         if (slo := run.summary.get("fleet_slo")) is not None:
             notes.append(f"SLO{of_run}: {slo['slo_minutes_out']} of {slo['minutes']} minutes out of limit, by arrival: "
                          "too small a share of the requests was within the limits.")
-    head = "".join(f"<th>{escape(text)}</th>" for text in _HEAD)
+    return _table(_HEAD, rows, notes)
+
+
+def incidents_table(runs: Runs) -> str:
+    """Return the incidents of the runs as HTML, one row each; "" without one."""
+    rows = [[cells[0] + (f" of {name}" if len(runs) > 1 else ""), *cells[1:]]
+            for name, run in runs if "incidents" in run.summary
+            for cells in incidents_rows(run.summary["incidents"])]
+    return f"<h3>Incidents</h3>{_table(HEAD, rows, [NOTE])}" if rows else ""
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="full"><tr>{head}</tr>{body}</table></div>' + "".join(
         f'<p class="dim">{escape(text)}</p>' for text in notes)

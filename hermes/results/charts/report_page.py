@@ -12,7 +12,7 @@ from typing import Any
 from hermes.results.brief import brief
 from hermes.results.charts import PALETTE, Panel, panel_spec, theme
 from hermes.results.charts.fleet_charts import fleet_panels
-from hermes.results.charts.fleet_table import replicas_table
+from hermes.results.charts.fleet_table import incidents_table, replicas_table
 from hermes.results.charts.gateway_charts import gateway_panels
 from hermes.results.charts.run_charts import breakdown, chart, latency, utilisation
 from hermes.results.charts.time_charts import Runs, over_time
@@ -80,7 +80,7 @@ def runs_page(runs: Runs) -> str:
                     for _, run in runs)   # the queue at the replicas is that at the clients
     shown = [name for name in OVER_TIME if name != "waiting" or not in_fleets]
     panels = [*latency(runs), *breakdown(runs), *over_time(runs, shown), *utilisation(runs)]
-    own = [("Replicas", replicas, replicas_table(runs))] if replicas else []
+    own = [("Replicas", replicas, replicas_table(runs) + incidents_table(runs))] if replicas else []
     tables = [(name, to_html(found)) for name, run in runs if (found := gateway_sections(run.summary))]
     waits = gateway_panels(runs)
     if waits:   # the tables below the charts

@@ -85,6 +85,18 @@ _ROWS = (
     Figure("believed.balance.*.jain", "Jain's index of tokens of clients", better=1),
     Figure("fleet.*.ready_mean", "replicas ready, mean"),
     Figure("fleet.*.held_device_hours", "device-hours held", better=-1),
+    Figure("incidents.count", "incidents", better=-1),
+    Figure("incidents.noticed_s", "longest until an incident was noticed", "s", -1),
+    Figure("incidents.left_s", "longest until traffic left", "s", -1),
+    Figure("incidents.back_s", "longest until capacity was back", "s", -1),
+    Figure("incidents.recovered_s", "longest time to recover", "s", -1),
+    Figure("incidents.requests_failed", "requests failed by incidents", better=-1),
+    Figure("incidents.requests_refused", "requests refused in incidents", better=-1),
+    Figure("incidents.retried", "requests retried in incidents"),
+    Figure("incidents.cut", "attempts cut off by the end of a node", better=-1),
+    Figure("incidents.wasted_tokens", "tokens wasted by incidents", "tokens", -1),
+    Figure("incidents.lost_tokens", "tokens lost by incidents", "tokens", -1),
+    Figure("fleet_slo.slo_minutes_out", "minutes out of the SLO", better=-1),
     Figure("devices", "devices", better=-1),
 )
 FIGURES = {row.path: row for row in _ROWS}

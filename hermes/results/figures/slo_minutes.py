@@ -16,7 +16,7 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.slo import SloConfig, SloGroup, within_slo, without_limit
 from hermes.units import NS_PER_S
 
-__all__ = ["MINUTE_NS", "SloMinutes", "slo_minutes"]
+__all__ = ["MINUTE_NS", "SloMinutes", "share_asked", "slo_minutes"]
 
 MINUTE_NS = 60 * NS_PER_S
 _P99 = 0.99   # requests are compared with the p99 limits over the baselines where no limit per request is given
@@ -64,7 +64,7 @@ def slo_minutes(groups: list[SloGroup], metrics: RequestMetrics, record: RunReco
         mine = judged & group.rows
         if not mine.any():
             continue
-        share = _share_asked(group.slo)
+        share = share_asked(group.slo)
         arrived, met = (np.bincount(place[rows], minlength=len(minute)) for rows in (mine, mine & good))
         out |= met < share * arrived - 1e-9 * arrived
         requests, within = requests + arrived, within + met
@@ -73,7 +73,7 @@ def slo_minutes(groups: list[SloGroup], metrics: RequestMetrics, record: RunReco
     return SloMinutes(minute[some], requests[some], within[some], out[some], tuple(sorted(set(asked))))
 
 
-def _share_asked(slo: SloConfig) -> float:
+def share_asked(slo: SloConfig) -> float:
     """Return the share of requests that must be within the limits per request of a group."""
     own = any(limit is not None for limit in (slo.ttft, slo.tpot, slo.e2e))
     return slo.percentile / 100 if own else _P99

@@ -143,6 +143,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "steps": _steps(usages),
         "energy": _energy(usages, attributed, record, output, int(completed.sum())),
         **fleet_summary(record, *paid_ns(record)), **_fleet_slo(record, metrics, groups),
+        **_of_some(bool(record.incidents), "incidents", record, metrics, groups),
         **_of_some(bool(record.attempts), "attempts", record, attributed),
         **_of_some(bool(record.held) or any(name in record.labels for name in GROUPINGS), "tenants", record, metrics),
         "cost": cost_summary(record, (answers, output, output + prompt), int(completed.sum())),

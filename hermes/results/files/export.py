@@ -118,7 +118,7 @@ def _scenario_yaml(results: Results) -> str | None:
 
 
 def _write_trace(results: Results, path: Path, max_events: int) -> None:
-    cut = write_trace(results.record, results.metrics, path, max_events)
+    cut = write_trace(results.record, results.metrics, path, max_events, slo=results.slo)
     if cut is not None:
         results.meta["trace_cut"] = cut
 

@@ -33,7 +33,7 @@ MOST_BYTES = 2**50
 _LISTS = {"wide": "int64", "narrow": "int32", "floats": "float64"}   # column -> type
 _COLUMNS = {"int64": "wide", "float64": "floats", **dict.fromkeys(("bool", "int8", "uint8", "int32"), "narrow")}
 # fields that are written only where they hold something
-_WHERE_THERE = ("held", "calls", "queued", "halts", "offers", "weights")
+_WHERE_THERE = ("held", "calls", "queued", "halts", "offers", "weights", "incidents", "incident_kinds", "circuits")
 _VALUES = 1 << 20   # of a row at most; of a row group at least
 
 Array = npt.NDArray[Any]

@@ -4,7 +4,7 @@ Clients are processes: their runs of steps are slices, their stages asynchronous
 sequences running and waiting and KV blocks in use are counters. Two more processes hold one span per request and the
 transfers. Arrows (flow events) follow a request from the run that completed a stage to the run that started the next
 one on another client. Where clients come and go, each has a second thread with the states of its replicas, and one more
-process counts the ready ones of each group. Times are microseconds with three decimals.
+process counts the ready ones of each group, and has the incidents. Times are microseconds with three decimals.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.core.record import READY, STATUS_COMPLETED, RunRecord
+from hermes.results.figures.incidents import incidents
 from hermes.results.figures.membership import fleet_groups
 from hermes.results.figures.replica_states import spans, state_counts
 from hermes.results.figures.usage import client_names
 from hermes.results.files.frames import STATUSES
 from hermes.results.metrics import RequestMetrics
+from hermes.results.slo import SloConfig, slo_given, slo_groups
+from hermes.units import NS_PER_S
 
 __all__ = ["MAX_TRACE_EVENTS", "trace_events", "write_trace"]
 
@@ -202,6 +205,24 @@ def _replicas(record: RunRecord, until_ns: int | None) -> Iterator[Event]:
             before = ready
 
 
+def _incidents(record: RunRecord, metrics: RequestMetrics, slo: SloConfig, until_ns: int | None) -> Iterator[Event]:
+    """Yield each incident as a span until capacity is back and the SLO met again, with its times as marks."""
+    for key, one in enumerate(incidents(record, metrics, slo_groups(slo, record)) if record.incidents else ()):
+        at = one.at_ns
+        if until_ns is not None and at >= until_ns:
+            return
+        times = {"noticed": one.noticed_s, "traffic left": one.left_s, "capacity back": one.back_s,
+                 "recovered": one.recovered_s}
+        known = {name: at + round(value * NS_PER_S) for name, value in times.items() if value is not None}
+        open_ = one.back_s is None or (one.recovered_s is None and slo_given(slo_groups(slo, record)))
+        end = record.end_ns if open_ else max(known.values())
+        name, pid = f"{one.kind} of {one.clients[0]}", _FIRST_CLIENT + len(record.clients)
+        yield from _span(pid, "incident", key, name, at, end, one.row)
+        for mark, time in known.items():
+            yield {"ph": "n", "cat": "incident", "name": mark, "pid": pid, "tid": 0, "id2": {"local": hex(key)},
+                   "ts": _us(time)}
+
+
 def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
     stages = record.stages
     for key, (before, after) in enumerate(links.tolist()):
@@ -213,9 +234,10 @@ def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
                "ts": _us(int(stages["start_ns"][after])), **common}
 
 
-def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = MAX_TRACE_EVENTS) -> Iterator[Event]:
-    """Yield at most `max_events` events, besides names and the note of where a trace was cut."""
-    return _events(record, metrics, _select(record, max_events), max_events)
+def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = MAX_TRACE_EVENTS,
+                 slo: SloConfig | None = None) -> Iterator[Event]:
+    """Yield at most `max_events` events, besides names, incidents and the note of where a trace was cut."""
+    return _events(record, metrics, slo or SloConfig(), _select(record, max_events), max_events)
 
 
 def _cut_text(rows: _Rows, max_events: int) -> str | None:
@@ -226,7 +248,8 @@ def _cut_text(rows: _Rows, max_events: int) -> str | None:
             f"the limit is {max_events:,}")
 
 
-def _events(record: RunRecord, metrics: RequestMetrics, rows: _Rows, max_events: int) -> Iterator[Event]:
+def _events(record: RunRecord, metrics: RequestMetrics, slo: SloConfig, rows: _Rows, max_events: int
+            ) -> Iterator[Event]:
     yield from _processes(record)
     text = _cut_text(rows, max_events)
     if text is not None and rows.until_ns is not None:
@@ -238,10 +261,12 @@ def _events(record: RunRecord, metrics: RequestMetrics, rows: _Rows, max_events:
     yield from _flows(record, rows.links)
     if len(record.membership):
         yield from _replicas(record, rows.until_ns)
+    yield from _incidents(record, metrics, slo, rows.until_ns)
 
 
 def write_trace(
-    record: RunRecord, metrics: RequestMetrics, path: Path, max_events: int = MAX_TRACE_EVENTS, *, compress: bool = True
+    record: RunRecord, metrics: RequestMetrics, path: Path, max_events: int = MAX_TRACE_EVENTS, *,
+    compress: bool = True, slo: SloConfig | None = None,
 ) -> str | None:
     """Write the trace, gzipped by default (viewers open that). Equal records give equal bytes.
 
@@ -254,7 +279,7 @@ def write_trace(
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as out:
             out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
             separator = ""
-            for event in _events(record, metrics, rows, max_events):
+            for event in _events(record, metrics, slo or SloConfig(), rows, max_events):
                 out.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False))
                 separator = ",\n"
             out.write("\n]}\n")
