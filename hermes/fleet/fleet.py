@@ -35,20 +35,20 @@ class Group(NamedTuple):
         name: Its name.
         field: Key of the scenario at which it stands.
         config: Its `fleet`.
-        clients: Its clients, each a slot.
+        clients: Its clients by slot: those of one engine.
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
-        slow_first: See `hermes.fleet.start_ups.Place`.
+        slow_first: Makes the first step of an engine longer by so many ns, by its clients; None as `engines`.
         engines: What can go wrong within its engines; None for clients that are no LLM engines.
     """
 
     name: str
     field: str
     config: FleetConfig
-    clients: list[Any]   # Any: each a `Replica` that is a `Client`
+    clients: list[list[Any]]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
     engine: FindsStart
-    slow_first: Callable[[Any, int], None] | None
+    slow_first: Callable[[list[Any], int], None] | None
     engines: Engines | None
 
 
@@ -88,7 +88,7 @@ class Fleet(DispatchPart):
             probing = Probing(config.probe, config.liveness, seed)
             with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
-                    env, clients, group.engine, group.slow_first, probing.ready_ns, seed))
+                    env, [mine[0] for mine in clients], group.engine, _slows_first(group), probing.ready_ns, seed))
             with inside(f"{group.field}.fleet"):
                 replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
                                     seed, self._down, config.drain, config.restarts)
@@ -96,8 +96,8 @@ class Fleet(DispatchPart):
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))
             for part in parts:
-                part.covers([client for client in clients if client.role == "service"])
-            replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
+                part.covers([client for mine in clients for client in mine if client.role == "service"])
+            replicas.name, replicas.role, replicas.facts = group.name, clients[0][0].role, group.facts
             replicas.kv_waits = self._kv_waits
             self.replicas[group.name] = replicas
             if any(part.queues for part in parts):
@@ -109,15 +109,15 @@ class Fleet(DispatchPart):
             self._fail(config, struck)
             for update in config.updates:
                 replicas.update_at(update)
-            self._of |= {client.index: replicas for client in clients}
+            self._of |= {client.index: replicas for mine in clients for client in mine}
             self._acting.append((config.autoscaler, replicas))
             if isinstance(config.autoscaler, GroupsAutoscaler):
                 with inside(f"{group.field}.fleet.autoscaler"):
-                    config.autoscaler.check_groups([replicas])
+                    _check_groups(config.autoscaler, [replicas])
         self._shared = [(autoscaler, [self.replicas[name] for name in names]) for autoscaler, names in shared]
         for number, (several, views) in enumerate(self._shared):
             with inside(f"autoscalers.{number}.autoscaler"):
-                several.check_groups(views)
+                _check_groups(several, views)
 
     def _fail(self, config: FleetConfig, struck: list[StruckSlot]) -> None:
         """Let the failures of a group happen."""
@@ -211,6 +211,24 @@ class Fleet(DispatchPart):
                 part.lost(client, why)
             else:
                 part.back(client)
+
+
+def _check_groups(autoscaler: GroupsAutoscaler, views: list[Replicas]) -> None:
+    """Raise `InputError` for groups that an autoscaler cannot scale together."""
+    for view in views:
+        if autoscaler.reads_steps and len(view.slot(0).clients) > 1:
+            raise InputError(Verbatim(f"it reads the steps of each rank and batch of an engine, which is not modelled "
+                                      f"({view.name} has several); take another"), field="kind")
+    autoscaler.check_groups(views)
+
+
+def _slows_first(group: Group) -> Callable[[Any, int], None] | None:   # Any: a client
+    """Return what makes the first step of a replica longer, by its first client."""
+    slow = group.slow_first
+    if slow is None:
+        return None
+    of = {mine[0].index: mine for mine in group.clients}
+    return lambda client, more_ns: slow(of[client.index], more_ns)
 
 
 def _strike(strikes: Callable[[StruckSlot], None], slot: StruckSlot, tick: Tick) -> None:

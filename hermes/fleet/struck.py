@@ -37,7 +37,7 @@ class StruckSlot:
 
     @property
     def client(self) -> Any:   # Any: of any kind
-        """The client that is the slot."""
+        """The first client of the slot."""
         return self._slot.client
 
     def _later(self, time_ns: int, priority: int, then: Callable[[], None], *, always: bool = False) -> None:
@@ -71,7 +71,8 @@ class StruckSlot:
         if slot.state not in (READY, DRAINING) or slot.hung or self._engines is None:
             return
         slot.hung = True
-        self._engines.hang(self.client)
+        for client in slot.clients:
+            self._engines.hang(client)
         if lasts_s is not None:
             # after the last request, too: the engine ends what nobody waits for
             self._later(now + s_to_ns(lasts_s), FAILURE, self._goes_on, always=True)
@@ -98,7 +99,8 @@ class StruckSlot:
         if slot.hung and slot.state in (READY, DRAINING):
             slot.hung = False
             assert self._engines is not None
-            self._engines.go_on(self.client)
+            for client in slot.clients:
+                self._engines.go_on(client)
             self._replicas.check(self.client)
             self._later(self._probing.ready_ns(self.client.name, self._env._now), MEMBERSHIP, self._answers)
 
@@ -112,13 +114,18 @@ class StruckSlot:
         if self._slot.state not in (READY, DRAINING) or self._engines is None:
             return
         self._slot.slowed += 1
-        self._engines.slow(self.client, factor)
+        self._slows(factor)
         if lasts_s is not None:
             self._later(self._env._now + s_to_ns(lasts_s), FAILURE, partial(self._fast, self._slot.slowed))
 
     def _fast(self, number: int) -> None:
-        if self._slot.slowed == number and self._engines is not None:
-            self._engines.slow(self.client, 1.0)
+        if self._slot.slowed == number:
+            self._slows(1.0)
+
+    def _slows(self, factor: float) -> None:
+        for client in self._slot.clients:
+            assert self._engines is not None
+            self._engines.slow(client, factor)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 

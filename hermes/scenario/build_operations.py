@@ -105,9 +105,11 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
         first += len(mine)
         if config.value_of("fleet") is not None:
             with inside(f"clients.{i}.fleet"):
-                _check_fleet(scenario, config, len(mine), queued=queued)
-            groups.append(Group(config.name, f"clients.{i}", config.fleet, mine,
-                                partial(_group_facts, config, mine[0], base_dir),
+                _check_fleet(scenario, config, config.count, queued=queued)
+            per = len(mine) // config.count
+            groups.append(Group(config.name, f"clients.{i}", config.fleet,
+                                [mine[one:one + per] for one in range(0, len(mine), per)],
+                                partial(_group_facts, config, mine[:per], base_dir),
                                 partial(engine_start, config, mine[0], base_dir),
                                 slow_first if config.serves_llm else None,
                                 LLMEngines(mine) if config.serves_llm else None))
@@ -157,9 +159,9 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
 
 def _check_nodes(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
     """Raise `InputError` for a node that goes down with a client that cannot."""
-    come_and_go = {client.index for group in groups for client in group.clients}
+    come_and_go = {client.index for group in groups for mine in group.clients for client in mine}
     for group in groups:
-        platforms = {client.platform for client in group.clients} - {""}
+        platforms = {mine[0].platform for mine in group.clients} - {""}
         staying = [client for client in clients
                    if client.platform in platforms and client.index not in come_and_go]
         for place, failure in enumerate(group.config.failures):
@@ -184,11 +186,12 @@ def _need_queue(queued: bool, field: str) -> None:
                          field=field)
 
 
-def _group_facts(config: Any, client: Any, base_dir: Path) -> GroupFacts:   # Any: of a group of LLM clients
+def _group_facts(config: Any, clients: list[Any], base_dir: Path) -> GroupFacts:   # Any: LLM clients of one engine
     from hermes.fleet.observations import GroupFacts
 
-    resources = config.resources(client.hardware, base_dir)
-    return GroupFacts(resources.devices, resources.devices * resources.dollars_per_hour)
+    resources = config.resources(clients[0].hardware, base_dir)
+    devices = resources.devices * len(clients)
+    return GroupFacts(devices, devices * resources.dollars_per_hour)
 
 
 def _shared_autoscalers(scenario: Scenario, groups: Mapping[str, Group], *, queued: bool,
