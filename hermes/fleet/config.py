@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import core_schema
@@ -11,6 +11,7 @@ from hermes.config import Component, ConfigModel, Duration, Name
 from hermes.errors import InputError
 from hermes.fleet.autoscalers import AUTOSCALERS
 from hermes.fleet.failures import FailureConfig
+from hermes.fleet.places import Nodes
 from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
@@ -70,6 +71,11 @@ class Restarts(ConfigModel):
     """Wait before the second restart, from the end of the process on."""
     max_backoff: Duration = Field(default=300.0, ge=0)
     """Longest wait."""
+    policy: Literal["recreate_group", "none"] | None = None
+    """What a restart of one pod does to the others of its replica. `recreate_group`: all are deleted and made anew, at
+    once and without a back-off, with a whole start-up (LeaderWorkerSet's RecreateGroupOnPodRestart); routers know after
+    `probe.delay`. `none`: their processes end, too, and start again where they are. Left out, the first for replicas of
+    several nodes."""
 
 
 class Drain(ConfigModel):
@@ -122,6 +128,8 @@ class FleetConfig(ConfigModel):
     """Failures of several kinds, at given times or at random."""
     restarts: Restarts = Restarts()
     """When a process that has ended starts again."""
+    nodes: Nodes = Nodes()
+    """Where the replicas are."""
     liveness: Liveness | None = None
     """What ends replicas that hang. Left out, nothing does, as with Kubernetes."""
     spares: Spares | None = None

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
 from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S
 
-__all__ = ["WITHIN_ENGINES", "Engines", "Every", "Failure", "FailureConfig", "Struck"]
+__all__ = ["WITHIN_ENGINES", "Engines", "Every", "Failure", "FailureConfig", "Struck", "ZoneFails"]
 
 
 class Every(ConfigModel):
@@ -65,8 +65,14 @@ class Struck(Protocol):
     def reclaim(self, notice_s: float) -> None:
         """Take the node away after a notice; another replica is wanted at once."""
 
+    def lose_device(self, repair_s: float) -> None:
+        """Let a device go down with the whole replica."""
+
     def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
-        """Let the node go down with all clients on it."""
+        """Let the node go down with all replicas on it."""
+
+    def lose_zone(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
+        """Let all nodes of the slot's zone go down."""
 
 
 class Failure(ConfigModel):
@@ -147,12 +153,22 @@ class Reclaimed(Failure):
         slot.reclaim(self.notice)
 
 
-class NodeFails(Failure):
-    """The node goes down with all clients that have the same `platform`; without one, with the replica alone.
+class DeviceFails(Failure):
+    """A device goes down, and the replica with it: all devices share its layers or experts. Where a restart makes the
+    group anew (`restarts.policy`), it does so in a free slot; otherwise it waits for the device."""
 
-    No probe runs without a node: routers know when the control plane misses its heartbeats."""
+    kind: Literal["device"] = "device"
 
-    kind: Literal["node"] = "node"
+    repair: Duration = Field(gt=0)
+    """Time until the device is back, or another one in its place."""
+
+    def strikes(self, slot: Struck) -> None:
+        slot.lose_device(self.repair)
+
+
+class Outage(Failure):
+    """Base of failures of nodes. No probe runs without a node: routers know when the control plane misses its
+    heartbeats."""
 
     repair: Duration = Field(gt=0)
     """Time until the node is back: its replicas start again, or its slots are free."""
@@ -162,10 +178,37 @@ class NodeFails(Failure):
     """Time after which a replica is replaced in a slot of another node, if the node is not back (Kubernetes'
     toleration). `null`: it waits for its node."""
 
+
+class NodeFails(Outage):
+    """A node goes down with all replicas that have devices on it: those with the same `platform`, or one alone."""
+
+    kind: Literal["node"] = "node"
+
     def strikes(self, slot: Struck) -> None:
         slot.lose_node(self.repair, self.notice, self.evict)
 
 
-FailureConfig = Annotated[Crashes | Hangs | Straggles | Reclaimed | NodeFails, Field(discriminator="kind")]
+class ZoneFails(Outage):
+    """All nodes of a zone (`nodes.zone`) go down, those of other groups, too. Random times are hours of the zone."""
+
+    kind: Literal["zone"] = "zone"
+
+    zone: Name | None = None
+    """Its name. Left out, each zone of the group, at random times."""
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if self.replica is not None:
+            raise InputError(Verbatim("a zone has all of its replicas; name the `zone`"), field="replica")
+        if self.zone is None and self.every is None:
+            raise InputError(Verbatim("missing: which zone goes down"), field="zone")
+        return self
+
+    def strikes(self, slot: Struck) -> None:
+        slot.lose_zone(self.repair, self.notice, self.evict)
+
+
+FailureConfig = Annotated[Crashes | Hangs | Straggles | Reclaimed | DeviceFails | NodeFails | ZoneFails,
+                          Field(discriminator="kind")]
 WITHIN_ENGINES = ("hang", "straggler")
 """Kinds that only LLM clients know."""

@@ -17,8 +17,10 @@ from hermes.dispatch.parts import DispatchPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig
-from hermes.fleet.failures import Engines
+from hermes.fleet.failure_times import FailureClock
+from hermes.fleet.failures import Engines, Failure, ZoneFails
 from hermes.fleet.observations import GroupFacts
+from hermes.fleet.places import Places
 from hermes.fleet.probing import Probing
 from hermes.fleet.replicas import Replicas
 from hermes.fleet.start_ups import FindsStart, Place
@@ -39,6 +41,7 @@ class Group(NamedTuple):
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
         slow_first: Makes the first step of an engine longer by so many ns, by its clients; None as `engines`.
+        places: Where its replicas are.
         engines: What can go wrong within its engines; None for clients that are no LLM engines.
     """
 
@@ -50,6 +53,7 @@ class Group(NamedTuple):
     engine: FindsStart
     slow_first: Callable[[list[Any], int], None] | None
     engines: Engines | None
+    places: Places
 
 
 class _Seen(NamedTuple):
@@ -82,13 +86,15 @@ class Fleet(DispatchPart):
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         self._struck: list[StruckSlot] = []
+        self._of_zones: list[FailureClock] = []   # clocks of zones, which run all the time
         self.replicas: dict[str, Replicas] = {}
         for group in groups:
             config, clients = group.config, group.clients
             probing = Probing(config.probe, config.liveness, seed)
             with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
-                    env, [mine[0] for mine in clients], group.engine, _slows_first(group), probing.ready_ns, seed))
+                    env, [mine[0] for mine in clients], group.engine, _slows_first(group), probing.ready_ns, seed,
+                    group.places.shares))
             with inside(f"{group.field}.fleet"):
                 replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
                                     seed, self._down, config.drain, config.restarts)
@@ -98,13 +104,13 @@ class Fleet(DispatchPart):
             for part in parts:
                 part.covers([client for mine in clients for client in mine if client.role == "service"])
             replicas.name, replicas.role, replicas.facts = group.name, clients[0][0].role, group.facts
-            replicas.kv_waits = self._kv_waits
+            replicas.kv_waits, replicas.recreates = self._kv_waits, group.places.recreates
             self.replicas[group.name] = replicas
             if any(part.queues for part in parts):
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, replicas)
-            struck = [StruckSlot(env, replicas, number, probing, group.engines, self._on_the_node_of)
-                      for number in range(len(clients))]
+            struck = [StruckSlot(env, replicas, number, probing, group.engines, place, self._struck)
+                      for number, place in enumerate(group.places.slots)]
             self._struck += struck
             self._fail(config, struck)
             for update in config.updates:
@@ -124,19 +130,20 @@ class Fleet(DispatchPart):
         at: list[tuple[int, float, Callable[[StruckSlot], None]]] = [
             (crash.replica, crash.at, StruckSlot.crash) for crash in config.crashes]
         at += [(number, failure.at, failure.strikes) for failure in config.failures if failure.at is not None
-               for number in failure.slots(len(struck))]
+               for number in _slots_of(failure, struck)]
         for number, time, strikes in sorted(at, key=lambda one: one[0]):   # the order at equal times
             self._env.tick_at(s_to_ns(time), FAILURE, partial(_strike, strikes, struck[number]))
         for failure in config.failures:
             if failure.every is not None:
-                for number in failure.slots(len(struck)):
-                    struck[number].fails(failure, random_stream(
-                        self._seed, f"failure/{struck[number].client.name}/{failure.kind}"))
-
-    def _on_the_node_of(self, client: Client) -> list[StruckSlot]:
-        """Return the slots on the node of a client: those of the same platform."""
-        return [one for one in self._struck if one.client is client or (
-            client.platform and one.client.platform == client.platform)]
+                for number in _slots_of(failure, struck):
+                    slot = struck[number]
+                    of_zone = isinstance(failure, ZoneFails)
+                    clock = slot.clock(failure, 1 if of_zone else None, random_stream(
+                        self._seed, f"failure/{slot.place.zone if of_zone else slot.client.name}/{failure.kind}"))
+                    if of_zone:
+                        self._of_zones.append(clock)
+                    else:
+                        slot.hears(clock)
 
     def _keeps(self, client: Client) -> bool:
         return any(part.keeps(client) for part in self._parts)
@@ -169,6 +176,8 @@ class Fleet(DispatchPart):
         self._changed()
         for replicas in self.replicas.values():
             replicas.begin_clocks()
+        for clock in self._of_zones:
+            clock.hold(True)
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
         for several, views in self._shared:
@@ -211,6 +220,17 @@ class Fleet(DispatchPart):
                 part.lost(client, why)
             else:
                 part.back(client)
+
+
+def _slots_of(failure: Failure, struck: list[StruckSlot]) -> Iterable[int]:
+    """Return the numbers of the slots that a failure may strike: of a zone its first one, which takes the others down.
+    Those of one group: all its slots."""
+    if not isinstance(failure, ZoneFails):
+        return failure.slots(len(struck))
+    first: dict[str, int] = {}
+    for number, slot in enumerate(struck):
+        first.setdefault(slot.place.zone, number)
+    return first.values() if failure.zone is None else [first[failure.zone]]
 
 
 def _check_groups(autoscaler: GroupsAutoscaler, views: list[Replicas]) -> None:

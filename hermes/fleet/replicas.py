@@ -80,15 +80,16 @@ class Slot:
         clients: Those clients. The replica has the name and the place of the first, `client`.
     """
 
-    __slots__ = ("backoff", "broken", "chosen", "client", "clients", "clocks", "doomed", "give_up", "hangs", "held",
-                 "hung", "incarnation", "since", "slowed", "spare", "stale", "state", "stays_ns", "up_ns", "ups",
-                 "version")
+    __slots__ = ("backoff", "chosen", "client", "clients", "clocks", "doomed", "give_up", "hangs", "held", "hung",
+                 "incarnation", "lost", "outages", "since", "slowed", "spare", "stale", "state", "stays_ns", "up_ns",
+                 "ups", "version")
 
     def __init__(self, clients: Sequence[Replica], restarts: Restarts) -> None:
         self.clients, self.client, self.incarnation, self.state = clients, clients[0], -1, GONE
         self.backoff = BackOff(restarts)
         self.clocks: list[FailureClock] = []   # of its failures at random times
-        self.broken = self.doomed = False   # whether its node is down; whether it will not come back
+        self.outages: dict[str, int] = {}   # what is down, a device, a node or a zone, and the how manieth outage it is
+        self.lost, self.doomed = 0, False   # outages so far; whether its node will not come back
         self.hung, self.hangs, self.slowed = False, 0, 0   # whether it hangs; how often it did, and was slow
         self.chosen = False   # whether routers choose it
         self.ups = 0          # how often it became ready
@@ -100,6 +101,11 @@ class Slot:
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
         self.spare = False   # whether the replica is kept back, or will be when it has started
         self.stale = False   # whether the engine still has what an earlier replica left
+
+    @property
+    def broken(self) -> bool:
+        """Whether no replica can be here now."""
+        return bool(self.outages)
 
     @property
     def assigned(self) -> bool:
@@ -137,6 +143,7 @@ class Replicas(Observations):
         seed: The scenario's, for the times of scrapes.
 
     Attributes:
+        recreates: Whether all pods of a replica are made anew when one of them restarts.
         decided: Every change of the wanted number: time in ns, number before and after it, reason. None if nobody asks.
     """
 
@@ -152,6 +159,7 @@ class Replicas(Observations):
         self._slots, self._restarts = [Slot(mine, restarts) for mine in clients], restarts
         self._by_index = {client.index: slot for slot in self._slots for client in slot.clients}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
+        self.recreates = False
         self._update: Update | None = None   # that goes on; its version, and the replicas wanted meanwhile
         self._version = self._desired = 0
         self._scrapers: list[Scraper] | None = None
@@ -498,7 +506,7 @@ class Replicas(Observations):
         self._enter(slot, DOWN, reason)
         if serving:
             self._tell(slot, "went down")
-        wait_ns = slot.backoff.wait_ns(self._env._now)
+        wait_ns = 0 if self.recreates else slot.backoff.wait_ns(self._env._now)
         if wait_ns or slot.broken:
             self._roll("update")
             self._env.tick_at(self._env._now + wait_ns, MEMBERSHIP, partial(self._restart, slot, slot.incarnation))
@@ -510,7 +518,7 @@ class Replicas(Observations):
             return
         slot.backoff.restarted(self._env._now)
         self._begin(slot)
-        self._start_up(slot, "restart", restart=True)
+        self._start_up(slot, "recreated" if self.recreates else "restart", restart=not self.recreates)
         self._roll("update")
 
     def repaired(self, slot: Slot) -> None:
@@ -522,7 +530,8 @@ class Replicas(Observations):
         """Let a replica that is down be gone, and another one take its place."""
         wanted = not slot.spare
         self._go(slot, reason)
-        slot.broken = slot.broken and not self._starter.pooled
+        if self._starter.pooled:   # another node can take its place, in the same zone
+            slot.outages = {what: number for what, number in slot.outages.items() if what == "zone"}
         self._owed += wanted
         self._roll(reason)
         self._fill(reason)

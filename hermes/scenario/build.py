@@ -28,7 +28,7 @@ from hermes.scenario.build_clients import (
     prepare_tiers,
     sites,
 )
-from hermes.scenario.build_operations import build_fleet, build_gateway, build_handoff, crash_remarks, parts_of
+from hermes.scenario.build_operations import build_fleet, build_gateway, build_handoff, fleet_remarks, parts_of
 from hermes.scenario.build_routers import GENERATION_STAGES, build_routers
 from hermes.scenario.build_workloads import build_pipelines, build_requests, labels_of, requested_of
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
@@ -108,7 +108,8 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
         env, clients, streams, network, coordinator, stage_kinds=stage_kinds, runs=runs, describe=made.describe,
         labels=labels_of(scenario, pipelines, requests.drawn, requested), horizon_ns=horizon_ns, offered=period,
         warnings=warnings,
-        remarks=[*name_remarks(scenario.clients, scenario.source.base_dir), *made.remarks, *crash_remarks(scenario),
+        remarks=[*name_remarks(scenario.clients, scenario.source.base_dir), *made.remarks,
+                 *fleet_remarks(scenario, clients, base_dir),
                  *conversation_remarks(scenario.workload, streams)],
     ), pipelines
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
 
-__all__ = ["build_fleet", "build_gateway", "build_handoff", "crash_remarks", "parts_of"]
+__all__ = ["build_fleet", "build_gateway", "build_handoff", "fleet_remarks", "parts_of"]
 
 PARTS = {   # of the dispatch, in the order of their hooks: what asks for each, and its class, imported then
     "observe": "hermes.dispatch.parts:Observers",   # a method of routers
@@ -97,6 +97,7 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
     from hermes.clients.faults import LLMEngines
     from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
     from hermes.fleet.fleet import Fleet, Group
+    from hermes.scenario.build_places import check_places, places_of
 
     queued = any(part.queues for part in parts)
     groups, first = [], 0
@@ -112,8 +113,8 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
                                 partial(_group_facts, config, mine[:per], base_dir),
                                 partial(engine_start, config, mine[0], base_dir),
                                 slow_first if config.serves_llm else None,
-                                LLMEngines(mine) if config.serves_llm else None))
-    _check_nodes(groups, clients)
+                                LLMEngines(mine) if config.serves_llm else None, places_of(config, mine, base_dir)))
+    check_places(groups, clients)
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
     if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
         raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
@@ -155,20 +156,6 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
     with inside("autoscaler"):
         own.autoscaler.check(count)
         _need_queue(queued, own.autoscaler.to_zero())
-
-
-def _check_nodes(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
-    """Raise `InputError` for a node that goes down with a client that cannot."""
-    come_and_go = {client.index for group in groups for mine in group.clients for client in mine}
-    for group in groups:
-        platforms = {mine[0].platform for mine in group.clients} - {""}
-        staying = [client for client in clients
-                   if client.platform in platforms and client.index not in come_and_go]
-        for place, failure in enumerate(group.config.failures):
-            if failure.kind == "node" and staying:
-                raise InputError(Verbatim(f"{staying[0].name} is on platform {staying[0].platform!r}, too, and cannot "
-                                          "go down without a `fleet`; give it one, or another platform"),
-                                 field=f"{group.field}.fleet.failures.{place}")
 
 
 def _slots_in_use(scenario: Scenario, name: str, fleet: Any, count: int) -> tuple[int, str]:
@@ -226,7 +213,16 @@ def _shared_autoscalers(scenario: Scenario, groups: Mapping[str, Group], *, queu
     return found
 
 
-def crash_remarks(scenario: Scenario) -> list[str]:
+def fleet_remarks(scenario: Scenario, clients: Sequence[Any], base_dir: Path) -> list[str]:   # Any: of all kinds
+    """Return what decides how much a failure costs."""
+    if all(config.value_of("fleet") is None for config in scenario.clients):
+        return []
+    from hermes.scenario.build_places import place_remarks
+
+    return [*_crash_remarks(scenario), *place_remarks(scenario.clients, clients, base_dir)]
+
+
+def _crash_remarks(scenario: Scenario) -> list[str]:
     """Return what decides how much a crash costs, for each group with crashes."""
     lines, gateway = [], scenario.gateway
     rest = "; without `gateway` each failed attempt ends its request" if gateway is None else (

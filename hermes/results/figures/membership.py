@@ -21,7 +21,8 @@ from hermes.units import NS_PER_S
 __all__ = ["SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices", "replicas_of",
            "spans_in"]
 
-_CAUSES = {"crashed": "crashed", "hung": "hung", "node down": "node_down", RECLAIMED: "reclaimed"}
+_CAUSES = {"crashed": "crashed", "hung": "hung", "device down": "device_down",
+           "node down": "node_down", "zone down": "zone_down", RECLAIMED: "reclaimed"}
 SERVES = READY, DRAINING   # states of a client that has work
 
 
