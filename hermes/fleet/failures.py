@@ -1,40 +1,20 @@
 """Failures of replicas: the kinds that `fleet.failures` lists, and what each does to the slot that it strikes.
 
-A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every` says when
-they happen at random.
+A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every`
+(`hermes.config.every`) says when they happen at random.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal, Protocol, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration, Name
+from hermes.config.every import Every
 from hermes.errors import InputError, Verbatim
-from hermes.units import NS_PER_S
 
-__all__ = ["WITHIN_ENGINES", "Engines", "Every", "Failure", "FailureConfig", "Struck", "ZoneFails"]
-
-
-class Every(ConfigModel):
-    """Random times between failures of each replica, in device-hours: a replica of eight devices fails eight times as
-    often. Only time in which the devices are held counts, start-ups included.
-
-    Llama 3's training lost a GPU to any cause each 50,700 GPU-hours, and to faults of the GPU itself each 79,200 (419
-    interruptions in 54 days of 16,384 H100)."""
-
-    mean: Duration = Field(gt=0)
-    """Mean device time between two failures, such as `50700 h`."""
-    shape: float = Field(default=1.0, gt=0, le=100)
-    """Shape of the Weibull distribution: 1 is exponential, less than 1 fails early, more than 1 wears out."""
-
-    def draw_ns(self, rng: np.random.Generator) -> float:
-        """Return the device time until the next failure in ns, at least 1."""
-        scale = self.mean * NS_PER_S / math.gamma(1.0 + 1.0 / self.shape)
-        return max(1.0, scale * float(rng.weibull(self.shape)))
+__all__ = ["WITHIN_ENGINES", "Engines", "Failure", "FailureConfig", "Struck", "ZoneFails"]
 
 
 class Engines(Protocol):

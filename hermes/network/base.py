@@ -95,6 +95,18 @@ class BaseNetwork:
     def links(self) -> list[LinkUse]:
         return []
 
+    def set_link(self, between: tuple[str, str] | None, factor: float) -> None:
+        """Let the bytes on a link take a multiple of their time from this instant on, both ways; with an infinite one
+        nothing moves. Transfers that are under way go on at the new rate. Only networks with `failures` can.
+
+        between: Its ends, which `check_link` has accepted; None for all links.
+        """
+        raise NotImplementedError
+
+    def check_link(self, between: tuple[str, str] | None) -> None:
+        """Raise `InputError` for ends of no link."""
+        raise NotImplementedError
+
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         """See `Network`."""
         raise NotImplementedError

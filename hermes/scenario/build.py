@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ from hermes.dispatch.rows import StageRows
 from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError, inside
 from hermes.network import Network
-from hermes.network.base import build_network
+from hermes.network.base import BaseNetwork, build_network
+from hermes.network.failures import FailingLinks
 from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import requested_stages
 from hermes.pipelines.mixing import WeightedPipeline
@@ -91,6 +93,7 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
         """The requests that have not ended, at least 1 until the last `duration` ends: replicas come and go so long."""
         return events.left() or int(env._now < period.until_ns)
 
+    _fail_links(scenario, env, network, kv_network, goes_on)
     handoff = build_handoff(scenario, env, clients, kv_network, transfers, events)
     built = build_routers(scenario, env, clients, pipelines, notes, decisions, network, kv_network)
     moving = [*handoff, *build_gateway(scenario, env, built, requested)]
@@ -112,6 +115,19 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None,
                  *fleet_remarks(scenario, clients, base_dir),
                  *conversation_remarks(scenario.workload, streams)],
     ), pipelines
+
+
+def _fail_links(scenario: Scenario, env: Clock, network: Network, kv_network: Callable[[], Network],
+                goes_on: Callable[[], int]) -> None:
+    """Let links fail, if the scenario's do."""
+    config = scenario.network
+    if isinstance(config, FailingLinks) and config.failures:
+        from hermes.scenario.build_links import fail_links  # most do not
+
+        made = kv_network() if isinstance(config, KvLink) else network
+        assert isinstance(made, BaseNetwork)
+        with inside("network"):
+            fail_links(env, made, config.failures, scenario.seed, goes_on)
 
 
 def _network(scenario: Scenario, base_dir: Path, env: Clock, made: Built) -> Network:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.arrays import IntArray
+from hermes.config.every import Every
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.failure_times import FailureClock
-from hermes.fleet.failures import Every
 from hermes.hardware.base import HARDWARE, StepStats
 from hermes.hardware.config import HardwareConfig
 from hermes.hardware.info import HardwareInfo
