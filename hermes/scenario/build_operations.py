@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -219,11 +219,13 @@ def fleet_remarks(scenario: Scenario, clients: Sequence[Any], base_dir: Path) ->
         return []
     from hermes.scenario.build_places import place_remarks
 
-    return [*_crash_remarks(scenario), *place_remarks(scenario.clients, clients, base_dir)]
+    several, remarks = place_remarks(scenario.clients, clients, base_dir)
+    return [*_crash_remarks(scenario, several), *remarks]
 
 
-def _crash_remarks(scenario: Scenario) -> list[str]:
-    """Return what decides how much a crash costs, for each group with crashes."""
+def _crash_remarks(scenario: Scenario, recreated: Container[str]) -> list[str]:
+    """Return what decides how much a crash costs, for each group with crashes. recreated: Groups whose pods are made
+    anew."""
     lines, gateway = [], scenario.gateway
     rest = "; without `gateway` each failed attempt ends its request" if gateway is None else (
         "" if gateway.breaker is None else ", or until a breaker keeps it away")
@@ -234,7 +236,10 @@ def _crash_remarks(scenario: Scenario) -> list[str]:
             waits = [0.0, probe.period] if probe.offset is None else [
                 max(ahead, ahead % s_to_ns(probe.period)) / NS_PER_S for crash in fleet.crashes   # to the next probe
                 for ahead in [s_to_ns(probe.offset - crash.at)]]
-            ends = (f"{(probe.failures - 1) * probe.period + probe.delay + end(waits):g}" for end in (min, max))
+            if config.name in recreated:
+                waits, ends = [], iter([f"{probe.delay:g}"])
+            else:
+                ends = (f"{(probe.failures - 1) * probe.period + probe.delay + end(waits):g}" for end in (min, max))
             lines.append(f"{config.name}: routers notice a crash {' to '.join(dict.fromkeys(ends))} s later "
                          f"(`fleet.probe`), and choose the replica until then{rest}")
     return lines

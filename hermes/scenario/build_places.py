@@ -28,7 +28,12 @@ def places_of(config: Any, clients: Sequence[Any], base_dir: Path | None) -> Pla
         first = clients[number * per]
         shared = bool(first.platform) and len(shares) == 1
         slots.append(SlotPlace(first.platform if shared else first.name, shared, platform_name(nodes.zone, number)))
-    return Places(slots, shares, policy == "recreate_group" or (policy is None and len(shares) > 1))
+    return Places(slots, shares, _recreates(policy, shares))
+
+
+def _recreates(policy: str | None, shares: Sequence[float]) -> bool:
+    """Whether all pods of a replica are made anew when one restarts: by default where there are several."""
+    return policy == "recreate_group" or (policy is None and len(shares) > 1)
 
 
 def _shares(config: Any, client: Any, base_dir: Path | None) -> tuple[tuple[float, ...], int, str]:
@@ -72,17 +77,22 @@ def check_places(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # A
                                      field=field)
 
 
-def place_remarks(configs: Iterable[Any], clients: Sequence[Any], base_dir: Path | None) -> list[str]:
-    """Return a line for each group whose replicas take several nodes. configs: Of the groups, of all kinds."""
-    lines, first = [], 0
+def place_remarks(configs: Iterable[Any], clients: Sequence[Any], base_dir: Path | None) -> tuple[list[str], list[str]]:
+    """Return the groups whose pods are made anew when one restarts, and a line for each group whose replicas take
+    several nodes. configs: Of the groups, of all kinds."""
+    lines: list[str] = []
+    recreated: list[str] = []
+    first = 0
     for config in configs:
         client, first = clients[first], first + len(config.names)
         if config.value_of("fleet") is None:
             continue
         shares, devices, whose = _shares(config, client, base_dir)
+        policy = config.fleet.restarts.policy
+        if _recreates(policy, shares):
+            recreated.append(config.name)
         if len(shares) > 1:
-            policy = config.fleet.restarts.policy
             again = "recreate_group, as LeaderWorkerSet's default" if policy is None else policy
             lines.append(f"{config.name}: a replica has {devices} devices on {counted(len(shares), 'node')} "
                          f"(`fleet.nodes.devices`: {whose}); `restarts.policy`: {again}")
-    return lines
+    return recreated, lines

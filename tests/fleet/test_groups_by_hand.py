@@ -229,6 +229,43 @@ def test_the_slowest_node_decides_the_start_of_a_group(mode: str) -> None:
                     (207, "ready", "started")]
 
 
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("Plug-ins of research", "Links that are slow, or gone, for a while (`network.failures`)")
+@each_mode
+@pytest.mark.parametrize("kind", [{"kind": "link"}, {"kind": "link", "shared": True}, {"kind": "kv_link"}])
+@pytest.mark.parametrize(("failures", "there"), [
+    ([{"at": 5000, "factor": 4}], 37000),                   # 2,000 of 10,000 bytes by then; 8,000 take 32,000
+    ([{"at": 5000, "factor": 4, "lasts": 8000}], 19000),    # 2,000, then 2,000 by 13,000, then 6,000
+    ([{"at": 5000, "lasts": 8000}], 21000),                 # nothing from 5,000 to 13,000
+    ([{"at": 0, "lasts": 8000}], 18000),                    # nothing before 8,000
+    ([{"at": 3000, "factor": 2, "lasts": 8000}, {"at": 5000, "lasts": 1000}], 17500),   # 1,000; 2,500 by 11,000; 6,500
+])
+def test_a_slow_link_during_a_hand_over(mode: str, kind: dict[str, Any], failures: list[dict[str, Any]], there: int,
+                                        ) -> None:
+    """10,000 bytes of KV from 3,000 on, a byte a ns: at 13,000 without failures. Then the three tokens, which
+    the decode engine gives."""
+    network = kind | {"bandwidth": 1e9, "failures": [
+        {key: value if key == "factor" else s(value) for key, value in one.items()} for one in failures]}
+    pair = [client(name=role[0], role=role, count=1) for role in ("prefill", "decode")]
+    found = Run(pair, [ask(1000, 10, 3)], mode, network=network)
+    assert found.moves == [(0, 0, 1, 10000, 3000, there)]
+    assert found.finish == [there + 3000]
+
+
+@each_mode
+def test_a_request_whose_kv_waits_for_a_link_ends_by_a_time_out(mode: str) -> None:
+    """The link to d-0 is gone from 5,000 to 50,000. The try of 1,000 ends at 17,000, and its KV still arrives, at
+    58,000; the retry goes through p-1 and d-1: 19,000, 29,000, 32,000."""
+    network = {"kind": "link", "bandwidth": 1e9, "failures": [
+        {"between": ["p-0", "d-0"], "at": s(5000), "lasts": s(45000)}]}
+    pair = [client(name=role[0], role=role, count=2) for role in ("prefill", "decode")]
+    found = Run(pair, [ask(1000, 10, 3)], mode, network=network, gateway={"per_try": s(16000)})
+    assert found.attempts == [(0, 1, 2, 1000, 17000, "timed out"), (0, 2, 3, 17000, 32000, "completed")]
+    assert found.moves == [(0, 1, 3, 10000, 19000, 29000), (0, 0, 2, 10000, 3000, 58000)]
+
+
 # -- random times ------------------------------------------------------------------------------------------------------
 
 
