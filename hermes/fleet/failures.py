@@ -56,12 +56,10 @@ class Struck(Protocol):
 
 
 class Failure(ConfigModel):
-    """Base of failures: when they happen, and to which slots."""
+    """Base of failures: when they happen."""
 
     at: Duration | None = Field(default=None, ge=0)
     """Simulated time. Left out, `every` is given."""
-    replica: int | None = Field(default=None, ge=0, le=100_000)
-    """Number of the slot in the group, from 0. Left out, slot 0, and with `every` each slot."""
     every: Every | None = None
     """Random times. Left out, `at` is given."""
 
@@ -71,18 +69,25 @@ class Failure(ConfigModel):
             raise InputError(Verbatim("give one of `at` and `every`"), field="at")
         return self
 
+    def strikes(self, slot: Struck) -> None:
+        """Strike a slot now. Called each time that it happens."""
+        raise NotImplementedError
+
+
+class ReplicaFailure(Failure):
+    """Base of failures of replicas."""
+
+    replica: int | None = Field(default=None, ge=0, le=100_000)
+    """Number of the slot in the group, from 0. Left out, slot 0, and with `every` each slot."""
+
     def slots(self, count: int) -> range:
         """Return the numbers of the slots that it may strike, of so many."""
         if self.replica is not None:
             return range(self.replica, self.replica + 1)
         return range(1) if self.every is None else range(count)
 
-    def strikes(self, slot: Struck) -> None:
-        """Strike a slot now. Called each time that it happens."""
-        raise NotImplementedError
 
-
-class Crashes(Failure):
+class Crashes(ReplicaFailure):
     """The engine's process ends, its device and node stay: it starts again in its slot, without the node's phases."""
 
     kind: Literal["crash"] = "crash"
@@ -91,7 +96,7 @@ class Crashes(Failure):
         slot.crash()
 
 
-class Hangs(Failure):
+class Hangs(ReplicaFailure):
     """No step starts any more. Requests are taken and get no answer: time-outs end them, or the liveness probe ends the
     replica. A replica that starts does not hang."""
 
@@ -106,7 +111,7 @@ class Hangs(Failure):
         slot.hang(self.lasts, answers_probes=self.answers_probes)
 
 
-class Straggles(Failure):
+class Straggles(ReplicaFailure):
     """Steps take longer: a GPU that is too hot, a slow link within the replica."""
 
     kind: Literal["straggler"] = "straggler"
@@ -120,7 +125,7 @@ class Straggles(Failure):
         slot.slow(self.factor, self.lasts)
 
 
-class Reclaimed(Failure):
+class Reclaimed(ReplicaFailure):
     """A spot node is taken back: its replica drains until the notice is over, at most for `drain.grace`, and another
     one starts on another node at once, in a free slot or when there is one."""
 
@@ -133,7 +138,7 @@ class Reclaimed(Failure):
         slot.reclaim(self.notice)
 
 
-class DeviceFails(Failure):
+class DeviceFails(ReplicaFailure):
     """A device goes down, and the replica with it: all devices share its layers or experts. Where a restart makes the
     group anew (`restarts.policy`), it does so in a free slot; otherwise it waits for the device."""
 
@@ -146,8 +151,8 @@ class DeviceFails(Failure):
         slot.lose_device(self.repair)
 
 
-class Outage(Failure):
-    """Base of failures of nodes. No probe runs without a node: routers know when the control plane misses its
+class Outage(ConfigModel):
+    """What failures of nodes have. No probe runs without a node: routers know when the control plane misses its
     heartbeats."""
 
     repair: Duration = Field(gt=0)
@@ -159,7 +164,7 @@ class Outage(Failure):
     toleration). `null`: it waits for its node."""
 
 
-class NodeFails(Outage):
+class NodeFails(Outage, ReplicaFailure):
     """A node goes down with all replicas that have devices on it: those with the same `platform`, or one alone."""
 
     kind: Literal["node"] = "node"
@@ -168,7 +173,7 @@ class NodeFails(Outage):
         slot.lose_node(self.repair, self.notice, self.evict)
 
 
-class ZoneFails(Outage):
+class ZoneFails(Outage, Failure):
     """All nodes of a zone (`nodes.zone`) go down, those of other groups, too. Random times are hours of the zone."""
 
     kind: Literal["zone"] = "zone"
@@ -178,8 +183,6 @@ class ZoneFails(Outage):
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
-        if self.replica is not None:
-            raise InputError(Verbatim("a zone has all of its replicas; name the `zone`"), field="replica")
         if self.zone is None and self.every is None:
             raise InputError(Verbatim("missing: which zone goes down"), field="zone")
         return self

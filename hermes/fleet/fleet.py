@@ -18,7 +18,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig
 from hermes.fleet.failure_times import FailureClock
-from hermes.fleet.failures import Engines, Failure, ZoneFails
+from hermes.fleet.failures import Engines, FailureConfig, ZoneFails
 from hermes.fleet.observations import GroupFacts
 from hermes.fleet.places import Places
 from hermes.fleet.probing import Probing
@@ -222,10 +222,9 @@ class Fleet(DispatchPart):
                 part.back(client)
 
 
-def _slots_of(failure: Failure, struck: list[StruckSlot]) -> Iterable[int]:
-    """Return the numbers of the slots that a failure may strike: of a zone its first one, which takes the others down.
-    Those of one group: all its slots."""
-    if not isinstance(failure, ZoneFails):
+def _slots_of(failure: FailureConfig, struck: list[StruckSlot]) -> Iterable[int]:
+    """Return the numbers of the slots that a failure may strike: of a zone the first, which takes the others down."""
+    if not isinstance(failure, ZoneFails):   # then it is a `ReplicaFailure`
         return failure.slots(len(struck))
     first: dict[str, int] = {}
     for number, slot in enumerate(struck):

@@ -148,8 +148,9 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
             raise InputError(f"a slot below {slots}, {why}", crash.replica, field=f"crashes.{place}.replica")
     for place, failure in enumerate(own.failures):
         with inside(f"failures.{place}"):
-            if failure.replica is not None and failure.replica >= slots:
-                raise InputError(f"a slot below {slots}, {why}", failure.replica, field="replica")
+            number = failure.value_of("replica")
+            if number is not None and number >= slots:
+                raise InputError(f"a slot below {slots}, {why}", number, field="replica")
             if failure.kind in WITHIN_ENGINES and not config.serves_llm:
                 raise InputError(Verbatim(f"`{failure.kind}` happens within LLM engines, which these clients are not; "
                                           "take `crash`"), field="kind")
