@@ -71,7 +71,7 @@ class Restarts(ConfigModel):
     """Wait before the second restart, from the end of the process on."""
     max_backoff: Duration = Field(default=300.0, ge=0)
     """Longest wait."""
-    policy: Literal["recreate_group", "none"] | None = None
+    group_policy: Literal["recreate_group", "none"] | None = None
     """What a restart of one pod does to the others of its replica. `recreate_group`: all are deleted and made anew, at
     once and without a back-off, with a whole start-up (LeaderWorkerSet's RecreateGroupOnPodRestart); routers know after
     `probe.delay`. `none`: their processes end, too, and start again where they are. Left out, the first for replicas of

@@ -140,7 +140,7 @@ class Reclaimed(ReplicaFailure):
 
 class DeviceFails(ReplicaFailure):
     """A device goes down, and the replica with it: all devices share its layers or experts. Where a restart makes the
-    group anew (`restarts.policy`), it does so in a free slot; otherwise it waits for the device."""
+    group anew (`restarts.group_policy`), it does so in a free slot; otherwise it waits for the device."""
 
     kind: Literal["device"] = "device"
 

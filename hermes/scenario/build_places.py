@@ -22,7 +22,7 @@ __all__ = ["check_places", "place_remarks", "places_of"]
 def places_of(config: Any, clients: Sequence[Any], base_dir: Path | None) -> Places:   # Any: of all kinds
     """Return where the replicas of a group are. config: Has a `fleet`. clients: All of the group."""
     shares, nodes = _shares(config, clients[0], base_dir)[0], config.fleet.nodes
-    per, policy = len(clients) // config.count, config.fleet.restarts.policy
+    per, policy = len(clients) // config.count, config.fleet.restarts.group_policy
     slots = []
     for number in range(config.count):
         first = clients[number * per]
@@ -88,11 +88,11 @@ def place_remarks(configs: Iterable[Any], clients: Sequence[Any], base_dir: Path
         if config.value_of("fleet") is None:
             continue
         shares, devices, whose = _shares(config, client, base_dir)
-        policy = config.fleet.restarts.policy
+        policy = config.fleet.restarts.group_policy
         if _recreates(policy, shares):
             recreated.append(config.name)
         if len(shares) > 1:
             again = "recreate_group, as LeaderWorkerSet's default" if policy is None else policy
             lines.append(f"{config.name}: a replica has {devices} devices on {counted(len(shares), 'node')} "
-                         f"(`fleet.nodes.devices`: {whose}); `restarts.policy`: {again}")
+                         f"(`fleet.nodes.devices`: {whose}); `restarts.group_policy`: {again}")
     return recreated, lines

@@ -83,7 +83,7 @@ def failing(*failures: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.feature("Plug-ins of research", "Fleets of engines with ranks, experts and stages over nodes and zones; "
-                                             "a device takes its group down (`fleet.nodes`, `restarts.policy`)")
+                                             "a device takes its group down (`fleet.nodes`, `restarts.group_policy`)")
 @each_mode
 def test_a_device_of_two_takes_its_replica_down(mode: str) -> None:
     """TP2. The device is lost at 5,500, between the third token (5,000) and the fourth, and back at 9,500; the start
@@ -105,7 +105,7 @@ def test_a_group_that_is_made_anew_takes_a_free_slot(mode: str) -> None:
     """As above, where a restart makes all pods anew: the third slot starts at once, without the wait of a second
     restart, and routers know of the deletion 200 later, while no probe runs."""
     own = failing({"kind": "device", "at": s(5500), "repair": s(4000)}, up=500, probe=(10**6, 1, 200, 0),
-                  restarts={"policy": "recreate_group", "backoff": s(3000)})
+                  restarts={"group_policy": "recreate_group", "backoff": s(3000)})
     asks = [ask(1000), ask(5600, 1, 1), ask(5601, 1, 1), ask(5750, 1, 1), ask(5751, 1, 1)]
     found = Run([group(own, tp=2, count=3)], asks, mode)
     assert found.members(0) == [(0, 5500, "down", "device down"), (0, 5500, "gone", "recreated")]
@@ -118,7 +118,7 @@ def test_a_group_that_is_made_anew_takes_a_free_slot(mode: str) -> None:
 
 @each_mode
 def test_without_a_free_slot_the_group_waits_for_its_device(mode: str) -> None:
-    own = failing({"kind": "device", "at": s(5500), "repair": s(4000)}, up=500, restarts={"policy": "recreate_group"})
+    own = failing({"kind": "device", "at": s(5500), "repair": s(4000)}, up=500, restarts={"group_policy": "recreate_group"})
     found = Run([group(own, tp=2)], [ask(1000), ask(20000, 1, 1)], mode)
     assert found.members(0) == [(0, 5500, "down", "device down"), (0, 5500, "gone", "recreated"),
                                 (1, 9500, "starting", "node repaired"), (1, 10000, "ready", "started")]
@@ -333,4 +333,4 @@ def test_two_zones_of_one_node_are_refused() -> None:
 def test_a_default_that_places_devices_is_said() -> None:
     made = build(load_scenario({"clients": [group(failing(start=1), tp=16, count=1)], "workload": [ask(0)]}))
     assert made.remarks == ["llm: a replica has 16 devices on 2 nodes (`fleet.nodes.devices`: 8 of a usual machine); "
-                            "`restarts.policy`: recreate_group, as LeaderWorkerSet's default"]
+                            "`restarts.group_policy`: recreate_group, as LeaderWorkerSet's default"]
