@@ -118,7 +118,8 @@ def test_a_group_that_is_made_anew_takes_a_free_slot(mode: str) -> None:
 
 @each_mode
 def test_without_a_free_slot_the_group_waits_for_its_device(mode: str) -> None:
-    own = failing({"kind": "device", "at": s(5500), "repair": s(4000)}, up=500, restarts={"group_policy": "recreate_group"})
+    own = failing({"kind": "device", "at": s(5500), "repair": s(4000)}, up=500,
+                  restarts={"group_policy": "recreate_group"})
     found = Run([group(own, tp=2)], [ask(1000), ask(20000, 1, 1)], mode)
     assert found.members(0) == [(0, 5500, "down", "device down"), (0, 5500, "gone", "recreated"),
                                 (1, 9500, "starting", "node repaired"), (1, 10000, "ready", "started")]
