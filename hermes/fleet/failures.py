@@ -1,7 +1,7 @@
 """Failures of replicas: the kinds that `fleet.failures` lists, and what each does to the slot that it strikes.
 
 A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every`
-(`hermes.config.every`) says when they happen at random.
+(`hermes.config.streams`) says when they happen at random.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration, Name
-from hermes.config.every import Every
+from hermes.config.streams import Every
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["WITHIN_ENGINES", "Engines", "Failure", "FailureConfig", "Struck", "ZoneFails"]

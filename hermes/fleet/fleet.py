@@ -241,7 +241,7 @@ def _check_groups(autoscaler: GroupsAutoscaler, views: list[Replicas]) -> None:
     autoscaler.check_groups(views)
 
 
-def _slows_first(group: Group) -> Callable[[Any, int], None] | None:   # Any: a client
+def _slows_first(group: Group) -> Callable[[Client, int], None] | None:
     """Return what makes the first step of a replica longer, by its first client."""
     slow = group.slow_first
     if slow is None:

@@ -23,9 +23,8 @@ from simpy.core import Environment
 from hermes.config import Duration
 from hermes.core.network import Network
 from hermes.errors import InputError, Verbatim
-from hermes.network.base import Site
+from hermes.network.base import FailingLinks, Site
 from hermes.network.components import LinkBandwidth
-from hermes.network.failures import FailingLinks
 from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 from hermes.units import counted
 

@@ -14,8 +14,7 @@ from hermes.config import Bandwidth, Duration
 from hermes.core.clock import TRANSFER, at
 from hermes.core.network import LinkUse, Network, nothing
 from hermes.errors import InputError, Verbatim
-from hermes.network.base import BaseNetwork
-from hermes.network.failures import FailingLinks
+from hermes.network.base import BaseNetwork, FailingLinks
 from hermes.network.flows import WORK_PER_BYTE, Flow, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 

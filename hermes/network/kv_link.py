@@ -10,7 +10,7 @@ from simpy.core import Environment
 
 from hermes.config import Bandwidth, Duration
 from hermes.core.network import Network
-from hermes.network.failures import FailingLinks
+from hermes.network.base import FailingLinks
 from hermes.network.ideal import IdealNetwork
 
 __all__ = ["KvLink"]

@@ -24,8 +24,8 @@ from simpy.core import Environment
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.network.base import FailingLinks
 from hermes.network.components import LinkBandwidth, OverFlows, changed_capacity
-from hermes.network.failures import FailingLinks
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 

@@ -17,8 +17,7 @@ from hermes.dispatch.rows import StageRows
 from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError, inside
 from hermes.network import Network
-from hermes.network.base import BaseNetwork, build_network
-from hermes.network.failures import FailingLinks
+from hermes.network.base import BaseNetwork, FailingLinks, build_network
 from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import requested_stages
 from hermes.pipelines.mixing import WeightedPipeline

@@ -10,8 +10,7 @@ from hermes.config.streams import stream as random_stream
 from hermes.core.clock import FAILURE, Clock, Tick
 from hermes.errors import inside
 from hermes.fleet.failure_times import FailureClock
-from hermes.network.base import BaseNetwork
-from hermes.network.failures import LinkFailure
+from hermes.network.base import BaseNetwork, LinkFailure
 from hermes.units import s_to_ns
 
 __all__ = ["fail_links"]

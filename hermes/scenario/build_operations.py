@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.core.client import ClientEvents
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.request import Stream
@@ -214,7 +214,7 @@ def _shared_autoscalers(scenario: Scenario, groups: Mapping[str, Group], *, queu
     return found
 
 
-def fleet_remarks(scenario: Scenario, clients: Sequence[Any], base_dir: Path) -> list[str]:   # Any: of all kinds
+def fleet_remarks(scenario: Scenario, clients: Sequence[Client], base_dir: Path) -> list[str]:
     """Return what decides how much a failure costs."""
     if all(config.value_of("fleet") is None for config in scenario.clients):
         return []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hermes.clients.base import platform_name
+from hermes.clients.llm import LLMClient
+from hermes.core.client import Client
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.fleet.places import Places, SlotPlace
 from hermes.hardware.descriptions.devices import BOX
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_places", "place_remarks", "places_of"]
 
+Config: TypeAlias = Any   # of clients of any kind
 
-def places_of(config: Any, clients: Sequence[Any], base_dir: Path | None) -> Places:   # Any: of all kinds
+
+def places_of(config: Config, clients: Sequence[Client], base_dir: Path | None) -> Places:
     """Return where the replicas of a group are. config: Has a `fleet`. clients: All of the group."""
     shares, nodes = _shares(config, clients[0], base_dir)[0], config.fleet.nodes
     per, policy = len(clients) // config.count, config.fleet.restarts.group_policy
@@ -36,11 +40,11 @@ def _recreates(policy: str | None, shares: Sequence[float]) -> bool:
     return policy == "recreate_group" or (policy is None and len(shares) > 1)
 
 
-def _shares(config: Any, client: Any, base_dir: Path | None) -> tuple[tuple[float, ...], int, str]:
+def _shares(config: Config, client: Client, base_dir: Path | None) -> tuple[tuple[float, ...], int, str]:
     """Return the share of a replica's devices on each of its nodes, its devices, and what says how many a node has."""
     given = config.fleet.nodes.devices
-    if not config.serves_llm:
-        return (1.0,), config.devices, ""
+    if not isinstance(client, LLMClient):
+        return (1.0,), 1, ""
     info = hardware_info(client.hardware)
     device = config.device_of(info, base_dir)
     devices, machine = config.num_devices(info) * info.dp, BOX if device is None else device.machine
@@ -48,7 +52,7 @@ def _shares(config: Any, client: Any, base_dir: Path | None) -> tuple[tuple[floa
     return config.fleet.nodes.shares(devices, machine), devices, whose
 
 
-def check_places(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
+def check_places(groups: Sequence[Group], clients: Sequence[Client]) -> None:
     """Raise `InputError` for a node or a zone that goes down with a client that cannot, and for zones that contradict
     one another or are missing."""
     come_and_go = {client.index for group in groups for mine in group.clients for client in mine}
@@ -77,7 +81,8 @@ def check_places(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # A
                                      field=field)
 
 
-def place_remarks(configs: Iterable[Any], clients: Sequence[Any], base_dir: Path | None) -> tuple[list[str], list[str]]:
+def place_remarks(configs: Iterable[Config], clients: Sequence[Client], base_dir: Path | None,
+                  ) -> tuple[list[str], list[str]]:
     """Return the groups whose pods are made anew when one restarts, and a line for each group whose replicas take
     several nodes. configs: Of the groups, of all kinds."""
     lines: list[str] = []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hand_parts import MODES, Run, ask, client, fleet, s
 
-from hermes.config.every import Every
+from hermes.config.streams import Every
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.config import Restarts

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.arrays import IntArray
-from hermes.config.every import Every
+from hermes.config.streams import Every
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.failure_times import FailureClock
