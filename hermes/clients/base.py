@@ -55,5 +55,10 @@ CLIENTS: Registry[ClientConfig] = Registry("clients", "a client", {
 
 
 def platform_name(pattern: str | None, number: int) -> str:
-    """Return the platform of a group's client: `{i}` is its number, `{i//4}` its number divided by 4."""
-    return re.sub(r"\{i(?://([1-9][0-9]*))?\}", lambda found: str(number // int(found[1] or 1)), pattern or "")
+    """Return the platform of a group's client: `{i}` is its number, `{i//4}` its number divided by 4, `{i%4}` the
+    rest."""
+    def value(found: re.Match[str]) -> str:
+        by = int(found[2] or 1)
+        return str(number % by if found[1] == "%" else number // by)
+
+    return re.sub(r"\{i(?:(//|%)([1-9][0-9]*))?\}", value, pattern or "")

@@ -106,6 +106,20 @@ class _Parts:
         return tuple(found)
 
 
+class _Again:
+    """The parts of the engines that take an engine's place, one after the other: all of its clients start together."""
+
+    def __init__(self, config: LLMClientConfig) -> None:
+        self._config, self._parts, self._have = config, _Parts(config), set[int]()
+
+    def parts(self, number: int) -> _Parts:
+        """Return what makes the parts of client `number` of the next engine."""
+        if number in self._have:
+            self._parts, self._have = _Parts(self._config), set()
+        self._have.add(number)
+        return self._parts
+
+
 def build_clients(
     config: LLMClientConfig, hardware: HardwareModel, env: Clock, first_index: int, runs: RowLog, events: ClientEvents,
     *, every_step: bool, base_dir: Path | None, moves_kv: Literal["", "full", "layerwise"], seed: int,
@@ -120,6 +134,7 @@ def build_clients(
         config.memory.groups(model, base_dir), config.scheduler.options.max_num_batched_tokens or 0,
         every_step=every_step, unhashed_to_front=config.scheduler.unhashed_to_front)
     per_engine, parts, clients = config.parallel.dp * config.parallel.pp, _Parts(config), []
+    again = _Again(config)
 
     def engine(i: int, name: str, made: _Parts) -> tuple[LLMScheduler, tuple[ClientPart, ...]]:
         """Return an empty engine for client `i`: its scheduler, and its parts."""
@@ -142,7 +157,9 @@ def build_clients(
             frontend_ns=(0, 0.0, 0) if config.frontend is None else config.frontend.times_ns,
         )
         if config.fleet is not None:
-            client.another = lambda i=i, name=name: engine(i, name, _Parts(config))
+            if not i % per_engine:
+                again = _Again(config)
+            client.another = lambda i=i, name=name, again=again: engine(i, name, again.parts(i))
         client.limits.unreserved_kv_tokens = memory.unreserved_tokens
         if longest is not None:
             client.limits.max_model_len = longest

@@ -142,12 +142,17 @@ class LLMClientConfig(ClientConfig):
     @property
     def names(self) -> list[str]:
         """Names of the group's clients."""
-        engines = [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
+        engines = self.engine_names
         for kind in ("pp", "dp"):
             parts = getattr(self.parallel, kind)
             if parts > 1:
                 engines = [f"{name}.{kind}{part}" for name in engines for part in range(parts)]
         return engines
+
+    @property
+    def engine_names(self) -> list[str]:
+        """Names of the group's engines."""
+        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def sampled(self, sorts: bool) -> LLMClientConfig:
         return self.model_copy(update={"hardware": self.hardware.sampled(sorts)})
@@ -277,7 +282,9 @@ class LLMClientConfig(ClientConfig):
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
         """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
-        return [partial(client_info, client, self.kind, self.name, resources) for client in group]
+        engines, parts = self.engine_names, self.parallel.dp * self.parallel.pp
+        return [partial(client_info, client, self.kind, self.name, engines[i // parts] if parts > 1 else "", resources)
+                for i, client in enumerate(group)]
 
     @property
     def connected(self) -> bool:

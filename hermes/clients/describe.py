@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["client_info", "service_info"]
 
 
-def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, runs: Columns) -> ClientInfo:
+def client_info(client: LLMClient, kind: str, group: str, replica: str, has: ClientResources, runs: Columns,
+                ) -> ClientInfo:
     """Return an LLM client's record entry. `runs` are its own, in order. Watts and dollars cover all its devices."""
     pool, n, memory = client.scheduler.pool, has.devices, has.memory
     prefill_w, decode_w = state_watts(has.power, runs)
@@ -32,7 +33,7 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
         activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
         kv_tokens_printed=memory.printed(has.longest), kv_concurrency=memory.fits(has.longest) if has.longest else 0.0,
         kv_low_bytes=n * low, kv_high_bytes=n * high,
-        group=group, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
+        group=group, replica=replica, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
         max_num_seqs=client.scheduler.max_num_seqs, max_num_batched_tokens=client.scheduler.max_num_batched_tokens,
         peak_blocks_inside=client.peak_blocks, engine=client.scheduler.engine,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hermes.clients.llm import LLMClient
+from hermes.clients.lockstep import Lockstep
 from hermes.clients.parts import StepPart
+from hermes.clients.pipeline import Stages
 from hermes.schedulers.plan import Plan
 
 __all__ = ["LLMEngines"]
@@ -17,6 +19,10 @@ class LLMEngines:
 
     def hang(self, client: LLMClient) -> None:
         """Let no step start any more: the place of the event that starts one is taken until the client is killed."""
+        pace = client.step_parts.pace
+        if isinstance(pace, Lockstep):
+            pace.hang()
+            return
         if client._flight.plan is not None and client._flight.planned > 1:
             client.cut()
         if client._start is not None:
@@ -25,6 +31,10 @@ class LLMEngines:
 
     def go_on(self, client: LLMClient) -> None:
         """Let steps start again."""
+        pace = client.step_parts.pace
+        if isinstance(pace, Lockstep):
+            pace.go_on()
+            return
         client._start = None
         if client._flight.plan is None:
             client.wake()
@@ -32,6 +42,12 @@ class LLMEngines:
     def slow(self, client: LLMClient, factor: float) -> None:
         """Let the steps that start from now on take `factor` times as long."""
         parts, flight = client.step_parts, client._flight
+        common = parts.stages or parts.pace   # of all clients of one engine
+        if isinstance(common, Stages | Lockstep):
+            common.slower = factor
+            if flight.plan is not None and flight.planned > 1:
+                client.cut()
+            return
         parts.loads = tuple(part for part in parts.loads if not isinstance(part, _Slow))
         client._max_run = self._runs[client.index]
         if factor > 1.0:

@@ -120,7 +120,8 @@ class LLMClient(LLMReadings):
     def _empty(self) -> None:
         """Take an empty engine."""
         assert self.another is not None
-        for part in self.parts:
+        pace = self.step_parts.pace
+        for part in self.parts if pace is None else (*self.parts, pace):
             part.stopped(self)
         decode_steps = self.scheduler.group.clock
         self.scheduler, parts = self.another()

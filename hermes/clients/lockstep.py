@@ -45,7 +45,11 @@ class LockstepHardware(Protocol):
 
 
 class Lockstep(StepPart):
-    """The steps of the ranks of one engine; with pipeline stages, of one of its batches on all ranks."""
+    """The steps of the ranks of one engine; with pipeline stages, of one of its batches on all ranks.
+
+    Attributes:
+        slower: Time of a step on the devices as a multiple of its usual time.
+    """
 
     def __init__(self, env: Clock, hardware: LockstepHardware) -> None:
         self.env, self.hardware = env, hardware
@@ -53,7 +57,7 @@ class Lockstep(StepPart):
         self.running: list[LLMClient] = []   # ranks with a batch in the run in flight
         self._start: Tick | None = None
         self._end: Tick | None = None
-        self._ended_ns = -1
+        self._ended_ns, self.slower = -1, 1.0
         # Steps since the ranks began after all of them were idle, and who asks for it (rule 23 of
         # docs/background/vllm.md).
         self._count = 0
@@ -78,6 +82,24 @@ class Lockstep(StepPart):
 
     def starts(self) -> bool:
         return self._start is not None
+
+    def stopped(self, client: LLMClient) -> None:
+        """Start no step any more: the engine goes down, or another one takes its place, rank by rank."""
+        self._end = None
+        self.hang()
+
+    def hang(self) -> None:
+        """Let no step start any more: the place of the event that starts one is taken. The step in flight ends."""
+        self._cut()
+        if self._start is not None:
+            self._start.callbacks.clear()
+        self._start = self.env.pending()
+
+    def go_on(self) -> None:
+        """Let steps start again."""
+        if self._start is not None and not self._start.callbacks:   # its place is taken
+            self._start = None
+            self._wake()
 
     def first_index(self) -> int:
         return self.ranks[0].index
@@ -122,7 +144,10 @@ class Lockstep(StepPart):
             ends = np.array([end], dtype=np.int64)
         else:
             durations = self.hardware.lockstep_ns(batches, num_steps)
-            durations[0] += load_ns + drafting_ns
+            durations[0] += drafting_ns
+            if self.slower != 1.0:
+                durations = np.rint(durations * self.slower).astype(np.int64)
+            durations[0] += load_ns
             self._by_history(durations, plans, now)
             ends = np.cumsum(durations) + (now + held_up)
         for rank, plan in zip(self.ranks, plans, strict=True):

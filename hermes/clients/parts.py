@@ -60,7 +60,8 @@ class ClientPart:
         """Note a sequence that has ended at this instant; it still holds its blocks. Called once for each."""
 
     def stopped(self, client: LLMClient) -> None:
-        """Drop what is under way: the client goes down at this instant, or starts again. Called once, as the last."""
+        """Drop what is under way: the client goes down at this instant, or starts again. Called once, as the last; of a
+        step part in the place `pace`, too."""
 
     def waits(self) -> bool:
         """Whether it keeps requests back: then the client is not idle, although no step runs."""

@@ -59,10 +59,14 @@ class Pipeline:
 
 
 class Stages(StepPart):
-    """Ends the steps of the batches in flight of one engine: they go through its pipeline."""
+    """Ends the steps of the batches in flight of one engine: they go through its pipeline.
+
+    Attributes:
+        slower: Time of a stage as a multiple of its usual time.
+    """
 
     def __init__(self, hardware: StagedHardware, stages: int) -> None:
-        self.hardware, self.pipeline = hardware, Pipeline(stages)
+        self.hardware, self.pipeline, self.slower = hardware, Pipeline(stages), 1.0
 
     def attach(self, client: LLMClient) -> None:
         client.step_parts.stages = self
@@ -71,15 +75,20 @@ class Stages(StepPart):
     def end_ns(self, client: LLMClient, plan: Plan, begin_ns: int, load_ns: int) -> int:
         drafter = client.step_parts.drafter
         if drafter is None:
-            return self.pipeline.enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
+            return self._enter(begin_ns, self.hardware.stages_ns(plan), load_ns)
         times = self.hardware.stages_ns(drafter.verified(plan))
         times[-1] += drafter.drafting_ns(plan)
-        return self.pipeline.enter(begin_ns, times, load_ns)
+        return self._enter(begin_ns, times, load_ns)
 
     def common_end_ns(self, batches: list[StepStats | None], begin_ns: int, load_ns: int, drafting_ns: int) -> int:
         times = self.hardware.lockstep_stages_ns(batches)
         times[-1] += drafting_ns
-        return self.pipeline.enter(begin_ns, times, load_ns)
+        return self._enter(begin_ns, times, load_ns)
+
+    def _enter(self, begin_ns: int, times_ns: list[int], load_ns: int) -> int:
+        if self.slower != 1.0:
+            times_ns = [round(ns * self.slower) for ns in times_ns]
+        return self.pipeline.enter(begin_ns, times_ns, load_ns)
 
 
 def stages_of(stages: int, place: Place) -> Stages:

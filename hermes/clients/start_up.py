@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ def engine_start(config: Any, client: Any, base_dir: Path | None, times: str, ho
     with inside("times"):
         found = load_start_up(times, base_dir)
     devices = config.num_devices(info)
+    of_all = devices * info.dp
     peak = device.flops.get("bf16") or max(device.flops.values())
     graphs = _graphs(config, device.type == "gpu")
 
@@ -67,9 +69,9 @@ def engine_start(config: Any, client: Any, base_dir: Path | None, times: str, ho
     engine = config.engine or NEWEST_ENGINE
     return EngineStart(
         {phase: cold for phase, (cold, _) in phases.items()}, {phase: warm for phase, (_, warm) in phases.items()},
-        own.weight_bytes * devices, found.weights.rate * devices / slower, found.weights.fixed * slower,
-        device.copied_from_host * devices, engine, f"{model.name} {dtype}",
-        f"{model.name} {dtype} on {devices} {device.name} by {engine}",
+        own.weight_bytes * of_all, found.weights.rate * of_all / slower, found.weights.fixed * slower,
+        device.copied_from_host * of_all, engine, f"{model.name} {dtype}",
+        f"{model.name} {dtype} on {of_all} {device.name} by {engine}",
         f"{found.name}: {found.engine} on {found.device}{said}", found.spread(known=factor is not None))
 
 
@@ -82,21 +84,34 @@ def _graphs(config: LLMClientConfig, has_graphs: bool) -> tuple[int, ...]:
 
 
 class _SlowFirst(StepPart):
-    """Makes the first single step of a client longer, once."""
+    """Makes the first single step of an engine longer, once."""
 
     def __init__(self, more_ns: int) -> None:
         self._more_ns = more_ns
+        self._clients: list[LLMClient] = []
 
     def attach(self, client: LLMClient) -> None:
         """See `ClientPart`."""
-        client.step_parts.loads += (self,)
+        self._clients.append(client)
+        if client.step_parts.stages is None:
+            client.step_parts.loads += (self,)
+        else:
+            client.step_parts.holds += (self,)   # each stage would load for so long
 
     def load_ns(self, client: LLMClient, plan: Plan) -> int:
         """See `StepPart`."""
-        client.step_parts.loads = tuple(part for part in client.step_parts.loads if part is not self)
+        for one in self._clients:
+            one.step_parts.loads = tuple(part for part in one.step_parts.loads if part is not self)
+            one.step_parts.holds = tuple(part for part in one.step_parts.holds if part is not self)
         return self._more_ns
 
+    def held_up_ns(self, client: LLMClient, plan: Plan) -> int:
+        """See `StepPart`."""
+        return self.load_ns(client, plan)
 
-def slow_first(client: LLMClient, more_ns: int) -> None:
-    """Make the first single step of a client take `more_ns` longer."""
-    _SlowFirst(more_ns).attach(client)
+
+def slow_first(clients: Iterable[LLMClient], more_ns: int) -> None:
+    """Make the first single step of an engine take `more_ns` longer. clients: All of it."""
+    part = _SlowFirst(more_ns)
+    for client in clients:
+        part.attach(client)

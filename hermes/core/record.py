@@ -161,6 +161,7 @@ class ClientInfo:
     kv_low_bytes: int = 0             # least and most KV, whole client; 0 where blocks were given
     kv_high_bytes: int = 0
     group: str = ""            # name of the entry under `clients` that made it with `count` equal ones
+    replica: str = ""          # its engine, of whose ranks or batches it is one; "" for a whole engine
     prefix_caching: bool = False
     returns_together: bool = False   # static batches: no sequence joins or leaves a running batch
     max_num_seqs: int = 0      # limits of a step; 0 where there are none

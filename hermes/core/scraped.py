@@ -10,13 +10,15 @@ arrivals.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from hermes.config.streams import stream
+from hermes.sums import float_sum
 from hermes.units import s_to_ns
 
-__all__ = ["NEVER", "SCRAPED", "EngineLimits", "EngineState", "ForwardPass", "Sample", "Scrapable", "Scraper", "scrape"]
+__all__ = ["NEVER", "SCRAPED", "EngineLimits", "EngineState", "ForwardPass", "Sample", "Scrapable", "Scraper",
+           "Together", "scrape", "times_of"]
 
 NEVER = 1 << 62
 
@@ -116,8 +118,38 @@ class Scrapable(Protocol):
         ...
 
 
-def scrape(client: Scrapable, seed: int, scraper: str, period_s: float) -> Scraper:
-    """Return a scraper of one client, with its own offset in the period: a number of the stream
+class Together:
+    """The scrapers of the clients of one engine, which shows them at one address: sequences are added up, and the KV
+    use is the mean of equal memories. See `Scraper`."""
+
+    def __init__(self, parts: Sequence[Scraper]) -> None:
+        self._parts = parts
+        self.sample: Sample | None = None
+        self.alarm: Callable[[int], None] | None = None
+        self.counts = False
+
+    def refresh(self) -> int:
+        samples = [part.read() for part in self._parts]
+        there = [one for one in samples if one is not None]
+        self.sample = None
+        if len(there) == len(samples):
+            self.sample = Sample(max(one.at_ns for one in there), sum(one.waiting for one in there),
+                                 sum(one.running for one in there),
+                                 float_sum(one.kv_use for one in there) / len(there))
+        return min(part.refresh() for part in self._parts)
+
+    def read(self) -> Sample | None:
+        self.refresh()
+        return self.sample
+
+
+def times_of(name: str, seed: int, scraper: str, period_s: float) -> tuple[int, int]:
+    """Return the period and the offset in ns of the scrapes of one client: a number of the stream
     `views/SCRAPER/CLIENT`, so that another client changes no other's offset."""
     period_ns = max(1, s_to_ns(period_s))
-    return client.scraper(period_ns, int(stream(seed, f"views/{scraper}/{client.name}").random() * period_ns))
+    return period_ns, int(stream(seed, f"views/{scraper}/{name}").random() * period_ns)
+
+
+def scrape(client: Scrapable, seed: int, scraper: str, period_s: float) -> Scraper:
+    """Return a scraper of one client at its own times."""
+    return client.scraper(*times_of(client.name, seed, scraper, period_s))

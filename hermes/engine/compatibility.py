@@ -431,8 +431,6 @@ OF_SCHEDULERS = (
         do="write `hybrid: false`"),
 )
 OF_FLEETS = (
-    Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
-    Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),
     Row(ENDLESS_HANG, needs=LIVENESS, rule="nothing else ends a hang", do="give it, or `lasts`"),
 )
 OF_WORKLOADS = (

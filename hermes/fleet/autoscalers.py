@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -193,6 +193,9 @@ class Autoscaler(ConfigModel):
 
 class GroupsAutoscaler(Autoscaler):
     """Base of autoscalers that may scale several groups together. Write `run_groups` instead of `run`."""
+
+    reads_steps: ClassVar[bool] = False
+    """Whether it reads the engines' steps, of engines with one rank."""
 
     def check_groups(self, views: Sequence[AutoscalerView]) -> None:
         """Raise `InputError` for groups that it cannot scale together. Called before the run, also for one group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import core_schema
@@ -15,7 +15,7 @@ from hermes.fleet.rolling import Update
 from hermes.fleet.spares import Spares
 from hermes.fleet.start_ups import START_UPS
 
-__all__ = ["Crash", "Drain", "FleetConfig", "Liveness", "Probe", "Restarts", "SharedAutoscaler"]
+__all__ = ["Crash", "Drain", "FleetConfig", "Liveness", "Nodes", "Probe", "Restarts", "SharedAutoscaler"]
 
 
 class Crash(ConfigModel):
@@ -70,6 +70,27 @@ class Restarts(ConfigModel):
     """Wait before the second restart, from the end of the process on."""
     max_backoff: Duration = Field(default=300.0, ge=0)
     """Longest wait."""
+    group_policy: Literal["recreate_group", "none"] | None = None
+    """What a restart of one pod does to the others of its replica. `recreate_group`: all are deleted and made anew, at
+    once and without a back-off, with a whole start-up (LeaderWorkerSet's RecreateGroupOnPodRestart); routers know after
+    `probe.delay`. `none`: their processes end, too, and start again where they are. Left out, the first for replicas of
+    several nodes."""
+
+
+class Nodes(ConfigModel):
+    """Nodes of a group's replicas. One with more devices than a node has takes several nodes of its own; of one that
+    fits into a node, those with the same `platform` share it."""
+
+    devices: int | None = Field(default=None, ge=1, le=4096)
+    """Devices of a node. Left out, those of the device's machine."""
+    zone: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Zone of a replica's nodes: `{i}` stands for its number, `{i//4}` for the number divided by 4, `{i%3}` for the
+    rest. Left out, no zone fails."""
+
+    def shares(self, devices: int, machine: int) -> tuple[float, ...]:
+        """Return the share of a replica's devices on each of its nodes. machine: Devices of a node by default."""
+        each = self.devices or machine
+        return tuple(min(each, devices - first) / devices for first in range(0, devices, each))
 
 
 class Drain(ConfigModel):
@@ -122,6 +143,8 @@ class FleetConfig(ConfigModel):
     """Failures of several kinds, at given times or at random."""
     restarts: Restarts = Restarts()
     """When a process that has ended starts again."""
+    nodes: Nodes = Nodes()
+    """Where the replicas are."""
     liveness: Liveness | None = None
     """What ends replicas that hang. Left out, nothing does, as with Kubernetes."""
     spares: Spares | None = None

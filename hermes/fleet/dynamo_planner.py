@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -43,6 +43,7 @@ _MISSING = {"arima": "pmdarima", "prophet": "prophet"}
 class DynamoPlanner(GroupsAutoscaler):
     """Dynamo's planner: prefill and decode workers, or workers that do both."""
 
+    reads_steps: ClassVar[bool] = True
     kind: Literal["dynamo_planner"] = "dynamo_planner"
     rules: Literal["1.6.1", "0c6da1ec"] = "1.6.1"
     """Release, or the older commit: there a worker goes although the others would then ask for it again, and nothing is

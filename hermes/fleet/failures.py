@@ -1,40 +1,20 @@
 """Failures of replicas: the kinds that `fleet.failures` lists, and what each does to the slot that it strikes.
 
-A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every` says when
-they happen at random.
+A kind is one class: `strikes` says what happens, by the methods of `Struck` (`hermes.fleet.struck`). `Every`
+(`hermes.config.streams`) says when they happen at random.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import ConfigModel, Duration, Name
+from hermes.config.streams import Every
 from hermes.errors import InputError, Verbatim
-from hermes.units import NS_PER_S
 
-__all__ = ["WITHIN_ENGINES", "Engines", "Every", "Failure", "FailureConfig", "Struck"]
-
-
-class Every(ConfigModel):
-    """Random times between failures of each replica, in device-hours: a replica of eight devices fails eight times as
-    often. Only time in which the devices are held counts, start-ups included.
-
-    Llama 3's training lost a GPU to any cause each 50,700 GPU-hours, and to faults of the GPU itself each 79,200 (419
-    interruptions in 54 days of 16,384 H100)."""
-
-    mean: Duration = Field(gt=0)
-    """Mean device time between two failures, such as `50700 h`."""
-    shape: float = Field(default=1.0, gt=0, le=100)
-    """Shape of the Weibull distribution: 1 is exponential, less than 1 fails early, more than 1 wears out."""
-
-    def draw_ns(self, rng: np.random.Generator) -> float:
-        """Return the device time until the next failure in ns, at least 1."""
-        scale = self.mean * NS_PER_S / math.gamma(1.0 + 1.0 / self.shape)
-        return max(1.0, scale * float(rng.weibull(self.shape)))
+__all__ = ["WITHIN_ENGINES", "Engines", "Failure", "FailureConfig", "Struck", "ZoneFails"]
 
 
 class Engines(Protocol):
@@ -65,19 +45,23 @@ class Struck(Protocol):
     def reclaim(self, notice_s: float) -> None:
         """Take the node away after a notice; another replica is wanted at once."""
 
+    def lose_device(self, repair_s: float) -> None:
+        """Let a device go down with the whole replica."""
+
     def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
-        """Let the node go down with all clients on it."""
+        """Let the node go down with all replicas on it."""
+
+    def lose_zone(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
+        """Let all nodes of the slot's zone go down."""
 
 
 class Failure(ConfigModel):
-    """Base of failures: when they happen, and to which slots."""
+    """Base of failures: when they happen."""
 
     if TYPE_CHECKING:
         kind: str
     at: Duration | None = Field(default=None, ge=0)
     """Simulated time. Left out, `every` is given."""
-    replica: int | None = Field(default=None, ge=0, le=100_000)
-    """Number of the slot in the group, from 0. Left out, slot 0, and with `every` each slot."""
     every: Every | None = None
     """Random times. Left out, `at` is given."""
 
@@ -87,18 +71,25 @@ class Failure(ConfigModel):
             raise InputError(Verbatim("give one of `at` and `every`"), field="at")
         return self
 
+    def strikes(self, slot: Struck) -> None:
+        """Strike a slot now. Called each time that it happens."""
+        raise NotImplementedError
+
+
+class ReplicaFailure(Failure):
+    """Base of failures of replicas."""
+
+    replica: int | None = Field(default=None, ge=0, le=100_000)
+    """Number of the slot in the group, from 0. Left out, slot 0, and with `every` each slot."""
+
     def slots(self, count: int) -> range:
         """Return the numbers of the slots that it may strike, of so many."""
         if self.replica is not None:
             return range(self.replica, self.replica + 1)
         return range(1) if self.every is None else range(count)
 
-    def strikes(self, slot: Struck) -> None:
-        """Strike a slot now. Called each time that it happens."""
-        raise NotImplementedError
 
-
-class Crashes(Failure):
+class Crashes(ReplicaFailure):
     """The engine's process ends, its device and node stay: it starts again in its slot, without the node's phases."""
 
     kind: Literal["crash"] = "crash"
@@ -107,7 +98,7 @@ class Crashes(Failure):
         slot.crash()
 
 
-class Hangs(Failure):
+class Hangs(ReplicaFailure):
     """No step starts any more. Requests are taken and get no answer: time-outs end them, or the liveness probe ends the
     replica. A replica that starts does not hang."""
 
@@ -122,7 +113,7 @@ class Hangs(Failure):
         slot.hang(self.lasts, answers_probes=self.answers_probes)
 
 
-class Straggles(Failure):
+class Straggles(ReplicaFailure):
     """Steps take longer: a GPU that is too hot, a slow link within the replica."""
 
     kind: Literal["straggler"] = "straggler"
@@ -136,7 +127,7 @@ class Straggles(Failure):
         slot.slow(self.factor, self.lasts)
 
 
-class Reclaimed(Failure):
+class Reclaimed(ReplicaFailure):
     """A spot node is taken back: its replica drains until the notice is over, at most for `drain.grace`, and another
     one starts on another node at once, in a free slot or when there is one."""
 
@@ -149,12 +140,22 @@ class Reclaimed(Failure):
         slot.reclaim(self.notice)
 
 
-class NodeFails(Failure):
-    """The node goes down with all clients that have the same `platform`; without one, with the replica alone.
+class DeviceFails(ReplicaFailure):
+    """A device goes down, and the replica with it: all devices share its layers or experts. Where a restart makes the
+    group anew (`restarts.group_policy`), it does so in a free slot; otherwise it waits for the device."""
 
-    No probe runs without a node: routers know when the control plane misses its heartbeats."""
+    kind: Literal["device"] = "device"
 
-    kind: Literal["node"] = "node"
+    repair: Duration = Field(gt=0)
+    """Time until the device is back, or another one in its place."""
+
+    def strikes(self, slot: Struck) -> None:
+        slot.lose_device(self.repair)
+
+
+class Outage(ConfigModel):
+    """What failures of nodes have. No probe runs without a node: routers know when the control plane misses its
+    heartbeats."""
 
     repair: Duration = Field(gt=0)
     """Time until the node is back: its replicas start again, or its slots are free."""
@@ -164,10 +165,35 @@ class NodeFails(Failure):
     """Time after which a replica is replaced in a slot of another node, if the node is not back (Kubernetes'
     toleration). `null`: it waits for its node."""
 
+
+class NodeFails(Outage, ReplicaFailure):
+    """A node goes down with all replicas that have devices on it: those with the same `platform`, or one alone."""
+
+    kind: Literal["node"] = "node"
+
     def strikes(self, slot: Struck) -> None:
         slot.lose_node(self.repair, self.notice, self.evict)
 
 
-FailureConfig = Annotated[Crashes | Hangs | Straggles | Reclaimed | NodeFails, Field(discriminator="kind")]
+class ZoneFails(Outage, Failure):
+    """All nodes of a zone (`nodes.zone`) go down, those of other groups, too. Random times are hours of the zone."""
+
+    kind: Literal["zone"] = "zone"
+
+    zone: Name | None = None
+    """Its name. Left out, each zone of the group, at random times."""
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if self.zone is None and self.every is None:
+            raise InputError(Verbatim("missing: which zone goes down"), field="zone")
+        return self
+
+    def strikes(self, slot: Struck) -> None:
+        slot.lose_zone(self.repair, self.notice, self.evict)
+
+
+FailureConfig = Annotated[Crashes | Hangs | Straggles | Reclaimed | DeviceFails | NodeFails | ZoneFails,
+                          Field(discriminator="kind")]
 WITHIN_ENGINES = ("hang", "straggler")
 """Kinds that only LLM clients know."""

@@ -17,9 +17,11 @@ from hermes.dispatch.parts import DispatchPart
 from hermes.errors import InputError, Verbatim, inside
 from hermes.fleet.autoscalers import GroupsAutoscaler
 from hermes.fleet.config import FleetConfig
-from hermes.fleet.failures import Engines
+from hermes.fleet.failure_times import FailureClock
+from hermes.fleet.failures import Engines, FailureConfig, ZoneFails
 from hermes.fleet.incidents import IncidentLog
 from hermes.fleet.observations import GroupFacts
+from hermes.fleet.places import Places
 from hermes.fleet.probing import Probing
 from hermes.fleet.replicas import Replicas
 from hermes.fleet.start_ups import FindsStart, Place
@@ -36,21 +38,23 @@ class Group(NamedTuple):
         name: Its name.
         field: Key of the scenario at which it stands.
         config: Its `fleet`.
-        clients: Its clients, each a slot.
+        clients: Its clients by slot: those of one engine.
         facts: Finds its facts (`hermes.fleet.observations`), when they are asked for.
         engine: Returns what its engine needs to start, by the name of the times.
-        slow_first: See `hermes.fleet.start_ups.Place`.
+        slow_first: Makes the first step of an engine longer by so many ns, by its clients; None as `engines`.
+        places: Where its replicas are.
         engines: What can go wrong within its engines; None for clients that are no LLM engines.
     """
 
     name: str
     field: str
     config: FleetConfig
-    clients: list[Any]   # Any: each a `Replica` that is a `Client`
+    clients: list[list[Any]]   # Any: each a `Replica` that is a `Client`
     facts: Callable[[], GroupFacts]
     engine: FindsStart
-    slow_first: Callable[[Any, int], None] | None
+    slow_first: Callable[[list[Any], int], None] | None
     engines: Engines | None
+    places: Places
 
 
 class _Seen(NamedTuple):
@@ -83,6 +87,7 @@ class Fleet(DispatchPart):
         self._of: dict[int, Replicas] = {}
         self._acting: list[tuple[Any, Replicas]] = []   # Any: an autoscaler, of a plug-in, too
         self._struck: list[StruckSlot] = []
+        self._of_zones: list[FailureClock] = []   # clocks of zones, which run all the time
         self._incidents = IncidentLog(env)
         self.replicas: dict[str, Replicas] = {}
         for group in groups:
@@ -90,7 +95,8 @@ class Fleet(DispatchPart):
             probing = Probing(config.probe, config.liveness, seed)
             with inside(f"{group.field}.fleet.start_up"):
                 starter = config.start_up.build(Place(
-                    env, clients, group.engine, group.slow_first, probing.ready_ns, seed))
+                    env, [mine[0] for mine in clients], group.engine, _slows_first(group), probing.ready_ns, seed,
+                    group.places.shares))
             with inside(f"{group.field}.fleet"):
                 replicas = Replicas(env, clients, config.start, starter, self._changed, self._keeps, left, self._log,
                                     seed, self._down, config.drain, config.restarts)
@@ -98,51 +104,51 @@ class Fleet(DispatchPart):
                 with inside(f"{group.field}.fleet.spares"):
                     replicas.keep_spares(config.spares.waker(group.engine, seed))
             for part in parts:
-                part.covers([client for client in clients if client.role == "service"])
-            replicas.name, replicas.role, replicas.facts = group.name, clients[0].role, group.facts
-            replicas.kv_waits = self._kv_waits
+                part.covers([client for mine in clients for client in mine if client.role == "service"])
+            replicas.name, replicas.role, replicas.facts = group.name, clients[0][0].role, group.facts
+            replicas.kv_waits, replicas.recreates = self._kv_waits, group.places.recreates
             self.replicas[group.name] = replicas
             if any(part.queues for part in parts):
                 replicas.least = 0
                 replicas.waiting = partial(self._queued, replicas)
-            struck = [StruckSlot(env, replicas, number, probing, group.engines, self._on_the_node_of,
-                                 self._incidents)
-                      for number in range(len(clients))]
+            struck = [StruckSlot(env, replicas, number, probing, group.engines, place, self._struck, self._incidents)
+                      for number, place in enumerate(group.places.slots)]
             self._struck += struck
             self._fail(config, struck)
             for update in config.updates:
                 replicas.update_at(update)
-            self._of |= {client.index: replicas for client in clients}
+            self._of |= {client.index: replicas for mine in clients for client in mine}
             self._acting.append((config.autoscaler, replicas))
             if isinstance(config.autoscaler, GroupsAutoscaler):
                 with inside(f"{group.field}.fleet.autoscaler"):
-                    config.autoscaler.check_groups([replicas])
+                    _check_groups(config.autoscaler, [replicas])
         self._shared = [(autoscaler, [self.replicas[name] for name in names]) for autoscaler, names in shared]
         for number, (several, views) in enumerate(self._shared):
             with inside(f"autoscalers.{number}.autoscaler"):
-                several.check_groups(views)
+                _check_groups(several, views)
 
     def _fail(self, config: FleetConfig, struck: list[StruckSlot]) -> None:
         """Let the failures of a group happen."""
         at: list[tuple[int, float, str, Callable[[StruckSlot], None]]] = [
             (crash.replica, crash.at, "crash", StruckSlot.crash) for crash in config.crashes]
         at += [(number, failure.at, failure.kind, failure.strikes) for failure in config.failures
-               if failure.at is not None for number in failure.slots(len(struck))]
+               if failure.at is not None for number in _slots_of(failure, struck)]
         for number, time, kind, strikes in sorted(at, key=lambda one: one[0]):   # the order at equal times
             self._env.tick_at(s_to_ns(time), FAILURE, partial(self._strike, kind, partial(strikes, struck[number])))
         for failure in config.failures:
             if failure.every is not None:
-                for number in failure.slots(len(struck)):
-                    struck[number].fails(failure, random_stream(
-                        self._seed, f"failure/{struck[number].client.name}/{failure.kind}"))
+                for number in _slots_of(failure, struck):
+                    slot = struck[number]
+                    of_zone = isinstance(failure, ZoneFails)
+                    clock = slot.clock(failure, 1 if of_zone else None, random_stream(
+                        self._seed, f"failure/{slot.place.zone if of_zone else slot.client.name}/{failure.kind}"))
+                    if of_zone:
+                        self._of_zones.append(clock)
+                    else:
+                        slot.hears(clock)
 
     def _strike(self, kind: str, strikes: Callable[[], None], tick: Tick) -> None:
         self._incidents.strike(kind, strikes)
-
-    def _on_the_node_of(self, client: Client) -> list[StruckSlot]:
-        """Return the slots on the node of a client: those of the same platform."""
-        return [one for one in self._struck if one.client is client or (
-            client.platform and one.client.platform == client.platform)]
 
     def _keeps(self, client: Client) -> bool:
         return any(part.keeps(client) for part in self._parts)
@@ -175,6 +181,8 @@ class Fleet(DispatchPart):
         self._changed()
         for replicas in self.replicas.values():
             replicas.begin_clocks()
+        for clock in self._of_zones:
+            clock.hold(True)
         for autoscaler, replicas in self._acting:
             Acting(self._env, autoscaler.run(replicas))
         for several, views in self._shared:
@@ -217,3 +225,31 @@ class Fleet(DispatchPart):
                 part.lost(client, why)
             else:
                 part.back(client)
+
+
+def _slots_of(failure: FailureConfig, struck: list[StruckSlot]) -> Iterable[int]:
+    """Return the numbers of the slots that a failure may strike: of a zone the first, which takes the others down."""
+    if not isinstance(failure, ZoneFails):   # then it is a `ReplicaFailure`
+        return failure.slots(len(struck))
+    first: dict[str, int] = {}
+    for number, slot in enumerate(struck):
+        first.setdefault(slot.place.zone, number)
+    return first.values() if failure.zone is None else [first[failure.zone]]
+
+
+def _check_groups(autoscaler: GroupsAutoscaler, views: list[Replicas]) -> None:
+    """Raise `InputError` for groups that an autoscaler cannot scale together."""
+    for view in views:
+        if autoscaler.reads_steps and len(view.slot(0).clients) > 1:
+            raise InputError(Verbatim(f"it reads the steps of each rank and batch of an engine, which is not modelled "
+                                      f"({view.name} has several); take another"), field="kind")
+    autoscaler.check_groups(views)
+
+
+def _slows_first(group: Group) -> Callable[[Client, int], None] | None:
+    """Return what makes the first step of a replica longer, by its first client."""
+    slow = group.slow_first
+    if slow is None:
+        return None
+    of = {mine[0].index: mine for mine in group.clients}
+    return lambda client, more_ns: slow(of[client.index], more_ns)

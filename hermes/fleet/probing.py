@@ -29,6 +29,10 @@ class Probing:
         last = (self._probe.failures - 1) * s_to_ns(self._probe.period) + s_to_ns(self._probe.delay)
         return self._probed_ns(self._probe, "probe", name, since_ns) + last
 
+    def deleted_ns(self, since_ns: int) -> int:
+        """Return when routers know that the pods of a client are deleted."""
+        return since_ns + s_to_ns(self._probe.delay)
+
     def silent_ns(self, name: str, since_ns: int) -> int:
         """Return when routers know that a client does not answer: all probes have timed out."""
         return self.down_ns(name, since_ns) + s_to_ns(self._probe.timeout)

@@ -1,6 +1,7 @@
 """The replicas of a group of clients: each client is a slot, in which one replica after the other may run.
 
-A replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
+The clients of one engine, its ranks and the batches of its stages, are one slot: they start, drain and go together. A
+replica is *starting* until it is *ready*; a ready one that is not wanted any more *drains*: it gets no new stages,
 and is *gone* when its last one has ended, or its grace period (`drain`). Devices are held from starting
 to gone. A new replica takes the lowest free slot. A replica that crashes is *down*, and starts again in its slot; one
 that was draining is gone. Routers choose a crashed replica until a probe has noticed it, or it is ready again.
@@ -10,13 +11,13 @@ A *spare* has started and is kept back (`hermes.fleet.spares`): the next one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
 from hermes.core.clock import AUTOSCALER, FAILURE, MEMBERSHIP, SETTLED, Clock, Tick
 from hermes.core.record import CUT, DOWN, DRAINING, GONE, READY, RECLAIMED, SPARE, STARTING
-from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, scrape
+from hermes.core.scraped import EngineLimits, EngineState, Sample, Scrapable, Scraper, Together, times_of
 from hermes.errors import InputError, Verbatim
 from hermes.fleet.autoscalers import Pod
 from hermes.fleet.config import Drain, Restarts
@@ -73,16 +74,22 @@ class Engine(Replica, Protocol):
 
 
 class Slot:
-    """A client and the state of its replica."""
+    """The clients of one engine, and the state of their replica.
 
-    __slots__ = ("backoff", "broken", "chosen", "client", "clocks", "doomed", "give_up", "hangs", "held", "hung",
-                 "incarnation", "since", "slowed", "spare", "stale", "state", "stays_ns", "up_ns", "ups", "version")
+    Attributes:
+        clients: Those clients. The replica has the name and the place of the first, `client`.
+    """
 
-    def __init__(self, client: Replica, restarts: Restarts) -> None:
-        self.client, self.incarnation, self.state = client, -1, GONE
+    __slots__ = ("backoff", "chosen", "client", "clients", "clocks", "doomed", "give_up", "hangs", "held", "hung",
+                 "incarnation", "lost", "outages", "since", "slowed", "spare", "stale", "state", "stays_ns", "up_ns",
+                 "ups", "version")
+
+    def __init__(self, clients: Sequence[Replica], restarts: Restarts) -> None:
+        self.clients, self.client, self.incarnation, self.state = clients, clients[0], -1, GONE
         self.backoff = BackOff(restarts)
         self.clocks: list[FailureClock] = []   # of its failures at random times
-        self.broken = self.doomed = False   # whether its node is down; whether it will not come back
+        self.outages: dict[str, int] = {}   # what is down, a device, a node or a zone, and the how manieth outage it is
+        self.lost, self.doomed = 0, False   # outages so far; whether its node will not come back
         self.hung, self.hangs, self.slowed = False, 0, 0   # whether it hangs; how often it did, and was slow
         self.chosen = False   # whether routers choose it
         self.ups = 0          # how often it became ready
@@ -94,6 +101,16 @@ class Slot:
         self.give_up: Callable[[], None] | None = None   # gives up the start that goes on
         self.spare = False   # whether the replica is kept back, or will be when it has started
         self.stale = False   # whether the engine still has what an earlier replica left
+
+    @property
+    def broken(self) -> bool:
+        """Whether no replica can be here now."""
+        return bool(self.outages)
+
+    @property
+    def assigned(self) -> bool:
+        """Whether a client has a stage."""
+        return any(client.num_assigned for client in self.clients)
 
     def hold(self, held: bool) -> None:
         """Note that the replica has devices from now on, or has not."""
@@ -113,6 +130,7 @@ class Replicas(Observations):
     """Slots of one group. It is the `AutoscalerView` of the group's autoscaler.
 
     Args:
+        clients: Of each slot.
         start: Replicas that are ready at the start.
         starter: Starts new replicas.
         changed: Called when the replicas that routers choose have changed.
@@ -125,20 +143,23 @@ class Replicas(Observations):
         seed: The scenario's, for the times of scrapes.
 
     Attributes:
+        recreates: Whether all pods of a replica are made anew when one of them restarts.
         decided: Every change of the wanted number: time in ns, number before and after it, reason. None if nobody asks.
     """
 
-    def __init__(self, env: Clock, clients: list[Any], start: int, starter: Starter, changed: Callable[[], None],
-                 holds: Callable[[Any], bool], left: Callable[[], int], log: list[tuple[int, int, int, int, str]],
-                 seed: int, down: Callable[[Any, str], None],   # Any: a `Replica` that is a `Client`
+    def __init__(self, env: Clock, clients: Sequence[list[Any]], start: int, starter: Starter,
+                 changed: Callable[[], None], holds: Callable[[Any], bool], left: Callable[[], int],
+                 log: list[tuple[int, int, int, int, str]], seed: int,
+                 down: Callable[[Any, str], None],   # Any: a `Replica` that is a `Client`
                  drain: Drain, restarts: Restarts) -> None:
         super().__init__()
         self._env, self._starter, self._changed, self._holds, self._left = env, starter, changed, holds, left
         self._down, self._drain = down, drain
         self._waker: Waker | None = None
-        self._slots, self._restarts = [Slot(client, restarts) for client in clients], restarts
-        self._by_index = {slot.client.index: slot for slot in self._slots}
+        self._slots, self._restarts = [Slot(mine, restarts) for mine in clients], restarts
+        self._by_index = {client.index: slot for slot in self._slots for client in slot.clients}
         self._log, self._started, self._owed, self._seed = log, 0, 0, seed
+        self.recreates = False
         self._update: Update | None = None   # that goes on; its version, and the replicas wanted meanwhile
         self._version = self._desired = 0
         self._scrapers: list[Scraper] | None = None
@@ -186,14 +207,19 @@ class Replicas(Observations):
 
     def scrapers(self, period_s: float, offset_s: float | None = None) -> list[Scraper]:
         """Return a scraper of each slot, as `watch` of an autoscaler takes them."""
-        found = []
+        found: list[Scraper] = []
         for slot in self._slots:
-            client = slot.client
-            if not isinstance(client, Scrapable):
-                raise InputError(Verbatim("it looks at the metrics of LLM engines, which these clients have not; take "
-                                          "`schedule`"), field="autoscaler")
-            found.append(scrape(client, self._seed, "autoscaler", period_s) if offset_s is None else
-                         client.scraper(max(1, s_to_ns(period_s)), s_to_ns(offset_s)))
+            parts = []
+            for client in slot.clients:
+                if not isinstance(client, Scrapable):
+                    raise InputError(Verbatim("it looks at the metrics of LLM engines, which these clients have not; "
+                                              "take `schedule`"), field="autoscaler")
+                if offset_s is None:
+                    period_ns, offset_ns = times_of(slot.client.name, self._seed, "autoscaler", period_s)
+                else:
+                    period_ns, offset_ns = max(1, s_to_ns(period_s)), s_to_ns(offset_s)
+                parts.append(client.scraper(period_ns, offset_ns))
+            found.append(parts[0] if len(parts) == 1 else Together(parts))
         return found
 
     def serving(self) -> list[Engine]:
@@ -332,17 +358,17 @@ class Replicas(Observations):
     def check(self, client: Any) -> None:   # Any: see above
         """Note that a stage of a client has ended, or moved: if it drains, it may be done."""
         slot = self._by_index[client.index]
-        if slot.state == DRAINING and not client.num_assigned:
+        if slot.state == DRAINING and not slot.assigned:
             self._env.tick_at(self._env._now, SETTLED, partial(self._look, slot, slot.incarnation))
 
     def _look(self, slot: Slot, incarnation: int, tick: Tick) -> None:
         """Let a draining replica go if it has nothing left to do."""
-        client = slot.client
-        if (slot.state != DRAINING or slot.incarnation != incarnation or slot.hung or client.num_assigned
-                or self._holds(client)):
+        if (slot.state != DRAINING or slot.incarnation != incarnation or slot.hung or slot.assigned
+                or any(map(self._holds, slot.clients))):
             return
-        if not client.idle:   # an engine that plans ahead computes a step after its last answer
-            self._env.tick_at(client.free_at_ns, SETTLED, partial(self._look, slot, incarnation))
+        busy = [client.free_at_ns for client in slot.clients if not client.idle]
+        if busy:   # an engine that plans ahead computes a step after its last answer
+            self._env.tick_at(max(busy), SETTLED, partial(self._look, slot, incarnation))
             return
         if self._env._now < slot.stays_ns:
             self._env.tick_at(slot.stays_ns, SETTLED, partial(self._look, slot, incarnation))
@@ -361,8 +387,8 @@ class Replicas(Observations):
 
     def _kill_draining(self, slot: Slot, reason: str, why: str) -> None:
         self._go(slot, reason)
-        self._down(slot.client, why)
-        self._down(slot.client, "")   # no router chooses it
+        self._tell(slot, why)
+        self._tell(slot, "")   # no router chooses it
         self._fill("slot free")
 
     def _go(self, slot: Slot, reason: str) -> None:
@@ -441,14 +467,15 @@ class Replicas(Observations):
             return
         slot.give_up = None
         if slot.stale:
-            slot.client.renew()
+            for client in slot.clients:
+                client.renew()
             slot.stale = False
         if slot.spare:
             self._enter(slot, SPARE, reason)
             return
         self._enter(slot, READY, reason)
         slot.ups += 1
-        self._down(slot.client, "")
+        self._tell(slot, "")
         self._choose(slot, True)
         self._roll("update")
 
@@ -480,8 +507,8 @@ class Replicas(Observations):
         self._stop_starting(slot)
         self._enter(slot, DOWN, reason)
         if serving:
-            self._down(slot.client, "went down")
-        wait_ns = slot.backoff.wait_ns(self._env._now)
+            self._tell(slot, "went down")
+        wait_ns = 0 if self.recreates else slot.backoff.wait_ns(self._env._now)
         if wait_ns or slot.broken:
             self._roll("update")
             self._env.tick_at(self._env._now + wait_ns, MEMBERSHIP, partial(self._restart, slot, slot.incarnation))
@@ -493,7 +520,7 @@ class Replicas(Observations):
             return
         slot.backoff.restarted(self._env._now)
         self._begin(slot)
-        self._start_up(slot, "restart", restart=True)
+        self._start_up(slot, "recreated" if self.recreates else "restart", restart=not self.recreates)
         self._roll("update")
 
     def repaired(self, slot: Slot) -> None:
@@ -505,7 +532,8 @@ class Replicas(Observations):
         """Let a replica that is down be gone, and another one take its place."""
         wanted = not slot.spare
         self._go(slot, reason)
-        slot.broken = slot.broken and not self._starter.pooled
+        if self._starter.pooled:   # another node can take its place, in the same zone
+            slot.outages = {what: number for what, number in slot.outages.items() if what == "zone"}
         self._owed += wanted
         self._roll(reason)
         self._fill(reason)
@@ -540,8 +568,14 @@ class Replicas(Observations):
             self._choose(slot, False)
             noticed()
 
+    def _tell(self, slot: Slot, why: str) -> None:
+        """Let the clients of a slot go down at this instant, or be reached again ("")."""
+        for client in slot.clients:
+            self._down(client, why)
+
     def _enter(self, slot: Slot, state: int, reason: str) -> None:
         slot.state = state
         if state == READY:
             slot.up_ns = self._env._now
-        self._log.append((slot.client.index, slot.incarnation, self._env._now, state, reason))
+        for client in slot.clients:
+            self._log.append((client.index, slot.incarnation, self._env._now, state, reason))

@@ -123,6 +123,7 @@ class Place(NamedTuple):
         slow_first: Makes the first step of a client longer by so many ns; None for clients that are no LLM engines.
         ready_ns: Returns when routers know that a client is ready, by its name and the time from which it is.
         seed: Of the scenario.
+        shares: Share of a replica's devices on each of its nodes.
     """
 
     env: Clock
@@ -131,6 +132,7 @@ class Place(NamedTuple):
     slow_first: Callable[[Any, int], None] | None
     ready_ns: Callable[[str, int], int]
     seed: int
+    shares: tuple[float, ...] = (1.0,)
 
     def after(self, time_s: float, then: Callable[[], None]) -> None:
         """Call a function after a time, in the order of equal times in which replicas become ready."""

@@ -1,4 +1,8 @@
-"""Starts replicas in phases: each start is a SimPy process, written as it happens on a node."""
+"""Starts replicas in phases: each start is a SimPy process for each node, written as it happens there.
+
+The nodes of one replica wait for the last of them twice: when they have their weights, since the engine then runs on
+all of them together, and when they have captured their graphs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from hermes.config.streams import stream as random_stream
-from hermes.core.clock import MEMBERSHIP, Acting, Tick, happen
+from hermes.core.clock import MEMBERSHIP, Acting, Clock, Tick, happen
 from hermes.fleet.start_ups import EngineStart, Place, Starter, Starting
 from hermes.fleet.startup_link import Flow, StarterLink
 from hermes.fleet.startup_phases import PHASES, Phases, Pull, Storage
@@ -20,30 +24,51 @@ Acts = Generator[Tick, Any, str | None]
 """A phase: it waits, and returns the name of what it leaves on the node."""
 
 
+class _Meeting:
+    """Where the nodes of a start wait for the last one."""
+
+    def __init__(self, nodes: int) -> None:
+        self._lacks, self._waiting = nodes, list[Tick]()
+
+    def come(self, env: Clock) -> Generator[Tick, Any, None]:
+        """Wait until all have come."""
+        self._lacks -= 1
+        if self._lacks:
+            mine = env.pending()
+            self._waiting.append(mine)
+            yield mine
+            return
+        for one in self._waiting:
+            happen(one)
+
+
 class _Start:
-    """A start that goes on.
+    """A start that goes on, on one node.
 
     Attributes:
+        node: Number of the node among those of the replica.
+        meetings: Of all its nodes: with weights, and at the end.
         share: Phase -> the number drawn for it.
         compiles: Whether the engine compiles, for want of what was compiled before.
         given_up: Whether it is given up: then it does nothing any more.
         flow: Its bytes on a link that would have to be cancelled.
     """
 
-    __slots__ = ("compiles", "flow", "given_up", "held", "one", "share", "wanting")
+    __slots__ = ("compiles", "flow", "given_up", "meetings", "node", "one", "share", "wanting")
 
-    def __init__(self, one: Starting, seed: int) -> None:
-        self.one, self.compiles, self.given_up, self.held = one, False, False, False
-        drawn = random_stream(seed, f"startup/{one.client.name}/{one.number}").random(len(PHASES))
+    def __init__(self, one: Starting, seed: int, node: int, meetings: tuple[_Meeting, _Meeting]) -> None:
+        self.one, self.compiles, self.given_up = one, False, False
+        self.node, self.meetings = node, meetings
+        whose = f"startup/{one.client.name}/{one.number}" + (f"/{node}" if node else "")
+        drawn = random_stream(seed, whose).random(len(PHASES))
         self.share = dict(zip(PHASES, drawn.tolist(), strict=True))
         self.flow: tuple[StarterLink, Flow] | None = None
         self.wanting: Wanting | None = None
 
-    def hold(self) -> None:
-        """Note that its devices are held, once."""
-        if not self.held:
-            self.held = True
-            self.one.held()
+    def phase(self, name: str) -> None:
+        """Note that a phase begins; that of a replica is its first node's."""
+        if not self.node:
+            self.one.phase(name)
 
 
 class PhaseStarter(Starter):
@@ -51,6 +76,7 @@ class PhaseStarter(Starter):
 
     def __init__(self, config: Phases, place: Place, engine: EngineStart | None) -> None:
         self._config, self._place, self._engine, self._env = config, place, engine, place.env
+        self._shares = place.shares
         whose = place.clients[0].model or place.clients[0].name
         names = (whose,) * 3 if engine is None else (engine.image, engine.weights, engine.compiled)
         self._names = {cache: f"{cache} {name}" for cache, name in zip(("image", "weights", "compile"), names,
@@ -61,14 +87,30 @@ class PhaseStarter(Starter):
 
     def is_ready(self, client: Any) -> None:
         """See `Starter`. Its start has filled the caches of its node."""
-        node = self._node(client) if self._pool is None else self._pool.put(client)
-        node.has |= {self._names[cache] for cache in self._config.keeps}
+        for number in range(len(self._shares)):
+            node = self._node(client, number) if self._pool is None else self._pool.put(client)
+            node.has |= {self._names[cache] for cache in self._config.keeps}
 
     def start(self, one: Starting) -> Callable[[], None]:
-        """See `Starter`."""
-        start = _Start(one, self._place.seed)
-        Acting(self._env, self._acts(start))
-        return lambda: self._give_up(start)
+        """See `Starter`. Devices are held from the first node on."""
+        held: list[bool] = []
+
+        def hold() -> None:
+            if not held:
+                held.append(True)
+                one.held()
+
+        meetings = _Meeting(len(self._shares)), _Meeting(len(self._shares))
+        starts = [_Start(one._replace(held=hold), self._place.seed, node, meetings)
+                  for node in range(len(self._shares))]
+        for start in starts:
+            Acting(self._env, self._acts(start))
+
+        def give_up() -> None:
+            for start in starts:
+                self._give_up(start)
+
+        return give_up
 
     def gone(self, client: Any) -> None:
         """See `Starter`."""
@@ -93,10 +135,10 @@ class PhaseStarter(Starter):
     def _new(self) -> Node:
         return Node(self._env, {self._names[cache] for cache in self._config.prepared})
 
-    def _node(self, client: Any) -> Node:
-        """Return the node of a client that has one throughout."""
-        shared = client.platform if self._config.node == "platform" else ""
-        key = ("node of starters", shared or client.index, bool(shared))
+    def _node(self, client: Any, number: int) -> Node:
+        """Return the node number `number` of a client that has its nodes throughout."""
+        shared = client.platform if self._config.node == "platform" and len(self._shares) == 1 else ""
+        key = ("node of starters", shared or client.index, bool(shared), number)
         nodes = self._env.shared
         if key not in nodes:
             nodes[key] = self._new()
@@ -108,10 +150,10 @@ class PhaseStarter(Starter):
         """Bring a start to its node: the one that it has, or one of the pool."""
         client = start.one.client
         if self._pool is None:
-            return self._node(client)
-        node = self._pool.found(client)
+            return self._node(client, start.node)
+        node = self._pool.found(client, start.node)
         if node is None:
-            start.wanting = Wanting(self._env, start.share["node"], start.hold)
+            start.wanting = Wanting(self._env, start.share["node"], start.one.held)
             yield from self._pool.take(client, start.wanting)
             node, start.wanting = start.wanting.node, None
             assert node is not None
@@ -122,14 +164,16 @@ class PhaseStarter(Starter):
     def _acts(self, start: _Start) -> Generator[Tick, Any, None]:
         """Start a replica: to its node, phase by phase, until routers know that it is ready."""
         node = yield from self._arrives(start)   # never, if it is given up meanwhile
-        start.hold()
-        for act in (self._image, self._process, self._tokenizer, self._weights, self._compile, self._profiling,
-                    self._capture, self._probe):
+        start.one.held()
+        for act in (self._image, self._process, self._tokenizer, self._weights, self._loaded, self._compile,
+                    self._profiling, self._capture, self._captured, self._probe):
             left = yield from act(start, node)
             if start.given_up:
                 return
             if left in self._config.keeps:
                 node.has.add(self._names[left])
+        if start.node:
+            return
         start.one.ready("started")
         more = s_to_ns(seconds(self._config.first_request, start.share["first_request"]))
         if more and self._place.slow_first is not None:
@@ -139,7 +183,7 @@ class PhaseStarter(Starter):
         image, pull = self._names["image"], self._config.image
         if not pull or image in node.has:
             return None
-        start.one.phase("image")
+        start.phase("image")
         if image not in node.pulls:
             node.pulls[image] = []
 
@@ -171,14 +215,24 @@ class PhaseStarter(Starter):
             yield from self._takes(start, "weights", cold=cold)
             return "weights"
         assert self._engine is not None
-        start.one.phase("weights (cold)")
+        start.phase("weights (cold)")
         yield self._env.moment(self._env._now + s_to_ns(self._engine.load_fixed_s), MEMBERSHIP)
         if not start.given_up:
             read, link = self._env.pending(), node.link("storage", storage.bandwidth)
-            start.flow = link, link.start(self._engine.weight_bytes, self._engine.load_rate, lambda: happen(read))
+            share = self._shares[start.node]
+            start.flow = link, link.start(self._engine.weight_bytes * share, self._engine.load_rate * share,
+                                          lambda: happen(read))
             yield read
             start.flow = None
         return "weights"
+
+    def _loaded(self, start: _Start, node: Node) -> Acts:
+        yield from start.meetings[0].come(self._env)
+        return None
+
+    def _captured(self, start: _Start, node: Node) -> Acts:
+        yield from start.meetings[1].come(self._env)
+        return None
 
     def _compile(self, start: _Start, node: Node) -> Acts:
         start.compiles = self._names["compile"] not in node.has
@@ -192,7 +246,9 @@ class PhaseStarter(Starter):
         return self._takes(start, "capture", cold=start.compiles)
 
     def _probe(self, start: _Start, node: Node) -> Acts:
-        start.one.phase("probe")
+        if start.node:
+            return None
+        start.phase("probe")
         given, now = self._config.probe, self._env._now
         if given is None:
             known = self._place.ready_ns(start.one.client.name, now)
@@ -205,6 +261,6 @@ class PhaseStarter(Starter):
         """Wait as long as a phase takes."""
         ns = s_to_ns(self._config.seconds_of(phase, self._engine, start.share[phase], cold=cold))
         if ns:
-            start.one.phase(f"{phase} (cold)" if cold else phase)
+            start.phase(f"{phase} (cold)" if cold else phase)
             yield self._env.moment(self._env._now + ns, MEMBERSHIP)
         return None

@@ -80,7 +80,7 @@ class NodePool:
     def __init__(self, env: Clock, config: Pool, prepared: set[str]) -> None:
         self._env, self._config, self._prepared = env, config, set(prepared)
         self._idle: dict[Node, int] = {self._new(): 0 for _ in range(config.nodes)}   # since when
-        self._of: dict[int, Node] = {}                                          # client -> its node
+        self._of: dict[int, list[Node]] = {}                                    # client -> its nodes
         self._queue: list[Wanting] = []
         self._ordered = 0
         for node in self._idle:
@@ -99,21 +99,28 @@ class NodePool:
         """Return a node that joins just now."""
         return Node(self._env, self._prepared)
 
-    def found(self, client: Any) -> Node | None:
-        """Return the node of a client, None if it has none."""
-        return self._of.get(client.index)
+    def found(self, client: Any, number: int) -> Node | None:
+        """Return the node number `number` of a client, None if it has not so many."""
+        have = self._of.get(client.index, [])
+        return have[number] if number < len(have) else None
+
+    @property
+    def _present(self) -> int:
+        """Nodes that have joined."""
+        return sum(map(len, self._of.values())) + len(self._idle)
 
     def put(self, client: Any) -> Node:
-        """Give a client that is ready at the start a node of its own."""
-        self._of[client.index] = node = self._new()
-        most, used = self._config.most, len(self._of) + len(self._idle)
+        """Give a client that is ready at the start another node of its own."""
+        node = self._new()
+        self._of.setdefault(client.index, []).append(node)
+        most, used = self._config.most, self._present
         if most is not None and used > most:
             raise InputError(f"at least the nodes at the start of all its groups, {used} or more", most,
                              field="start_up.pool.most")
         return node
 
     def take(self, client: Any, wanting: Wanting) -> Iterator[Tick]:
-        """Give a client a node: an empty one, the one with most in its caches first, or the next that is free or
+        """Give a client one more node: an empty one, the one with most in its caches first, or the next that is free or
         joins."""
         self._queue.append(wanting)
         self._serve()
@@ -121,7 +128,7 @@ class NodePool:
             self._order()
             yield wanting.come
         assert wanting.node is not None
-        self._of[client.index] = wanting.node
+        self._of.setdefault(client.index, []).append(wanting.node)
 
     def forget(self, wanting: Wanting) -> None:
         """Note that a start is given up while it waits. What was ordered comes and is kept empty."""
@@ -131,15 +138,18 @@ class NodePool:
             self._release(wanting.node)
 
     def gone(self, client: Any) -> None:
-        """Take back the node of a client, if it has one."""
-        node = self._of.pop(client.index, None)
-        if node is not None:
+        """Take back the nodes of a client, if it has any."""
+        for node in self._of.pop(client.index, []):
             self._release(node)
 
     def lost(self, client: Any) -> None:
-        """Forget the node of a client, which is down for good: another may be ordered in its place."""
-        if self._of.pop(client.index, None) is not None:
+        """Forget the first node of a client, which is down for good: another may be ordered in its place. Take back the
+        others."""
+        nodes = self._of.pop(client.index, [])
+        if nodes:
             self._order()
+        for node in nodes[1:]:
+            self._release(node)
 
     def _release(self, node: Node) -> None:
         self._idle[node] = self._env._now
@@ -171,7 +181,7 @@ class NodePool:
         """Order a node for each start that waits without one, as far as the stock goes."""
         most = self._config.most
         while self._ordered < len(self._queue) and (
-                most is None or len(self._of) + len(self._idle) + self._ordered < most):
+                most is None or self._present + self._ordered < most):
             wanting = self._queue[self._ordered]
             self._ordered += 1
             Acting(self._env, self._provision(wanting))

@@ -13,6 +13,7 @@ from hermes.core.record import AWAY, DOWN, DRAINING, HEARTBEAT, LIVENESS, MENDED
 from hermes.fleet.failure_times import FailureClock
 from hermes.fleet.failures import Engines, Failure
 from hermes.fleet.incidents import IncidentLog
+from hermes.fleet.places import SlotPlace
 from hermes.fleet.probing import Probing
 from hermes.units import s_to_ns
 
@@ -27,19 +28,20 @@ class StruckSlot:
 
     Args:
         engines: What can go wrong within its engine; None where it is no LLM client.
-        neighbours: Returns the slots on the same node, this one included.
+        place: Where it is.
+        everywhere: All slots of the simulation, this one included when failures strike.
         log: Of incidents.
     """
 
     def __init__(self, env: Clock, replicas: Replicas, number: int, probing: Probing, engines: Engines | None,
-                 neighbours: Callable[[Any], list[StruckSlot]], log: IncidentLog) -> None:   # Any: a client
-        self._env, self._replicas, self._probing, self._neighbours = env, replicas, probing, neighbours
-        self._engines, self._log = engines, log
+                 place: SlotPlace, everywhere: list[StruckSlot], log: IncidentLog) -> None:
+        self._env, self._replicas, self._probing, self._everywhere = env, replicas, probing, everywhere
+        self._engines, self.place, self._log = engines, place, log
         self._slot: Slot = replicas.slot(number)
 
     @property
     def client(self) -> Any:   # Any: of any kind
-        """The client that is the slot."""
+        """The first client of the slot."""
         return self._slot.client
 
     def _later(self, time_ns: int, priority: int, then: Callable[[], None], *, always: bool = False) -> None:
@@ -52,14 +54,20 @@ class StruckSlot:
 
         self._env.tick_at(time_ns, priority, due)
 
-    def fails(self, failure: Failure, rng: np.random.Generator) -> None:
-        """Let a failure strike at random times, drawn from a stream of its own."""
+    def clock(self, failure: Failure, devices: int | None, rng: np.random.Generator) -> FailureClock:
+        """Return the clock of a failure at random times, drawn from a stream of its own. devices: As many as the
+        replica's where left out."""
         every = failure.every
         assert every is not None
-        devices = 1 if self._engines is None else self._replicas.facts().devices
-        self._slot.clocks.append(FailureClock(self._env, devices, lambda: every.draw_ns(rng),
-                                              lambda: self._log.strike(failure.kind, lambda: failure.strikes(self)),
-                                              lambda: self._replicas.goes_on))
+        if devices is None:
+            devices = 1 if self._engines is None else self._replicas.facts().devices
+        return FailureClock(self._env, devices, lambda: every.draw_ns(rng),
+                            lambda: self._log.strike(failure.kind, lambda: failure.strikes(self)),
+                            lambda: self._replicas.goes_on)
+
+    def hears(self, clock: FailureClock) -> None:
+        """Let a clock run while the replica's devices are held."""
+        self._slot.clocks.append(clock)
 
     def crash(self) -> None:
         """End the process; it starts again on its node."""
@@ -68,8 +76,13 @@ class StruckSlot:
             self._ends("crashed")
 
     def _ends(self, reason: str) -> None:
+        self._replicas.crash(self._slot, reason, self._noticed_ns, self._probed)
+
+    def _noticed_ns(self) -> int:
+        """Return when routers know of a process that ends now."""
         now = self._env._now
-        self._replicas.crash(self._slot, reason, lambda: self._probing.down_ns(self.client.name, now), self._probed)
+        return self._probing.deleted_ns(now) if self._replicas.recreates else self._probing.down_ns(
+            self.client.name, now)
 
     def _probed(self) -> None:
         """Note that readiness probes have failed, and routers know it now."""
@@ -85,7 +98,8 @@ class StruckSlot:
             return
         slot.hung = True
         self._log.hit(self.client)
-        self._engines.hang(self.client)
+        for client in slot.clients:
+            self._engines.hang(client)
         if lasts_s is not None:
             # after the last request, too: the engine ends what nobody waits for
             self._later(now + s_to_ns(lasts_s), FAILURE, self._goes_on, always=True)
@@ -119,7 +133,8 @@ class StruckSlot:
             slot.hung = False
             self._log.note(self.client, MENDED)
             assert self._engines is not None
-            self._engines.go_on(self.client)
+            for client in slot.clients:
+                self._engines.go_on(client)
             self._replicas.check(self.client)
             self._later(self._probing.ready_ns(self.client.name, self._env._now), MEMBERSHIP, self._answers)
 
@@ -134,14 +149,19 @@ class StruckSlot:
             return
         self._slot.slowed += 1
         self._log.hit(self.client)
-        self._engines.slow(self.client, factor)
+        self._slows(factor)
         if lasts_s is not None:
             self._later(self._env._now + s_to_ns(lasts_s), FAILURE, partial(self._fast, self._slot.slowed))
 
     def _fast(self, number: int) -> None:
-        if self._slot.slowed == number and self._engines is not None:
+        if self._slot.slowed == number:
             self._log.note(self.client, MENDED)
-            self._engines.slow(self.client, 1.0)
+            self._slows(1.0)
+
+    def _slows(self, factor: float) -> None:
+        for client in self._slot.clients:
+            assert self._engines is not None
+            self._engines.slow(client, factor)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -152,34 +172,54 @@ class StruckSlot:
             self._log.note(self.client, NOTICE)
             self._log.note(self.client, AWAY)
 
-    def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
-        """Let the node go down with all clients on it."""
-        for one in self._neighbours(self.client):
-            one.down(s_to_ns(repair_s), s_to_ns(notice_s), None if evict_s is None else s_to_ns(evict_s))
+    def lose_device(self, repair_s: float) -> None:
+        """Let a device go down with the whole replica."""
+        self.down("device", s_to_ns(repair_s), self._noticed_ns, 0 if self._replicas.recreates else None)
 
-    def down(self, repair_ns: int, notice_ns: int, evict_ns: int | None) -> None:
-        """Go down with the node."""
+    def lose_node(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
+        """Let the node go down with all replicas on it."""
+        self._all_down("node", [one for one in self._everywhere if one is self or (
+            self.place.shared and one.place.shared and one.place.node == self.place.node)], repair_s, notice_s, evict_s)
+
+    def lose_zone(self, repair_s: float, notice_s: float, evict_s: float | None) -> None:
+        """Let all nodes of the slot's zone go down."""
+        self._all_down("zone", [one for one in self._everywhere if one.place.zone == self.place.zone],
+                       repair_s, notice_s, evict_s)
+
+    def _all_down(self, what: str, slots: list[StruckSlot], repair_s: float, notice_s: float,
+                  evict_s: float | None) -> None:
+        known_ns = self._env._now + s_to_ns(notice_s)
+        for one in slots:
+            one.down(what, s_to_ns(repair_s), lambda: known_ns, None if evict_s is None else s_to_ns(evict_s))
+
+    def down(self, what: str, repair_ns: int, noticed_ns: Callable[[], int], evict_ns: int | None) -> None:
+        """Go down with a device, a node or a zone."""
         slot, now = self._slot, self._env._now
-        if slot.broken or not (slot.held or self.client.platform):
-            return   # without a node
-        slot.broken = True
+        if what in slot.outages or (what != "zone" and (slot.outages or not (slot.held or self.place.shared))):
+            return   # down by now, or without a node
+        slot.outages[what] = number = slot.lost = slot.lost + 1
         if self._replicas.can_crash(slot):
             self._log.hit(self.client)
-            self._replicas.crash(slot, "node down", lambda: now + notice_ns, self._missed)
+            self._replicas.crash(slot, f"{what} down", noticed_ns, self._probed if what == "device" else self._missed)
         if evict_ns is not None and evict_ns < repair_ns:
-            self._later(now + evict_ns, MEMBERSHIP, self._evicted)
-        self._env.tick_at(now + repair_ns, MEMBERSHIP, self._repaired)
+            if evict_ns:
+                self._later(now + evict_ns, MEMBERSHIP, partial(self._replaced, "evicted"))
+            else:
+                self._replaced("recreated")
+        self._env.tick_at(now + repair_ns, MEMBERSHIP, partial(self._repaired, what, number))
 
     def _missed(self) -> None:
         """Note that the node's heartbeats were missed, and routers know it now."""
         self._log.note(self.client, HEARTBEAT)
         self._log.note(self.client, AWAY)
 
-    def _evicted(self) -> None:
+    def _replaced(self, reason: str) -> None:
         if self._slot.state == DOWN:
-            self._replicas.replace(self._slot, "evicted")
+            self._replicas.replace(self._slot, reason)
 
-    def _repaired(self, tick: Tick) -> None:
-        self._slot.broken = False
-        if self._replicas.goes_on:
-            self._replicas.repaired(self._slot)
+    def _repaired(self, what: str, number: int, tick: Tick) -> None:
+        slot = self._slot
+        if slot.outages.get(what) == number:   # otherwise a new node has taken its place
+            del slot.outages[what]
+            if self._replicas.goes_on and not slot.outages:
+                self._replicas.repaired(slot)

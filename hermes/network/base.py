@@ -8,17 +8,21 @@ A network component (`kind:` in YAML) is a pydantic model registered in `NETWORK
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
+from pydantic import Field, model_validator
 from simpy.core import Environment
 from simpy.events import Event
 
+from hermes.config import ConfigModel, Duration
 from hermes.config.registry import Registry
+from hermes.config.streams import Every
 from hermes.core.clock import TRANSFER, bind_at
 from hermes.core.network import LinkUse, Network
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 
-__all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site", "bandwidth_of", "build_network"]
+__all__ = ["NETWORKS", "BaseNetwork", "FailingLinks", "LinkFailure", "NetworkComponent", "Site", "bandwidth_of",
+           "build_network"]
 
 NETWORKS: Registry[Any] = Registry("network", "a network", {
     "hgx_box": "hermes.network.cluster:HgxBox",
@@ -50,6 +54,42 @@ class NetworkComponent(Protocol):
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
         """Build the network of one run between these nodes. `InputError` if the description does not fit them."""
         ...
+
+
+class LinkFailure(ConfigModel):
+    """A failure of a link, both directions. Bytes that are under way go on at the link's new rate from that instant on;
+    over a link that is gone they wait for it. What the network says before a transfer (`estimate_ns`, for routers) does
+    not know of it."""
+
+    between: Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]],
+                       Field(min_length=2, max_length=2)] | None = None
+    """Its ends: two clients, or nodes of the network. Left out, all links fail together."""
+    at: Duration | None = Field(default=None, ge=0)
+    """Simulated time. Left out, `every` is given."""
+    every: Every | None = None
+    """Random times, in hours of the link. Left out, `at` is given."""
+    factor: float | None = Field(default=None, ge=1, le=1e6)
+    """Time of a byte as a multiple of its usual time. Left out, the link is gone."""
+    lasts: Duration | None = Field(default=None, gt=0)
+    """How long it lasts. Left out, a slow link stays slow."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.at is None) == (self.every is None):
+            raise InputError(Verbatim("give one of `at` and `every`"), field="at")
+        if self.factor is None and self.lasts is None:
+            raise InputError(Verbatim("missing: transfers wait for a link that is gone; give the time after which it "
+                                      "is back, or a `factor`"), field="lasts")
+        if self.every is not None and self.lasts is None:
+            raise InputError(Verbatim("missing: at random times a failure has an end"), field="lasts")
+        return self
+
+
+class FailingLinks(ConfigModel):
+    """Base of networks whose links may fail."""
+
+    failures: list[LinkFailure] = []
+    """Failures of links. Of several that a link has at a time the worst counts."""
 
 
 def build_network(config: NetworkComponent, env: Environment, sites: Callable[[], Sequence[Site]]) -> Network:
@@ -94,6 +134,18 @@ class BaseNetwork:
 
     def links(self) -> list[LinkUse]:
         return []
+
+    def set_link(self, between: tuple[str, str] | None, factor: float) -> None:
+        """Let the bytes on a link take a multiple of their time from this instant on, both ways; with an infinite one
+        nothing moves. Transfers that are under way go on at the new rate. Only networks with `failures` can.
+
+        between: Its ends, which `check_link` has accepted; None for all links.
+        """
+        raise NotImplementedError
+
+    def check_link(self, between: tuple[str, str] | None) -> None:
+        """Raise `InputError` for ends of no link."""
+        raise NotImplementedError
 
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> object:
         """See `Network`."""

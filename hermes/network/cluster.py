@@ -20,10 +20,10 @@ from typing import Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 from simpy.core import Environment
 
-from hermes.config import ConfigModel, Duration
+from hermes.config import Duration
 from hermes.core.network import Network
 from hermes.errors import InputError, Verbatim
-from hermes.network.base import Site
+from hermes.network.base import FailingLinks, Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 from hermes.units import counted
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
     servers: dict[str, list[Site]]
 
 
-class _Parts(ConfigModel):
+class _Parts(FailingLinks):
     """Parts of a box."""
 
     gpus_per_box: int = Field(default=8, ge=1, le=4096)

@@ -1,7 +1,8 @@
 """Flows of bytes on shared links: they start, share bandwidth max-min fairly, and end or are cancelled.
 
 The fluid model of a network: a flow is a number of bytes over a path of links, all of which it uses at the same rate.
-Rates (`hermes.network.sharing`) change only when a flow starts, ends or is cancelled, so these are the only events.
+Rates (`hermes.network.sharing`) change only when a flow starts, ends or is cancelled, or a link gets another capacity,
+so these are the only events.
 
 The engine keeps no counters per flow. Each link has a clock: the bytes it has served to a flow that it stops, at the
 link's level. Each stream (the flows over one path) stores the offset of its own clock from that of its bottleneck. Each
@@ -32,6 +33,7 @@ __all__ = ["WORK_PER_BYTE", "Flow", "FlowEngine", "capacity_of", "serial_ns"]
 
 WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # rate units x nanoseconds in a byte
 _MAX_SAMPLES, _FIRST_SAMPLE_NS = 64, 10_000_000    # of the links' work: largest number, and first distance
+_NEVER_NS = 1 << 61                      # beyond the end of any simulation: flows over a link that is gone
 SETTLE = START + MAX_CLIENTS            # after all other events of an instant: one computation of rates for all of them
 
 
@@ -110,6 +112,7 @@ class FlowEngine:
         self._alone: list[_Path | None] = [None] * num_links    # the path whose flow has the link to itself
         self._unsettled: dict[_Path, None] = {}   # paths on which flows started or ended
         self._settling = False
+        self._resized: dict[int, int] = {}        # links that get another capacity at this instant
         # Per link: (reading of its clock at which a stream's first flow ends, stream). Outdated entries stay; an entry
         # is valid if it agrees with its stream.
         self._next: list[list[tuple[int, int, _Path]]] = [[] for _ in bandwidths]
@@ -130,14 +133,18 @@ class FlowEngine:
         self._gone = [0] * num_links              # bytes of such flows, and of cancelled ones ...
         self._parts = [0] * num_links             # ... and the work of their parts of a byte
 
-    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], object], over_ns: int = 0) -> Flow:
+    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], object], over_ns: int = 0,
+              rate: int = 0) -> Flow:
         """Send `num_bytes` (> 0) over `links` (at least one). Call `ended()` when the last byte has left.
 
         over_ns: Nanoseconds in which the bytes become ready evenly; they limit the flow's rate.
+        rate: Limit of the flow's rate in its place, in rate units; then there may be no links.
         """
         limit = -1
         if over_ns > 0:
-            limit = self._limit(max(1, num_bytes * WORK_PER_BYTE // over_ns))
+            rate = max(1, num_bytes * WORK_PER_BYTE // over_ns)
+        if rate:
+            limit = self._limit(rate)
             links = (*links, limit)
         path = self._paths.get(links)
         if path is None:
@@ -167,6 +174,20 @@ class FlowEngine:
         else:
             self._start_alone(path, now)
         return flow
+
+    def resize(self, link: int, capacity: int) -> None:
+        """Change the capacity (rate units) of a link from this instant on, 0 for one over which nothing moves."""
+        alone = self._alone[link]
+        if alone is not None:
+            self._join(alone)
+            self._unsettle(alone)
+        self._resized[link] = capacity
+        self._settle_now()
+
+    def limit_of(self, flow: Flow) -> int:
+        """Return the link that limits a flow which was started with a rate and has not ended."""
+        assert flow.path is not None
+        return flow.path.limit
 
     def cancel(self, flow: Flow) -> int:
         """Stop a flow and return its bytes that have left; 0 if `ended` was called, or the flow was cancelled before.
@@ -240,6 +261,7 @@ class FlowEngine:
         """Return a link of that rate for one flow."""
         if self._limits:
             link = self._limits.pop()
+            self._resized.pop(link, None)
             self.share.resize(link, rate)
             return link
         for column in (self._served, self._since, self._stamp, self._active, self._busy, self._busy_since, self._full,
@@ -335,6 +357,10 @@ class FlowEngine:
 
     def _unsettle(self, path: _Path) -> None:
         self._unsettled[path] = None
+        self._settle_now()
+
+    def _settle_now(self) -> None:
+        """Compute rates at the end of this instant."""
         if not self._settling:
             self._settling = True
             self._at(int(self.env._now), SETTLE, self._settle)
@@ -346,6 +372,8 @@ class FlowEngine:
         self._rates_change(now)
         self._settling = False
         unsettled, self._unsettled = self._unsettled, {}
+        if self._resized:
+            self._resize()
         left: dict[int, int] = {}     # links that a flow left: their next end is to be found, at an equal level too
         for path in unsettled:
             if path.bottleneck >= 0:
@@ -385,6 +413,15 @@ class FlowEngine:
                 self._drop(path)
         self._sleep()
 
+    def _resize(self) -> None:
+        """Give links their new capacities."""
+        resized, self._resized = self._resized, {}
+        for link, capacity in resized.items():
+            self.share.resize(link, capacity)
+        for path in self._paths.values():
+            if any(link in resized for link in path.links):
+                path.narrowest = min(path.links, key=self.share.capacity.__getitem__)
+
     def _predict(self, link: int) -> None:
         """Store the end of the first of the flows that the link stops."""
         entries = self._next[link]
@@ -402,7 +439,7 @@ class FlowEngine:
         due = self._due
         while due and due[0][2] != self._stamp[due[0][1]]:
             heappop(due)
-        if due and (self._wake_ns is None or due[0][0] < self._wake_ns):
+        if due and due[0][0] < _NEVER_NS and (self._wake_ns is None or due[0][0] < self._wake_ns):
             self._wake_ns = due[0][0]
             self._at(due[0][0], TRANSFER, self._wake)
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from simpy.core import Environment
 
-from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.config import Bandwidth, Duration
 from hermes.core.network import Network
+from hermes.network.base import FailingLinks
 from hermes.network.ideal import IdealNetwork
 
 __all__ = ["KvLink"]
@@ -17,7 +18,7 @@ __all__ = ["KvLink"]
 PORT = 50e9   # bytes/s: a 400 Gb/s port
 
 
-class KvLink(ConfigModel):
+class KvLink(FailingLinks):
     """A network on which the KV that a prefill client hands to a decode client takes bytes / bandwidth + latency, and
     all other transfers take no time. Used where a scenario names no network."""
 
@@ -34,6 +35,7 @@ class KvLink(ConfigModel):
 
     def build_for_kv(self, env: Environment, nodes: Sequence[str]) -> Network:
         """Build the network of the KV that moves from a prefill to a decode client."""
-        from hermes.network.components import LinkNetwork  # most scenarios have no roles
+        from hermes.network.components import FailingLinkNetwork, LinkNetwork  # most scenarios have no roles
 
-        return LinkNetwork(env, nodes, self.bandwidth, self.latency)
+        cls = FailingLinkNetwork if self.failures else LinkNetwork
+        return cls(env, nodes, self.bandwidth, self.latency)

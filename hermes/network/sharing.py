@@ -86,8 +86,10 @@ class MaxMin:
         return len(self.capacity) - 1
 
     def resize(self, link: int, capacity: int) -> None:
-        """Change the capacity of a link that no stream with flows crosses."""
-        self.capacity[link] = self._spare[link] = capacity
+        """Change the capacity of a link. With 0 each of its flows has the least rate, 1."""
+        self._spare[link] += capacity - self.capacity[link]
+        self.capacity[link] = capacity
+        self._mark(link, 0)
 
     def rate(self, stream: Stream) -> int:
         """Return the rate of each flow of the stream; 0 without flows."""

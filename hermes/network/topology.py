@@ -24,7 +24,8 @@ from simpy.core import Environment
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.network.components import LinkBandwidth, OverFlows
+from hermes.network.base import FailingLinks
+from hermes.network.components import LinkBandwidth, OverFlows, changed_capacity
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
@@ -141,6 +142,22 @@ class TopologyNetwork(OverFlows):
     def links(self) -> list[LinkUse]:
         return self.engine.uses(self._names, self._bandwidths)
 
+    def set_link(self, between: tuple[str, str] | None, factor: float) -> None:
+        ends = between and (self._ends(between), self._ends(between[::-1]))
+        for link in dict.fromkeys(self._direction[pair] for pair in ends or self._direction):
+            self.engine.resize(link, changed_capacity(self._bandwidths[link], factor))
+
+    def _ends(self, between: tuple[str, ...]) -> tuple[str, str]:
+        """Return the nodes of the graph at these ends, which may be clients that sit there."""
+        a, b = (self._places.get(end, end) for end in between)
+        return a, b
+
+    def check_link(self, between: tuple[str, str] | None) -> None:
+        if between is not None and self._ends(between) not in self._direction:
+            near = {f"{a} - {b}" for a, b in self._direction if a in between or b in between}
+            raise InputError("the ends of a link" + (f", such as {', '.join(sorted(near)[:4])}" if near else ""),
+                             f"{between[0]} - {between[1]}", suggestion=None)
+
     @property
     def graph(self) -> Any:
         """The networkx graph; its edges have their `TopologyLink` as `link`."""
@@ -188,7 +205,7 @@ class TopologyNetwork(OverFlows):
         return route
 
 
-class Topology(ConfigModel):
+class Topology(FailingLinks):
     """A graph of links with latency and bandwidth, which transfers share max-min fairly."""
 
     kind: Literal["topology"] = "topology"

@@ -87,7 +87,7 @@ def _fleets(summary: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {found['ready_mean']:.3g} ready on average, {found['ready_most']} at most (of {found['slots']}); "
             f"{found['held_device_hours']:.3g} device-hours, {found['started']} started, {found['drained']} drained"
             + "".join(f", {found[cause]} {cause.replace('_', ' ')}" for cause in
-                      ("crashed", "hung", "node_down", "reclaimed") if cause in found)
+                      ("crashed", "hung", "device_down", "node_down", "zone_down", "reclaimed") if cause in found)
             + (f"; {counted(found['cut'], 'answer')} cut" if "cut" in found else "")
             for name, found in summary.get("fleet", {}).items()] + out
 

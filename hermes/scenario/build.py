@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from hermes.dispatch.rows import StageRows
 from hermes.dispatch.simulation import Simulation
 from hermes.errors import InputError, inside
 from hermes.network import Network
-from hermes.network.base import build_network
+from hermes.network.base import BaseNetwork, FailingLinks, build_network
 from hermes.network.kv_link import KvLink
 from hermes.pipelines.base import requested_stages
 from hermes.pipelines.mixing import WeightedPipeline
@@ -29,7 +29,7 @@ from hermes.scenario.build_clients import (
     prepare_tiers,
     sites,
 )
-from hermes.scenario.build_operations import build_fleet, build_gateway, build_handoff, crash_remarks, parts_of
+from hermes.scenario.build_operations import build_fleet, build_gateway, build_handoff, fleet_remarks, parts_of
 from hermes.scenario.build_routers import GENERATION_STAGES, build_routers
 from hermes.scenario.build_workloads import build_pipelines, build_requests, labels_of, requested_of
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
@@ -97,6 +97,7 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None, list
         """The requests that have not ended, at least 1 until the last `duration` ends: replicas come and go so long."""
         return events.left() or int(env._now < period.until_ns)
 
+    _fail_links(scenario, env, network, kv_network, goes_on)
     handoff = build_handoff(scenario, env, clients, kv_network, transfers, events)
     built = build_routers(scenario, env, clients, pipelines, notes, decisions, network, kv_network)
     moving = [*handoff, *build_gateway(scenario, env, built, requested)]
@@ -114,9 +115,23 @@ def _build(scenario: Scenario, base_dir: Path, decisions: Decisions | None, list
         env, clients, streams, network, coordinator, stage_kinds=stage_kinds, runs=runs, describe=made.describe,
         labels=labels_of(scenario, pipelines, requests.drawn, requested), horizon_ns=horizon_ns, offered=period,
         warnings=warnings,
-        remarks=[*name_remarks(scenario.clients, scenario.source.base_dir), *made.remarks, *crash_remarks(scenario),
+        remarks=[*name_remarks(scenario.clients, scenario.source.base_dir), *made.remarks,
+                 *fleet_remarks(scenario, clients, base_dir),
                  *conversation_remarks(scenario.workload, streams)],
     ), pipelines
+
+
+def _fail_links(scenario: Scenario, env: Clock, network: Network, kv_network: Callable[[], Network],
+                goes_on: Callable[[], int]) -> None:
+    """Let links fail, if the scenario's do."""
+    config = scenario.network
+    if isinstance(config, FailingLinks) and config.failures:
+        from hermes.scenario.build_links import fail_links  # most do not
+
+        made = kv_network() if isinstance(config, KvLink) else network
+        assert isinstance(made, BaseNetwork)
+        with inside("network"):
+            fail_links(env, made, config.failures, scenario.seed, goes_on)
 
 
 def _network(scenario: Scenario, base_dir: Path, env: Clock, made: Built) -> Network:

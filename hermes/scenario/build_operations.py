@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.core.client import ClientEvents
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.request import Stream
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hermes.fleet.fleet import Fleet, Group
     from hermes.fleet.observations import GroupFacts
 
-__all__ = ["build_fleet", "build_gateway", "build_handoff", "crash_remarks", "parts_of"]
+__all__ = ["build_fleet", "build_gateway", "build_handoff", "fleet_remarks", "parts_of"]
 
 PARTS = {   # of the dispatch, in the order of their hooks: what asks for each, and its class, imported then
     "observe": "hermes.dispatch.parts:Observers",   # a method of routers
@@ -97,6 +97,7 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
     from hermes.clients.faults import LLMEngines
     from hermes.clients.start_up import engine_start, slow_first  # most scenarios have none
     from hermes.fleet.fleet import Fleet, Group
+    from hermes.scenario.build_places import check_places, places_of
 
     queued = any(part.queues for part in parts)
     groups, first = [], 0
@@ -105,13 +106,15 @@ def build_fleet(scenario: Scenario, base_dir: Path, env: Clock, clients: list[An
         first += len(mine)
         if config.value_of("fleet") is not None:
             with inside(f"clients.{i}.fleet"):
-                _check_fleet(scenario, config, len(mine), queued=queued)
-            groups.append(Group(config.name, f"clients.{i}", config.fleet, mine,
-                                partial(_group_facts, config, mine[0], base_dir),
+                _check_fleet(scenario, config, config.count, queued=queued)
+            per = len(mine) // config.count
+            groups.append(Group(config.name, f"clients.{i}", config.fleet,
+                                [mine[one:one + per] for one in range(0, len(mine), per)],
+                                partial(_group_facts, config, mine[:per], base_dir),
                                 partial(engine_start, config, mine[0], base_dir),
                                 slow_first if config.serves_llm else None,
-                                LLMEngines(mine) if config.serves_llm else None))
-    _check_nodes(groups, clients)
+                                LLMEngines(mine) if config.serves_llm else None, places_of(config, mine, base_dir)))
+    check_places(groups, clients)
     shared = _shared_autoscalers(scenario, {group.name: group for group in groups}, queued=queued)
     if any(_loses(scenario, client) for client in scenario.clients) and not all(map(can_cancel, networks)):
         raise InputError(Verbatim("replicas go down, and it cannot cancel a transfer (no `cancel`); take another, or "
@@ -145,28 +148,15 @@ def _check_fleet(scenario: Scenario, config: Any, count: int, *, queued: bool) -
             raise InputError(f"a slot below {slots}, {why}", crash.replica, field=f"crashes.{place}.replica")
     for place, failure in enumerate(own.failures):
         with inside(f"failures.{place}"):
-            if failure.replica is not None and failure.replica >= slots:
-                raise InputError(f"a slot below {slots}, {why}", failure.replica, field="replica")
+            number = failure.value_of("replica")
+            if number is not None and number >= slots:
+                raise InputError(f"a slot below {slots}, {why}", number, field="replica")
             if failure.kind in WITHIN_ENGINES and not config.serves_llm:
                 raise InputError(Verbatim(f"`{failure.kind}` happens within LLM engines, which these clients are not; "
                                           "take `crash`"), field="kind")
     with inside("autoscaler"):
         own.autoscaler.check(count)
         _need_queue(queued, own.autoscaler.to_zero())
-
-
-def _check_nodes(groups: Sequence[Group], clients: Sequence[Any]) -> None:   # Any: of all kinds
-    """Raise `InputError` for a node that goes down with a client that cannot."""
-    come_and_go = {client.index for group in groups for client in group.clients}
-    for group in groups:
-        platforms = {client.platform for client in group.clients} - {""}
-        staying = [client for client in clients
-                   if client.platform in platforms and client.index not in come_and_go]
-        for place, failure in enumerate(group.config.failures):
-            if failure.kind == "node" and staying:
-                raise InputError(Verbatim(f"{staying[0].name} is on platform {staying[0].platform!r}, too, and cannot "
-                                          "go down without a `fleet`; give it one, or another platform"),
-                                 field=f"{group.field}.fleet.failures.{place}")
 
 
 def _slots_in_use(scenario: Scenario, name: str, fleet: Any, count: int) -> tuple[int, str]:
@@ -184,11 +174,12 @@ def _need_queue(queued: bool, field: str) -> None:
                          field=field)
 
 
-def _group_facts(config: Any, client: Any, base_dir: Path) -> GroupFacts:   # Any: of a group of LLM clients
+def _group_facts(config: Any, clients: list[Any], base_dir: Path) -> GroupFacts:   # Any: LLM clients of one engine
     from hermes.fleet.observations import GroupFacts
 
-    resources = config.resources(client.hardware, base_dir)
-    return GroupFacts(resources.devices, resources.devices * resources.dollars_per_hour)
+    resources = config.resources(clients[0].hardware, base_dir)
+    devices = resources.devices * len(clients)
+    return GroupFacts(devices, devices * resources.dollars_per_hour)
 
 
 def _shared_autoscalers(scenario: Scenario, groups: Mapping[str, Group], *, queued: bool,
@@ -223,8 +214,19 @@ def _shared_autoscalers(scenario: Scenario, groups: Mapping[str, Group], *, queu
     return found
 
 
-def crash_remarks(scenario: Scenario) -> list[str]:
-    """Return what decides how much a crash costs, for each group with crashes."""
+def fleet_remarks(scenario: Scenario, clients: Sequence[Client], base_dir: Path) -> list[str]:
+    """Return what decides how much a failure costs."""
+    if all(config.value_of("fleet") is None for config in scenario.clients):
+        return []
+    from hermes.scenario.build_places import place_remarks
+
+    several, remarks = place_remarks(scenario.clients, clients, base_dir)
+    return [*_crash_remarks(scenario, several), *remarks]
+
+
+def _crash_remarks(scenario: Scenario, recreated: Container[str]) -> list[str]:
+    """Return what decides how much a crash costs, for each group with crashes. recreated: Groups whose pods are made
+    anew."""
     lines, gateway = [], scenario.gateway
     rest = "; without `gateway` each failed attempt ends its request" if gateway is None else (
         "" if gateway.breaker is None else ", or until a breaker keeps it away")
@@ -235,7 +237,10 @@ def crash_remarks(scenario: Scenario) -> list[str]:
             waits = [0.0, probe.period] if probe.offset is None else [
                 max(ahead, ahead % s_to_ns(probe.period)) / NS_PER_S for crash in fleet.crashes   # to the next probe
                 for ahead in [s_to_ns(probe.offset - crash.at)]]
-            ends = (f"{(probe.failures - 1) * probe.period + probe.delay + end(waits):g}" for end in (min, max))
+            if config.name in recreated:
+                waits, ends = [], iter([f"{probe.delay:g}"])
+            else:
+                ends = (f"{(probe.failures - 1) * probe.period + probe.delay + end(waits):g}" for end in (min, max))
             lines.append(f"{config.name}: routers notice a crash {' to '.join(dict.fromkeys(ends))} s later "
                          f"(`fleet.probe`), and choose the replica until then{rest}")
     return lines

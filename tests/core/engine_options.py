@@ -285,6 +285,18 @@ OPTIONS: tuple[Option, ...] = (
                                        {"kind": "reclaim", "at": "250ms", "replica": 2, "notice": "10ms"},
                                        {"kind": "node", "at": "600ms", "replica": 0, "repair": "90ms"}]}},
            keys=("fleet", "count"), acted=_failures),
+    Option("outages", {"client.count": 3, "gateway.retries": 5, "gateway.backoff": "30ms", "gateway.begun": "restart",
+                       "client.fleet": {
+                           "start": 3, "start_up": {"total": "60ms"}, "restarts": {"group_policy": "recreate_group"},
+                           "probe": {"period": "20ms", "failures": 1, "delay": "5ms"}, "nodes": {"zone": "z{i%2}"},
+                           "failures": [{"kind": "device", "at": "150ms", "repair": "80ms"},
+                                        {"kind": "zone", "at": "300ms", "zone": "z0", "repair": "120ms",
+                                         "notice": "10ms"},
+                                        {"kind": "device", "at": "550ms", "replica": 1, "repair": "50ms"}]}},
+           keys=("fleet", "count"), acted=_failures),
+    Option("failing_links", {"network": {"kind": "link", "bandwidth": "2 GB/s", "failures": [
+        {"every": {"mean": "100ms"}, "lasts": "50ms", "factor": 4}, {"every": {"mean": "300ms"}, "lasts": "30ms"}]}},
+           keys=("network", "role"), acted=_transfers, roles=True),
     _retrying("350ms"),
     Option("flow_control", {
         "gateway.flow_control": {"detector": {"kind": "utilization", "queue": 2, "kv": 0.7, "scrape": "10ms",

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hand_parts import MODES, Run, ask, client, fleet, s
 
+from hermes.config.streams import Every
 from hermes.core.clock import Clock
 from hermes.errors import InputError
 from hermes.fleet.config import Restarts
 from hermes.fleet.failure_times import FailureClock
-from hermes.fleet.failures import Every
 from hermes.fleet.restarts import BackOff
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build

@@ -76,7 +76,9 @@ WITH: dict[str, dict[str, Any]] = {
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
     **{f"{kind}.every": {"at": None, "every": {"mean": 3600.0}}
-       for kind in ("Crashes", "Hangs", "Straggles", "Reclaimed", "NodeFails")},
+       for kind in ("Crashes", "Hangs", "Straggles", "Reclaimed", "DeviceFails", "NodeFails", "ZoneFails")},
+    "LinkFailure.every": {"at": None, "every": {"mean": 3600.0}, "lasts": 5.0},
+    "FailingLinks.failures": {"failures": [{"at": 1.0, "factor": 2}]},
     "FleetConfig.failures": {"failures": [{"kind": "crash", "at": 1.0}]},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},
 }

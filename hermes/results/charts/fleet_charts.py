@@ -18,7 +18,7 @@ from hermes.results.charts import GREY, INK, PALETTE, WIDTH, Axis, Layer, Panel
 from hermes.results.charts.gateway_charts import gateway_panels
 from hermes.results.charts.time_charts import BINS, MAX_GROUPS, NAME, Runs, colours, over_time
 from hermes.results.figures.lost import chosen_dead
-from hermes.results.figures.membership import fleet_groups
+from hermes.results.figures.membership import fleet_groups, replicas_of
 from hermes.results.figures.replica_states import STACK, Decision, decisions, longest_queue, state_counts
 from hermes.results.figures.slo_minutes import MINUTE_NS, slo_minutes
 from hermes.results.layout import shortened
@@ -104,8 +104,9 @@ def _replicas(record: RunRecord, group: str, members: Sequence[int], of_run: str
     ready = state_counts(record, members)[1][:, MEMBER_STATES.index("ready")]   # `numbers` may be means
     made = decisions(record, members)
     many = f"{len(made)} decisions, too many to draw."
+    slots = len(replicas_of(record, members))
     return Panel(
-        f"{shortened(group, NAME)}{of_run}: {ready.max(initial=0)} ready at most, of {len(members)} slots",
+        f"{shortened(group, NAME)}{of_run}: {ready.max(initial=0)} ready at most, of {slots} slots",
         Axis("time (s)"), Axis("replicas", domain=(0.0, top * 1.08 or 1.0)),
         [*layers, *_rules(made), *_texts(made, end)],
         said=many if len(made) > MAX_RULES else "Dashed: decisions." if made else "", legend=bool(shown),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from hermes.core.record import ATTEMPT_OUTCOMES, CUT, DOWN, DRAINING, GONE, READ
 from hermes.sums import float_sum
 from hermes.units import NS_PER_S
 
-__all__ = ["SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices", "spans_in"]
+__all__ = ["SERVES", "dollars_within", "fleet_groups", "fleet_summary", "held_ns", "mean_devices", "replicas_of",
+           "spans_in"]
 
-_CAUSES = {"crashed": "crashed", "hung": "hung", "node down": "node_down", RECLAIMED: "reclaimed"}
+_CAUSES = {"crashed": "crashed", "hung": "hung", "device down": "device_down",
+           "node down": "node_down", "zone down": "zone_down", RECLAIMED: "reclaimed"}
 SERVES = READY, DRAINING   # states of a client that has work
 
 
@@ -30,6 +33,14 @@ def fleet_groups(record: RunRecord) -> dict[str, list[int]]:
         info = record.clients[index]
         groups.setdefault(info.group or info.name, []).append(index)
     return groups
+
+
+def replicas_of(record: RunRecord, members: Iterable[int]) -> list[int]:
+    """Return one client of each replica among these, the first: those of one engine come and go together."""
+    first: dict[str, int] = {}
+    for index in members:
+        first.setdefault(record.clients[index].replica or record.clients[index].name, index)
+    return list(first.values())
 
 
 def held_ns(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
@@ -82,12 +93,13 @@ def fleet_summary(record: RunRecord, start_ns: int, end_ns: int) -> dict[str, An
     length = max(end_ns - start_ns, 1)
     found = {}
     for name, members in fleet_groups(record).items():
-        mine = rows[np.isin(rows[:, 0], members)]
+        each = replicas_of(record, members)
+        mine = rows[np.isin(rows[:, 0], each)]
         change = np.where(mine[:, 3] == READY, 1, 0)
         left = _leaves_ready(mine)
         count = np.cumsum(change - left)
         found[name] = {
-            "slots": len(members), "ready_mean": float(ready[members].sum() / length), "ready_most": int(count.max()),
+            "slots": len(each), "ready_mean": float(ready[each].sum() / length), "ready_most": int(count.max()),
             "held_device_hours": math.fsum(
                 record.clients[i].num_devices * int(held[i]) / NS_PER_S / 3600 for i in members),
             "started": _starts(mine), "drained": int((mine[:, 3] == DRAINING).sum()),

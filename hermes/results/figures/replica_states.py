@@ -14,7 +14,7 @@ import numpy as np
 
 from hermes.arrays import IntArray
 from hermes.core.record import GONE, MEMBER_STATES, RunRecord
-from hermes.results.figures.membership import held_ns
+from hermes.results.figures.membership import held_ns, replicas_of
 from hermes.units import NS_PER_S
 
 __all__ = ["STACK", "Decision", "Queue", "Span", "decisions", "group_dollars", "longest_queue", "spans", "state_counts"]
@@ -72,9 +72,9 @@ def spans(record: RunRecord) -> list[Span]:
 
 
 def state_counts(record: RunRecord, members: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """Return the times (ns) at which the states of these clients change, and the number in each state of
+    """Return the times (ns) at which the states of these clients' replicas change, and the number in each state of
     `MEMBER_STATES` from then on, shape (times, states)."""
-    rows = record.membership[np.isin(record.membership[:, 0], members)]
+    rows = record.membership[np.isin(record.membership[:, 0], replicas_of(record, members))]
     change = np.zeros((len(rows), len(MEMBER_STATES)), dtype=np.int64)
     state: dict[int, int] = {}
     for place, (client, now) in enumerate(rows[:, [0, 3]].tolist()):
@@ -88,10 +88,11 @@ def state_counts(record: RunRecord, members: Sequence[int]) -> tuple[IntArray, I
 
 
 def decisions(record: RunRecord, members: Sequence[int]) -> list[Decision]:
-    """Return what changed the number of these replicas: starts, drains, starts given up, and those that went down."""
+    """Return what changed the number of these clients' replicas: starts, drains, starts given up, those that went
+    down."""
     found: dict[tuple[int, str], int] = {}   # time, reason -> replicas more or fewer
     state: dict[int, str] = {}
-    mine = set(members)
+    mine = set(replicas_of(record, members))
     for (client, _, time, code), reason in zip(record.membership.tolist(), record.membership_reasons, strict=True):
         if client not in mine:
             continue
