@@ -204,6 +204,9 @@ FLEET = _given("fleet", "replicas that come and go")
 LIVENESS = _given("fleet.liveness", "`fleet.liveness`")
 ENDLESS_HANG = Option("fleet.failures", "a hang without `lasts`", lambda case: any(
     one.kind == "hang" and one.lasts is None for one in case.value("fleet.failures") or ()))   # type: ignore[attr-defined]
+DRAIN_END = _given("fleet.drain.end", "end")
+NO_GRACE = Option("fleet.drain.grace", "`grace: null`", lambda case: case.value("fleet.drain") is not None and (
+    case.value("fleet.drain.grace") is None))
 SHARED_SERVERS = _several("api_servers.engines", "api_servers.engines")
 ENGINE = _given("engine")
 ADAPTER_BYTES = _given("adapter_bytes")
@@ -433,6 +436,7 @@ OF_SCHEDULERS = (
 OF_FLEETS = (
     Row(FLEET, excludes=DP, missing="replicas of several ranks that start and drain together"),
     Row(FLEET, excludes=PP, missing="replicas of several stages that start and drain together"),
+    Row(DRAIN_END, excludes=NO_GRACE, rule="a drain with `grace: null` cuts nothing", do="leave one of them out"),
     Row(ENDLESS_HANG, needs=LIVENESS, rule="nothing else ends a hang", do="give it, or `lasts`"),
 )
 OF_WORKLOADS = (
